@@ -1,0 +1,489 @@
+"""What happens in a training run, as plain values.
+
+A training loop, with every event at its place::
+
+    optimizer = AdamW(model.parameters())          # OptimizerCreated
+    scheduler = CosineAnnealingLR(optimizer, 100)
+    model.load_state_dict(checkpoint)              # CheckpointLoaded
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), targets)   # ForwardObserved
+        loss.backward()                            # BackwardStarted, LossComputed, BackwardFinished
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited,
+                                                   # NumbersSampled
+        scheduler.step()                           # ScheduleObserved
+    validate(model)                                # ValidationObserved
+                                                   # ScriptCrashed, RunEnded
+
+Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
+the first steps and then on sampled ones; the bookkeeping behind them counts every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened. ``step`` counts optimizer steps from 1; 0 is before the first."""
+
+    absent: ClassVar[str] = "it never happened"
+    step: int = 0
+    where: Where | None = None
+
+
+# --------------------------------------------------------------------------- optimizers and parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """One parameter group of an optimizer."""
+
+    lr: float = 0.0
+    weight_decay: float = 0.0
+    tensors: int = 0
+    small_tensors: int = 0  # norms, biases and other tensors with fewer than two dimensions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """An optimizer: ``key`` tells two of them apart, ``name`` is its class."""
+
+    key: int = 0
+    name: str = "SGD"
+    adaptive: bool = False  # divides by a running second moment, like Adam
+    decoupled: bool = False  # weight decay applied to the weight, like AdamW
+    groups: tuple[GroupFacts, ...] = ()
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerCreated(Event):
+    """An optimizer was built, or first seen."""
+
+    absent = "no torch optimizer was built"
+    optimizer: OptimizerFacts = OptimizerFacts()
+
+
+Tick = Literal["zero", "forward", "backward", "unscale", "clip", "batch"]
+Gradients = Literal["present", "zero", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipFacts:
+    """One call of ``clip_grad_norm_`` or ``clip_grad_value_``."""
+
+    kind: Literal["norm", "value"] = "norm"
+    threshold: float = 1.0
+    norm: float | None = None  # total norm before clipping
+    scaled: bool = False  # the gradients still carried the loss scale
+    scale: float = 1.0
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardFacts:
+    """One backward that reached the optimizer's parameters."""
+
+    where: Where | None = None
+    factor: float = 1.0  # product of the constants between the loss and the root, without the loss scale
+    mean: bool = True  # the loss is a mean over its elements
+    plain: bool = True  # one loss, not a weighted sum of several
+    losses: tuple[str, ...] = ()
+    valid_targets: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStepped(Event):
+    """``optimizer.step()`` ran. ``tape`` is what happened to its parameters since its previous step."""
+
+    absent = "no optimizer stepped"
+    optimizer: OptimizerFacts = OptimizerFacts()
+    index: int = 1  # which step of this optimizer, from 1
+    tape: tuple[Tick, ...] = ("zero", "forward", "backward")
+    backwards: tuple[BackwardFacts, ...] = (BackwardFacts(),)
+    clips: tuple[ClipFacts, ...] = ()
+    gradients: Gradients = "present"
+    leftover: bool = False  # gradients of before the previous step were still there and were added to
+    closure: bool = False
+    scaled: bool = False
+    rescaled_by_hand: bool = False  # the gradients' norm changed between the last backward and the step
+    zero_where: Where | None = None
+    backward_ever: bool = True  # some backward reached its parameters before this step, or earlier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMissing(Event):
+    """Gradients were computed and thrown away again and again, and the optimizer never stepped."""
+
+    absent = "every backward was followed by a step"
+    optimizer: OptimizerFacts = OptimizerFacts()
+    cycles: int = 0
+    zeroed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFacts:
+    """One parameter of the watched models, after some steps."""
+
+    name: str = "weight"
+    shape: tuple[int, ...] = ()
+    numel: int = 1
+    trainable: bool = True
+    optimizers: tuple[int, ...] = ()  # keys of the optimizers that hold it
+    reached: bool = True  # by some loss
+    has_gradient: bool = True
+    moved: bool = True  # its bytes changed since it was first seen
+    moved_at_step: bool = False  # its bytes changed inside an optimizer's step
+    gradient_zero: bool = False  # its gradient was exactly zero at every step seen
+    gradient_zeroed: bool = False  # a gradient that was not zero after backward was zero at the step
+    weight_decay: float = 0.0
+    registered: bool = True  # found by model.parameters()
+    after_optimizer: bool = False  # made after the newest optimizer was built
+    loaded: bool = False  # came from a checkpoint, or was trained by another optimizer before
+    ran: bool = True  # its module ran in the forward pass
+    training: bool = True  # the mode of its root module
+    cut: str = ""  # where the graph to the loss was cut, if it was
+    kind: str = "Linear"  # class of its module
+    norm: bool = False  # belongs to a normalisation layer
+    model: str = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormLayerFacts:
+    """A BatchNorm layer with running statistics."""
+
+    name: str = "bn"
+    frozen: bool = False  # its affine weights take no gradient, and never did
+    training: bool = True
+    drifted: float = 0.0  # largest relative change of running_mean and running_var since first seen
+    copied: bool = False  # its weights move without an optimizer: an averaged copy
+    ran: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParametersAudited(Event):
+    """Every parameter was looked at, after each optimizer had stepped twice."""
+
+    absent = "no optimizer stepped twice"
+    parameters: tuple[ParameterFacts, ...] = ()
+    norms: tuple[NormLayerFacts, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    stale: int = 0  # tensors held by an optimizer that no loss reached and no model owns
+    held: int = 0  # tensors held by the optimizers
+    opaque: bool = False  # part of the graph cannot be seen (reentrant checkpoint, compiled code)
+    backward_where: Where | None = None
+
+
+# --------------------------------------------------------------------------- forward and modes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """The first tensor that a model was called with."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    fingerprint: int = 0
+    same_object: bool = False  # the very tensor of the previous call
+    base_rows: int | None = None  # rows of the tensor that it is a slice of
+    finite: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInput:
+    """What reached the first layer with weights."""
+
+    layer: str = ""
+    kind: str = "Linear"
+    rms: float = 1.0
+    low: float = 0.0
+    high: float = 1.0
+    normalised_next: bool = False  # the next module is a normalisation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardObserved(Event):
+    """A model that is being trained ran forward with gradients on."""
+
+    absent = "no module ran forward with gradients"
+    model: str = "model"
+    training: bool = True
+    inputs: InputFacts = InputFacts()
+    first_layer: LayerInput | None = None
+    dead: tuple[DeadFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFacts:
+    """Units of one activation that were zero on every sample of the batch."""
+
+    layer: str = ""
+    kind: str = "ReLU"
+    units: int = 0
+    dead: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModesObserved(Event):
+    """The modes in which a model trained at this step."""
+
+    absent = "no model with Dropout or BatchNorm trained"
+    model: str = "model"
+    training: bool = True
+    sensitive: int = 0  # Dropout (p > 0) and BatchNorm layers that ran, deliberately frozen ones left out
+    in_eval: int = 0  # those of them in eval mode
+    examples: tuple[str, ...] = ()
+    trained_before: bool = False  # earlier steps ran in train mode
+    eval_where: Where | None = None  # the .eval() call behind it
+    trainable: int = 1  # parameters of this model that the stepped optimizer updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationObserved(Event):
+    """A model that is being trained ran forward without a backward: a validation pass."""
+
+    absent = "no validation pass was seen"
+    model: str = "model"
+    training: bool = True
+    grad_enabled: bool = False
+    sensitive: int = 0  # Dropout and BatchNorm layers in train mode
+    examples: tuple[str, ...] = ()
+    forwards: int = 1  # consecutive forwards without a step between them
+    same_input: bool = False  # the same tensor again: Monte-Carlo dropout
+    other_loader: bool = False  # the batch came from a DataLoader that never feeds a backward
+    adversarial: bool = False  # its loss runs through a model of another optimizer
+    averaged: bool = False  # an averaged copy, not the model in training
+
+
+# --------------------------------------------------------------------------- losses and backward
+
+Feed = str  # what feeds a loss: "softmax", "log_softmax", "sigmoid", "log", "linear", … or "" when unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """The targets of a loss."""
+
+    shape: tuple[int, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    ignored: int = 0  # positions with ignore_index
+    total: int = 0
+    row_sum_low: float | None = None  # class-probability targets: smallest and largest sum over classes
+    row_sum_high: float | None = None
+    padding_share: float = 0.0  # share of targets in the trailing run where the inputs are padding too
+    padding_id: int | None = None
+    equals_input: bool = False  # the very tokens that the model was given, unshifted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossComputed(Event):
+    """One loss function found in the graph under a backward."""
+
+    absent = "no loss function of torch was found in a graph"
+    kind: str = "cross_entropy"
+    fed_by: Feed = "linear"
+    feed_where: str = ""  # the module that made it
+    reduction: Literal["none", "mean", "sum"] = "mean"
+    classes: int | None = None
+    shape: tuple[int, ...] = ()
+    feed_shape: tuple[int, ...] = ()  # shape before broadcasting
+    broadcast: bool = False
+    target: TargetFacts = TargetFacts()
+    normalised: bool | None = None  # the log-probabilities of a row sum to one
+    masked_mean: float = 0.0  # share of elements that a 0/1 mask zeroed before a plain mean
+    wrong_and_saturated: float = 0.0  # share of probabilities exactly 0 or 1 on the wrong side
+    value: float | None = None
+    gradient_ratio: float | None = None  # gradient shrunk by this factor against raw scores
+    causal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardStarted(Event):
+    """A backward began."""
+
+    absent = "no backward ran"
+    has_graph: bool = True  # the root has a grad_fn
+    is_leaf: bool = False  # the root is a leaf that asks for gradients itself
+    reached: int = 1  # parameters that the graph reaches
+    source_hint: str = ""  # the severing call in the user's source, if one stands there
+    hint_where: Where | None = None
+    optimizer_parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the first non-finite number came from."""
+
+    kind: Literal["inputs", "targets", "weights", "operation", "unknown"] = "unknown"
+    module: str = ""
+    operation: str = ""
+    detail: str = ""  # input range, or the tensor's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossNotFinite(Event):
+    """The loss that backward was called on is nan or inf."""
+
+    absent = "every loss was finite"
+    value: str = "nan"
+    last_finite: float | None = None
+    first_finite: float | None = None
+    largest: float | None = None
+    last_finite_step: int = 0
+    origin: Origin = Origin()
+    lr: float | None = None
+    optimizer: str = ""
+    gradient_note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesKept(Event):
+    """Graphs of earlier losses are still alive."""
+
+    absent = "no graph was followed"
+    alive: int = 0
+    seen: int = 0
+    nodes: int = 0
+    holder: str = ""  # the statement that keeps them
+
+
+# --------------------------------------------------------------------------- schedules, data, numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleObserved(Event):
+    """How a scheduler and its optimizer advance beside each other."""
+
+    absent = "no learning-rate scheduler was built"
+    name: str = "StepLR"
+    optimizer: int = 0
+    calls: int = 0  # scheduler.step() calls
+    optimizer_steps: int = 0
+    backwards: int = 0
+    calls_before_first_step: int = 0
+    skipped_steps: int = 0  # steps skipped by a GradScaler
+    horizon: int | None = None  # calls after which the schedule has run its course
+    gamma: float | None = None
+    period: int | None = None  # calls between two decays
+    epoch_length: int | None = None  # batches of the training DataLoader
+    epochs: int = 0  # finished passes over it
+    first_lr: float = 0.0
+    peak_lr: float = 0.0
+    lr: float = 0.0
+    steps_at_floor: int = 0  # optimizer steps since the rate fell under a thousandth of its peak
+    ended: str = ""  # how the run ended, "" while it runs
+    others_stepped: bool = False  # another scheduler of the same optimizer advances
+    built_where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesServed(Event):
+    """The batches that the last training steps learned from."""
+
+    absent = "no DataLoader was iterated"
+    fingerprints: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()  # fingerprints of the sample indices
+    restarts: int = 0  # iterators made since the first step
+    loader_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNumbers:
+    """Numbers of one parameter at a sampled step."""
+
+    name: str = ""
+    depth: int = 0  # order of first use in the forward pass
+    weight_rms: float = 0.0
+    gradient_rms: float = 0.0
+    update_ratio: float | None = None
+    weight_decay: float = 0.0
+    matrix: bool = True  # two or more dimensions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersSampled(Event):
+    """Norms of weights, gradients and updates of one optimizer at one step."""
+
+    absent = "no step was sampled"
+    optimizer: OptimizerFacts = OptimizerFacts()
+    index: int = 1
+    lr: float = 0.0
+    layers: tuple[LayerNumbers, ...] = ()
+    loss: float | None = None
+    first_loss: float | None = None
+    peak_lr: float = 0.0
+
+
+# --------------------------------------------------------------------------- checkpoints and the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLoaded(Event):
+    """``load_state_dict`` returned."""
+
+    absent = "no state dict was loaded"
+    model: str = "model"
+    strict: bool = True
+    tensors: int = 0  # of the model
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    prefix: str = ""  # a prefix that makes the unexpected keys fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashTensor:
+    """A tensor argument of the function that raised."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    low: float | None = None
+    high: float | None = None
+    bad: str = ""  # the offending values and their positions
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptCrashed(Event):
+    """The script ended with an exception."""
+
+    absent = "the script did not crash"
+    error: str = "RuntimeError"
+    message: str = ""
+    functions: tuple[str, ...] = ()  # names of the frames, outermost first
+    tensors: Mapping[str, CrashTensor] = field(default_factory=dict)
+    ignore_index: int | None = None
+    forward_without_grad: Where | None = None
+    all_frozen: bool = False
+    source_hint: str = ""
+    hint_where: Where | None = None
+    in_backward: bool = False
+    checkpoint_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """The script is over."""
+
+    absent = "the run did not end"
+    how: Literal["finished", "crashed", "interrupted", "max-steps"] = "finished"
+
+
+def all_events() -> tuple[type[Event], ...]:
+    """Every event of this module, in the order of a run."""
+    return tuple(v for v in globals().values() if isinstance(v, type) and issubclass(v, Event) and v is not Event)

@@ -1,0 +1,337 @@
+"""Looks at every parameter: reached, held, moved, and by how much. On closely watched steps only."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from flatline.events import (
+    LayerNumbers,
+    NormLayerFacts,
+    NumbersSampled,
+    ParameterFacts,
+    ParametersAudited,
+    Where,
+)
+from flatline.sensors.backward import BackwardSensor
+from flatline.sensors.forensics import parameter_names
+from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm
+
+SAMPLE = 16  # elements of each parameter that are remembered between looks
+Tensor = torch.Tensor
+
+
+class Snapshot:
+    """A few elements of many tensors, copied in one go."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.tensors = [t for t in tensors if _plain(t)]
+        self.ids = [id(t) for t in self.tensors]
+        self.values = self.take()
+
+    def take(self) -> list[Tensor]:
+        """The elements as they are now."""
+        return [_spread(t) for t in self.tensors]
+
+    def changes(self) -> dict[int, float]:
+        """id of each tensor -> norm of its change over norm of what it was."""
+        pairs = zip(self.values, self.take(), strict=True)
+        ratios = [_ratio(before, after) for before, after in pairs]
+        return dict(zip(self.ids, torch.stack(ratios).tolist() if ratios else [], strict=True))
+
+
+def _plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _spread(tensor: Tensor) -> Tensor:
+    flat = tensor.detach()
+    flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
+    return flat[:: max(1, flat.numel() // SAMPLE)][: SAMPLE + 1].to(torch.float32, copy=True)
+
+
+def _ratio(before: Tensor, after: Tensor) -> Tensor:
+    changed = torch.nan_to_num(after - before, nan=1.0, posinf=1.0, neginf=1.0)
+    exact = (before != after).any()
+    ratio = changed.norm() / before.norm().clamp(min=1e-12)
+    return torch.where(exact, ratio.clamp(min=1e-30), torch.zeros_like(ratio)).cpu()
+
+
+class AuditSensor:
+    """Keeps what was seen of each parameter since the run began."""
+
+    def __init__(self, loop: Loop, models: ModelSensor, backward: BackwardSensor) -> None:
+        self.loop, self.models, self.backward = loop, models, backward
+        self.loaded: set[int] = set()  # ids of parameters that came from a checkpoint
+        self._first: dict[int, tuple[Any, Tensor]] = {}  # id -> (weak reference, elements when first seen)
+        self._moved: set[int] = set()
+        self._moved_at_step: set[int] = set()
+        self._had_gradient: set[int] = set()
+        self._nonzero: set[int] = set()
+        self._zeroed: set[int] = set()
+        self._after_backward: dict[int, float] = {}
+        self._norms: dict[int, tuple[Any, Tensor]] = {}
+        self._affine_trained: set[int] = set()
+        self._before: Snapshot | None = None
+
+    # ------------------------------------------------------------------ around backward and step
+
+    def after_backward(self) -> None:
+        """Remember which gradients were zero right after backward."""
+        if not self.loop.dense:
+            return
+        held = [p for state in self.loop.optimizers.values() for p in state.parameters if p.grad is not None]
+        self._after_backward = _norms({id(p): p.grad for p in held})
+        self._had_gradient.update(self._after_backward)
+        self._nonzero.update(key for key, norm in self._after_backward.items() if norm != 0.0)
+        self._first_look()
+
+    def _first_look(self) -> None:
+        for model in list(self.models.models.values()):
+            module = model.ref()
+            for parameter in module.parameters() if module is not None else ():
+                self._remember(parameter)
+            for child in module.modules() if module is not None else ():
+                if isinstance(child, BATCH_NORMS) and child.running_mean is not None:
+                    self._remember_norm(child)
+        for state in self.loop.optimizers.values():
+            for parameter in state.parameters:
+                self._remember(parameter)
+
+    def _remember(self, parameter: Tensor) -> None:
+        known = self._first.get(id(parameter))
+        if (known is None or known[0]() is not parameter) and _plain(parameter):
+            self._first[id(parameter)] = weakref.ref(parameter), _spread(parameter)
+
+    def _remember_norm(self, layer: Any) -> None:
+        if layer.affine and any(p.requires_grad for p in layer.parameters(recurse=False)):
+            self._affine_trained.add(id(layer))
+        if id(layer) not in self._norms:
+            self._norms[id(layer)] = weakref.ref(layer), _spread(layer.running_mean)
+
+    def before_step(self, state: OptimizerState) -> None:
+        """Note gradients zeroed by hand, and the weights before the update."""
+        self._before = None
+        if not self.loop.dense:
+            return
+        parameters = state.parameters
+        now = _norms({id(p): p.grad for p in parameters if p.grad is not None})
+        self._zeroed.update(k for k, norm in now.items() if norm == 0.0 and self._after_backward.get(k, 0.0) > 0.0)
+        self._gradients = now
+        self._before = Snapshot(parameters)
+
+    _gradients: dict[int, float] = {}
+
+    def after_step(self, state: OptimizerState, where: Where | None) -> None:
+        """Measure the update; audit all parameters when every optimizer has stepped twice."""
+        if not self.loop.dense or self._before is None:
+            return
+        ratios = self._before.changes()
+        self._before = None
+        self._moved_at_step.update(key for key, ratio in ratios.items() if ratio > 0)
+        self._numbers(state, ratios, where)
+        if self._complete(state):
+            self._compare()
+            self._audit(state)
+            self.loop.audited = True
+
+    def _complete(self, state: OptimizerState) -> bool:
+        others = [s for s in self.loop.optimizers.values() if s.backwards and s.idle_cycles < 2]
+        waited = state.steps >= 6
+        return state.steps >= 2 and (waited or all(s.steps >= 2 for s in others))
+
+    # ------------------------------------------------------------------ numbers per layer
+
+    def _numbers(self, state: OptimizerState, ratios: dict[int, float], where: Where | None) -> None:
+        names, order = parameter_names(self.models), self._order()
+        layers = []
+        for group in state.ref().param_groups if state.ref() is not None else ():
+            for p in group["params"]:
+                if id(p) in ratios and _plain(p):
+                    layers.append(self._layer(p, names.get(id(p), ""), order, ratios, group.get("weight_decay", 0.0)))
+        self.loop.emit(
+            NumbersSampled(
+                step=state.steps,
+                where=where,
+                optimizer=state.facts,
+                index=state.steps,
+                lr=state.lr,
+                peak_lr=state.peak_lr,
+                layers=tuple(sorted(layers, key=lambda layer: layer.depth)),
+                loss=self.loop.last_loss,
+                first_loss=self.loop.first_loss,
+            )
+        )
+
+    def _layer(
+        self, p: Tensor, name: str, order: dict[int, int], ratios: dict[int, float], decay: Any
+    ) -> LayerNumbers:
+        size = p.numel() ** 0.5
+        return LayerNumbers(
+            name=name,
+            depth=order.get(id(p), -1),
+            weight_rms=float(p.detach().float().norm()) / size,
+            gradient_rms=self._gradients.get(id(p), 0.0) / size,
+            update_ratio=ratios.get(id(p)),
+            weight_decay=float(decay) if isinstance(decay, (int, float)) else 0.0,
+            matrix=p.dim() >= 2,
+        )
+
+    def _order(self) -> dict[int, int]:
+        """id of each parameter -> place of its module in the last forward pass."""
+        found: dict[int, int] = {}
+        for model in self.models.models.values():
+            for place, call in enumerate(sorted(model.calls, key=lambda c: c.out_sequence)):
+                for parameter in call.module.parameters(recurse=False):
+                    found.setdefault(id(parameter), place)
+        return found
+
+    # ------------------------------------------------------------------ the audit
+
+    def _compare(self) -> None:
+        for key, (ref, first) in self._first.items():
+            parameter = ref()
+            if parameter is not None and key not in self._moved and not torch.equal(first, _spread(parameter)):
+                self._moved.add(key)
+
+    def _audit(self, state: OptimizerState) -> None:
+        owners = self._owners()
+        seen: set[int] = set()
+        facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
+        held = {id(p): p for s in self.loop.optimizers.values() for p in s.parameters}
+        stale = [p for key, p in held.items() if key not in self.backward.reached and key not in seen]
+        self.loop.emit(
+            ParametersAudited(
+                step=state.steps,
+                where=state.where,
+                parameters=tuple(fact for fact in facts if fact is not None),
+                norms=tuple(self._norm_facts()),
+                optimizers=tuple(s.facts for s in self.loop.optimizers.values()),
+                stale=len(stale),
+                held=len(held),
+                opaque=self.backward.opaque,
+                backward_where=self.backward.where,
+            )
+        )
+
+    def _owners(self) -> dict[int, list[tuple[OptimizerState, float]]]:
+        found: dict[int, list[tuple[OptimizerState, float]]] = {}
+        for state in self.loop.optimizers.values():
+            optimizer = state.ref()
+            for group in optimizer.param_groups if optimizer is not None else ():
+                decay = group.get("weight_decay", 0.0)
+                for p in group["params"]:
+                    found.setdefault(id(p), []).append((state, float(decay) if isinstance(decay, (int, float)) else 0.0))
+        return found
+
+    def _all_parameters(self) -> list[tuple[str, Tensor, Model | None]]:
+        """Parameters of the models that trained, then reached leaves that no model owns."""
+        found: list[tuple[str, Tensor, Model | None]] = []
+        known: set[int] = set()
+        several = len(self.models.models) > 1
+        for model in list(self.models.models.values()):
+            module = model.ref()
+            for name, p in module.named_parameters() if module is not None and model.grad_forwards else ():
+                if id(p) not in known:
+                    known.add(id(p))
+                    found.append((f"{model.label}.{name}" if several else name, p, model))
+        for key, ref in self.backward.reached_refs.items():
+            p = ref()
+            if p is not None and key not in known and isinstance(p, nn.Parameter):
+                found.append(("", p, None))
+        return found
+
+    def _facts(
+        self,
+        p: Tensor,
+        name: str,
+        model: Model | None,
+        seen: set[int],
+        owners: dict[int, list[tuple[OptimizerState, float]]],
+    ) -> ParameterFacts | None:
+        seen.add(id(p))
+        holders = owners.get(id(p), [])
+        layer, owner = self._layer_of(p, model)
+        return ParameterFacts(
+            name=name or f"{type(owner).__name__ if owner is not None else 'Parameter'} {tuple(p.shape)}",
+            shape=tuple(p.shape),
+            numel=p.numel(),
+            trainable=p.requires_grad,
+            optimizers=tuple(state.key for state, _ in holders),
+            reached=id(p) in self.backward.reached,
+            has_gradient=id(p) in self._had_gradient,
+            moved=id(p) in self._moved,
+            moved_at_step=id(p) in self._moved_at_step,
+            gradient_zero=id(p) in self._had_gradient and id(p) not in self._nonzero,
+            gradient_zeroed=id(p) in self._zeroed,
+            weight_decay=max((decay for _, decay in holders), default=0.0),
+            registered=model is not None,
+            after_optimizer=self._is_new(p),
+            loaded=id(p) in self.loaded,
+            ran=owner is not None,
+            training=layer,
+            cut=self._cut(model, owner),
+            kind=type(owner).__name__ if owner is not None else "",
+            norm=owner is not None and is_norm(owner),
+            model=model.label if model is not None else "",
+        )
+
+    def _layer_of(self, p: Tensor, model: Model | None) -> tuple[bool, Any]:
+        """The mode of the parameter's model, and the module that owns it if that module ran."""
+        models = [model] if model is not None else list(self.models.models.values())
+        for candidate in models:
+            for call in candidate.calls:
+                if any(q is p for q in call.module.parameters(recurse=False)):
+                    root = candidate.ref()
+                    return (root.training if root is not None else True), call.module
+        root = model.ref() if model is not None else None
+        return (root.training if root is not None else True), None
+
+    def _cut(self, model: Model | None, owner: Any) -> str:
+        if model is None or owner is None:
+            return ""
+        if id(owner) in model.ran_without_grad and id(owner) not in model.ran:
+            return f"no_grad around {model.path(owner)}"
+        return model.cuts.get(id(owner), "")
+
+    def _is_new(self, p: Tensor) -> bool:
+        """Made after the newest optimizer was built: nothing can hold it."""
+        newest = max((state.born for state in self.loop.optimizers.values()), default=0)
+        return self.loop.born.get(id(p), 0) > newest > 0
+
+    def _norm_facts(self) -> list[NormLayerFacts]:
+        found = []
+        for model in list(self.models.models.values()):
+            module = model.ref()
+            for path, layer in module.named_modules() if module is not None and model.grad_forwards else ():
+                if isinstance(layer, BATCH_NORMS) and id(layer) in self._norms and layer.affine:
+                    found.append(self._norm(layer, path, model))
+        return found
+
+    def _norm(self, layer: Any, path: str, model: Model) -> NormLayerFacts:
+        first = self._norms[id(layer)][1]
+        affine = list(layer.parameters(recurse=False))
+        return NormLayerFacts(
+            name=path,
+            frozen=id(layer) not in self._affine_trained and not any(p.requires_grad for p in affine),
+            training=layer.training,
+            drifted=float((_spread(layer.running_mean) - first).norm() / first.norm().clamp(min=1e-3)),
+            copied=any(id(p) in self._moved for p in affine),
+            ran=id(layer) in model.ran,
+        )
+
+
+def _norms(gradients: dict[int, Any]) -> dict[int, float]:
+    """id -> L2 norm in float32, in one fused call and one transfer."""
+    plain = {k: g.detach() for k, g in gradients.items() if _plain(g) and not g.is_sparse}
+    sparse = {k: g.detach().coalesce().values() for k, g in gradients.items() if g is not None and g.is_sparse}
+    found = {k: float(values.float().norm()) for k, values in sparse.items()}
+    if plain:
+        values = torch._foreach_norm(list(plain.values()), 2, torch.float32)
+        found.update(zip(plain, torch.stack([v.cpu() for v in values]).tolist(), strict=True))
+    return found

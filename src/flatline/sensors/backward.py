@@ -1,0 +1,256 @@
+"""Sees every backward before it runs: reads the graph closely on some steps, the loss's value on all."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from flatline.events import BackwardFacts, BackwardStarted, LossesKept, LossNotFinite, Where
+from flatline.sensors import forensics, losses
+from flatline.sensors.activations import dead_units
+from flatline.sensors.callers import caller
+from flatline.sensors.graph import Graph, walk
+from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.models import ModelSensor
+from flatline.sensors.optimizers import is_nonzero, probe_norm
+from flatline.sensors.patching import Patches
+from flatline.sensors.sources import keeping_statement, severing_call
+
+PROBES = 3
+KEPT_GRAPHS = 8  # graphs of this many earlier losses, all alive
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # reading a distributed or fake tensor could communicate, or fail
+DEFERRED = 32  # losses on a device are read this many at a time
+
+
+class _Sentinel:
+    """Lives exactly as long as the graph node it is tied to."""
+
+    __slots__ = ("__weakref__",)
+
+
+class BackwardSensor:
+    """One choke point of torch under all ways to call backward."""
+
+    def __init__(self, loop: Loop, patches: Patches, models: ModelSensor) -> None:
+        self.loop, self.patches, self.models = loop, patches, models
+        self.reached: set[int] = set()  # ids of parameters that some loss reached
+        self.reached_refs: dict[int, Any] = {}
+        self.opaque = False
+        self.where: Where | None = None
+        self.raw_losses: dict[int, Any] = {}  # id of a scaled loss -> (raw loss, scale)
+        self.not_finite_told = 0
+        self.on_backward: list[Any] = []
+        self._graphs: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]] = []
+        self._deferred: list[tuple[int, Any]] = []
+        self._kept_told = False
+        self._depth = 0
+
+    def attach(self) -> None:
+        """Patch the engine's entry, or the public methods where torch has moved it."""
+        around = self.patches.around
+        if not around(torch.autograd, "_engine_run_backward", before=self._starting, after=self._finished, failed=self._failed):
+            around(torch.autograd, "backward", before=self._public, after=self._public_finished, failed=self._failed)
+        self.patches.on_undo(self.flush)
+
+    def _public(self, tensors: Any, *args: Any, **kwargs: Any) -> None:
+        self._starting((tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors), accumulate_grad=True)
+
+    def _public_finished(self, result: Any, *args: Any, **kwargs: Any) -> None:
+        self._finished(result, accumulate_grad=True)
+
+    # ------------------------------------------------------------------ before
+
+    def _starting(self, roots: Any, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("accumulate_grad", True):
+            self.loop.autograd_grad_calls += 1
+            return
+        self._depth += 1  # a reentrant checkpoint runs a backward inside the backward
+        if self._depth > 1 or not roots or not isinstance(roots[0], torch.Tensor):
+            return
+        self.models.in_backward = True
+        self._factor = None
+        for state in self.loop.optimizers.values():
+            state.signatures = _signatures(state)
+        if self.loop.dense:
+            self._look(roots[0])
+        self._value(roots[0])
+
+    _factor: BackwardFacts | None = None
+    _graph: Graph | None = None
+
+    def _look(self, root: torch.Tensor) -> None:
+        self.where = caller()
+        node = root.grad_fn
+        self._leftovers()
+        graph = self._graph = walk(node) if node is not None else None
+        trainable = sum(len(state.ids) for state in self.loop.optimizers.values())
+        if graph is None or not graph.leaves:
+            self._tell_started(root, graph, trainable)
+            return
+        self.opaque = self.opaque or graph.opaque
+        self.reached.update(graph.leaves)
+        self.reached_refs.update((key, weakref.ref(tensor)) for key, tensor in graph.leaves.items())
+        self._choose_probes(graph)
+        self.models.first_sequence = graph.first_sequence
+        self._tell_started(root, graph, trainable)
+        found = losses.read(graph, self.models, step=self.loop.step, where=self.where)
+        for loss in found:
+            self.loop.emit(loss)
+        dead_units(graph, self.loop, self.models, self.where)
+        self._factor = losses.backward_facts(root, graph, found, where=self.where, scale=self._scale(root))
+        self._follow(graph)
+
+    def _tell_started(self, root: torch.Tensor, graph: Graph | None, trainable: int) -> None:
+        hint, place = severing_call(self.where) if graph is None else ("", None)
+        self.loop.emit(
+            BackwardStarted(
+                step=self.loop.step,
+                where=self.where,
+                has_graph=graph is not None,
+                is_leaf=root.is_leaf and root.requires_grad,
+                reached=len(graph.leaves) if graph is not None else 0,
+                source_hint=hint,
+                hint_where=place,
+                optimizer_parameters=0 if self._held(root) else trainable,
+            )
+        )
+
+    def _held(self, root: torch.Tensor) -> bool:
+        return any(id(root) in state.ids for state in self.loop.optimizers.values())
+
+    def _leftovers(self) -> None:
+        """Are gradients of before the last step still there, about to be added to?"""
+        for state in self.loop.optimizers.values():
+            window = state.window
+            if not state.steps or "backward" in window.tape and not window.fresh:
+                continue
+            held = [p.grad for p in state.probes if p.grad is not None]
+            window.leftover = "zero" not in window.tape and any(is_nonzero(g) for g in held)
+
+    def _choose_probes(self, graph: Graph) -> None:
+        for state in self.loop.optimizers.values():
+            mine = [p for key, p in graph.leaves.items() if key in state.ids]
+            if mine and not any(p is q for p in state.probes for q in mine):
+                state.probes = sorted(mine, key=lambda p: p.numel())[:PROBES]
+                state.signatures = _signatures(state)
+
+    def _scale(self, root: torch.Tensor) -> float:
+        entry = self.raw_losses.get(id(root))
+        return float(entry[1]) if entry is not None else 1.0
+
+    # ------------------------------------------------------------------ kept graphs
+
+    def _follow(self, graph: Graph) -> None:
+        """Tie a sentinel to the loss's node: it dies with the graph."""
+        nodes = [n for n in graph.nodes[:50] if not hasattr(n, "variable")]
+        sentinel = _Sentinel()
+        nodes[min(1, len(nodes) - 1)].metadata["flatline"] = sentinel
+        self._graphs = self._graphs[-2 * KEPT_GRAPHS :]
+        self._graphs.append((self.loop.step, weakref.ref(sentinel), len(graph.nodes), self.where))
+        alive = [entry for entry in self._graphs if entry[1]() is not None]
+        if len(self._graphs) >= KEPT_GRAPHS and len(alive) == len(self._graphs) and not self._kept_told:
+            self._tell_kept(alive)
+
+    def _tell_kept(self, alive: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]]) -> None:
+        if len({entry[0] for entry in alive}) < KEPT_GRAPHS:  # several backwards of one step may share a life
+            return
+        self._kept_told = True
+        statement, place = keeping_statement(self.where)
+        self.loop.emit(
+            LossesKept(
+                step=self.loop.step,
+                where=place or self.where,
+                alive=len(alive),
+                seen=len(self._graphs),
+                nodes=sum(entry[2] for entry in alive) // len(alive),
+                holder=statement,
+            )
+        )
+
+    # ------------------------------------------------------------------ the loss's value
+
+    def _value(self, root: torch.Tensor) -> None:
+        raw = self.raw_losses.pop(id(root), (root, 1.0))[0]
+        self.raw_losses.clear()
+        if type(raw) not in PLAIN or raw.numel() != 1 or not raw.is_floating_point():
+            return
+        if raw.device.type == "cpu":
+            self._read(self.loop.step, float(raw.detach()), raw)
+        else:
+            self._deferred.append((self.loop.step, raw.detach()))
+            if self.loop.dense or len(self._deferred) >= DEFERRED:
+                self.flush()
+
+    def flush(self) -> None:
+        """Read the losses kept on the device, in one transfer."""
+        waiting, self._deferred = self._deferred, []
+        if waiting:
+            values = torch.stack([value.float().reshape(()) for _, value in waiting]).tolist()
+            for (step, _), value in zip(waiting, values, strict=True):
+                self._read(step, value, None)
+
+    def _read(self, step: int, value: float, root: torch.Tensor | None) -> None:
+        loop = self.loop
+        if value - value == 0.0:
+            loop.first_loss = value if loop.first_loss is None else loop.first_loss
+            loop.last_loss, loop.last_loss_step = value, step
+            loop.largest_loss = max(abs(value), loop.largest_loss or 0.0)
+            return
+        self.not_finite_told += 1
+        if self.not_finite_told > 1:
+            return
+        states = list(loop.optimizers.values())
+        loop.emit(
+            LossNotFinite(
+                step=step,
+                where=caller() if root is not None else self.where,
+                value=str(value),
+                last_finite=loop.last_loss,
+                first_finite=loop.first_loss,
+                largest=loop.largest_loss,
+                last_finite_step=loop.last_loss_step,
+                origin=forensics.origin(root, self.models, states),
+                lr=states[0].peak_lr or states[0].lr if states else None,
+                optimizer=states[0].facts.name if states else "",
+            )
+        )
+
+    # ------------------------------------------------------------------ after
+
+    def _finished(self, result: Any, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("accumulate_grad", True):
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        self.models.in_backward = False
+        graph, self._graph = self._graph, None
+        for callback in self.on_backward:
+            callback()
+        for state in self.loop.optimizers.values():
+            if self._reached(state, graph):
+                self._count(state)
+
+    def _failed(self) -> None:
+        self._depth = 0
+        self.models.in_backward = False
+        self._graph = None
+
+    def _reached(self, state: OptimizerState, graph: Graph | None) -> bool:
+        if self.loop.dense and graph is not None:
+            return not state.ids.isdisjoint(graph.leaves)
+        return bool(state.probes) and _signatures(state) != state.signatures
+
+    def _count(self, state: OptimizerState) -> None:
+        window = state.window
+        state.backwards += 1
+        window.tick("backward")
+        if self.loop.dense and len(window.backwards) < 256:
+            window.backwards.append(self._factor or BackwardFacts(where=self.where, plain=False))
+            window.norm_after_backward = probe_norm(state)
+
+
+def _signatures(state: OptimizerState) -> tuple[tuple[int, int], ...]:
+    return tuple((id(p.grad), p.grad._version) if p.grad is not None else (0, 0) for p in state.probes)

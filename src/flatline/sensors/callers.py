@@ -1,0 +1,55 @@
+"""Which line of the user's code are we under?"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import lru_cache
+from types import FrameType, TracebackType
+
+from flatline.events import Where
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = tuple(
+    {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")}
+)
+
+
+@lru_cache(maxsize=4096)
+def is_users(filename: str) -> bool:
+    """Whether a code object's file is the user's own: not flatline, not torch, not a library, not made up."""
+    if filename.startswith("<"):
+        return filename.startswith(("<stdin>", "<ipython-input", "<string>"))
+    if f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename:
+        return False
+    path = os.path.abspath(filename)
+    if path.startswith(PACKAGE):
+        return False
+    return not path.startswith(_LIBRARIES)
+
+
+def users_frame() -> FrameType | None:
+    """The innermost frame of the user's code above us."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def caller() -> Where | None:
+    """The line of the user's code above us."""
+    frame = users_frame()
+    return frame and Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def users_line(traceback: TracebackType | None) -> Where | None:
+    """The innermost line of the user's code in a traceback."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_users(code.co_filename):
+            found = Where(code.co_filename, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,58 @@
+"""Sees checkpoints loaded: what fitted and what did not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from flatline.events import CheckpointLoaded
+from flatline.sensors.audit import AuditSensor
+from flatline.sensors.callers import caller
+from flatline.sensors.loop import Loop
+from flatline.sensors.patching import Patches
+
+PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.", "base_model.", "net.", "state_dict.")
+
+
+class CheckpointSensor:
+    """Patches ``Module.load_state_dict``."""
+
+    def __init__(self, loop: Loop, patches: Patches, audit: AuditSensor) -> None:
+        self.loop, self.patches, self.audit = loop, patches, audit
+
+    def attach(self) -> None:
+        """Patch it."""
+        self.patches.around(nn.Module, "load_state_dict", after=self._loaded)
+
+    def _loaded(self, result: Any, module: nn.Module, state: Any, strict: bool = True, *args: Any, **kwargs: Any) -> None:
+        missing = tuple(getattr(result, "missing_keys", ()))
+        unexpected = tuple(getattr(result, "unexpected_keys", ()))
+        own = dict(module.named_parameters())
+        self.audit.loaded.update(id(p) for name, p in own.items() if name in state and name not in missing)
+        self.loop.emit(
+            CheckpointLoaded(
+                step=self.loop.steps,
+                where=caller(),
+                model=type(module).__name__,
+                strict=strict,
+                tensors=len(module.state_dict()),
+                missing=missing,
+                unexpected=unexpected,
+                prefix=_prefix(missing, unexpected),
+            )
+        )
+
+
+def _prefix(missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:
+    """The prefix by which missing and unexpected keys differ: '+x' to add to the checkpoint's, '-x' to remove."""
+    wanted, given = set(missing), set(unexpected)
+    if not wanted or not given:
+        return ""
+    heads = {key.partition(".")[0] + "." for key in (*missing, *unexpected)} | set(PREFIXES)
+    for head in sorted(heads):
+        if len({key.removeprefix(head) for key in given if key.startswith(head)} & wanted) * 2 > len(wanted):
+            return f"-{head}"
+        if len({head + key for key in given} & wanted) * 2 > len(wanted):
+            return f"+{head}"
+    return ""

@@ -1,0 +1,94 @@
+"""Reads the autograd graph under a loss: what feeds it, what it reaches. Read before backward frees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Node = Any  # torch.autograd.graph.Node; the attributes read here differ by operation
+
+NODE_LIMIT = 200_000
+OPAQUE = ("CheckpointFunction", "CompiledFunction", "CompiledAutograd", "ScriptModule")
+SHAPE_ONLY = {
+    "View", "UnsafeView", "ReshapeAlias", "Transpose", "T", "Permute", "Squeeze", "Unsqueeze", "Clone", "ToCopy",
+    "Contiguous", "Slice", "Alias", "Expand", "Index", "Select", "Split", "SplitWithSizes", "Unbind", "Chunk",
+    "AsStrided", "Cat", "Stack", "Movedim", "Swapaxes", "Flatten", "Unflatten", "Copy", "CopySlices", "Mt", "Repeat",
+    "IndexSelect", "MaskedSelect", "ConstantPadNd", "Flip", "Roll",
+}  # fmt: skip
+
+
+def operation(node: Node) -> str:
+    """``LogSoftmaxBackward0`` -> ``LogSoftmax``."""
+    name: str = node.name().rsplit("::", 1)[-1]
+    return name.partition("Backward")[0]
+
+
+def children(node: Node) -> list[Node]:
+    """The nodes that made this node's inputs, in order, constants left out."""
+    return [child for child, _ in node.next_functions if child is not None]
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """Shape of the tensor that the node made; () also when torch does not tell."""
+    metadata = getattr(node, "_input_metadata", None)
+    return tuple(int(n) for n in metadata[0].shape) if metadata else ()
+
+
+def sequence(node: Node) -> int:
+    """Position of the node's operation in the forward pass."""
+    return int(node._sequence_nr()) if hasattr(node, "_sequence_nr") else 0
+
+
+def saved(node: Node, name: str) -> Any:
+    """A value that the node saved for backward, or None: it may be freed, or never have been kept."""
+    try:
+        return getattr(node, f"_saved_{name}", None)
+    except RuntimeError:
+        return None
+
+
+@dataclass(slots=True)
+class Graph:
+    """Everything under one root."""
+
+    root: Node
+    nodes: list[Node] = field(default_factory=list)
+    leaves: dict[int, Any] = field(default_factory=dict)  # id of the tensor -> tensor that would get a gradient
+    opaque: bool = False
+
+    @property
+    def first_sequence(self) -> int:
+        """Position of the earliest operation."""
+        return min((sequence(node) for node in self.nodes if not hasattr(node, "variable")), default=0)
+
+    def named(self, *operations: str) -> Iterator[Node]:
+        """Nodes of these operations."""
+        return (node for node in self.nodes if operation(node) in operations)
+
+
+def walk(root: Node) -> Graph:
+    """The graph under a grad_fn."""
+    graph = Graph(root)
+    seen, waiting = {root}, [root]
+    while waiting and len(graph.nodes) < NODE_LIMIT:
+        node = waiting.pop()
+        graph.nodes.append(node)
+        if hasattr(node, "variable"):
+            graph.leaves[id(node.variable)] = node.variable
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    graph.opaque = bool(waiting) or any(node.name().startswith(OPAQUE) for node in graph.nodes)
+    return graph
+
+
+def source(node: Node) -> tuple[Node | None, list[Node]]:
+    """The first operation below that is more than a change of shape, and the shape-only nodes passed."""
+    passed: list[Node] = []
+    below = children(node)
+    while len(below) == 1 and operation(below[0]) in SHAPE_ONLY:
+        passed.append(below[0])
+        below = children(below[0])
+    return (below[0] if below else None), passed

@@ -1,0 +1,209 @@
+"""What the sensors know of the loop they watch: one tape per optimizer, and when to look closely."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flatline.events import BackwardFacts, ClipFacts, Event, GroupFacts, OptimizerFacts, Tick, Where
+
+DENSE_STEPS = 5  # every one of the first steps is looked at closely: the wiring shows there
+DENSE_LIMIT = 40  # and more of them while some optimizer has not stepped twice
+SPREAD = 1.5  # later looks are this much further apart each time
+TAPE_LIMIT = 2_000
+DECOUPLED = ("AdamW", "NAdamW", "Lion", "Muon", "RAdamW", "AdaBelief", "StableAdamW", "Adan", "LAMB", "Lamb")
+ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Rprop", "Muon")
+
+
+@dataclass(slots=True)
+class Window:
+    """What happened to one optimizer's parameters since its previous step."""
+
+    tape: list[Tick] = field(default_factory=list)
+    backwards: list[BackwardFacts] = field(default_factory=list)
+    clips: list[ClipFacts] = field(default_factory=list)
+    leftover: bool = False
+    scaled: bool = False
+    norm_after_backward: float | None = None
+    zero_where: Where | None = None
+
+    def tick(self, what: Tick) -> None:
+        """Write on the tape."""
+        if len(self.tape) < TAPE_LIMIT:
+            self.tape.append(what)
+
+    @property
+    def fresh(self) -> bool:
+        """No backward since the last step or the last zeroing."""
+        for what in reversed(self.tape):
+            if what in ("backward", "zero"):
+                return what == "zero"
+        return True
+
+
+class OptimizerState:
+    """One optimizer under watch."""
+
+    def __init__(self, optimizer: Any, key: int, where: Where | None) -> None:
+        self.key, self.where = key, where
+        self.ref = weakref.ref(optimizer)
+        self.born = 0
+        self.steps = 0
+        self.skipped = 0
+        self.backwards = 0
+        self.window = Window()
+        self.closure = False
+        self.idle_cycles = 0  # zeroings that threw gradients away, with no step between
+        self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
+        self.signatures: tuple[tuple[int, int], ...] = ()
+        self.peak_lr = 0.0
+        self._count = -1
+        self._ids: frozenset[int] = frozenset()
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The tensors it holds."""
+        optimizer = self.ref()
+        return [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else []
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Their identities, remembered until groups are added."""
+        optimizer = self.ref()
+        count = sum(len(group["params"]) for group in optimizer.param_groups) if optimizer is not None else 0
+        if count != self._count:
+            self._count, self._ids = count, frozenset(id(p) for p in self.parameters)
+        return self._ids
+
+    @property
+    def lr(self) -> float:
+        """The rate of the first group that has one."""
+        optimizer = self.ref()
+        return float(optimizer.param_groups[0].get("lr", 0.0)) if optimizer is not None else 0.0
+
+    @property
+    def facts(self) -> OptimizerFacts:
+        """What rules see of it."""
+        optimizer = self.ref()
+        name = type(optimizer).__name__ if optimizer is not None else "optimizer"
+        groups = tuple(_group_facts(group) for group in optimizer.param_groups) if optimizer is not None else ()
+        return OptimizerFacts(
+            key=self.key,
+            name=name,
+            adaptive=any(known in name for known in ADAPTIVE),
+            decoupled=_decoupled(optimizer, name),
+            groups=groups,
+            where=self.where,
+        )
+
+
+def _decoupled(optimizer: Any, name: str) -> bool:
+    groups = getattr(optimizer, "param_groups", None) or [{}]
+    return bool(groups[0].get("decoupled_weight_decay")) or name.endswith(DECOUPLED)
+
+
+def _group_facts(group: dict[str, Any]) -> GroupFacts:
+    decay = group.get("weight_decay", 0.0)
+    return GroupFacts(
+        lr=float(group.get("lr", 0.0)),
+        weight_decay=float(decay) if isinstance(decay, (int, float)) else 0.0,
+        tensors=len(group["params"]),
+        small_tensors=sum(p.dim() < 2 for p in group["params"]),
+    )
+
+
+class Loop:
+    """Shared by the sensors of one session."""
+
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        *,
+        wants: Callable[[type[Event]], bool],
+        budget: float,
+        spent: Callable[[], int],
+    ) -> None:
+        self._emit, self._budget, self._spent = emit, budget, spent
+        self.wants = wants
+        self.clock = 0  # counts parameters registered and optimizers built
+        self.born: dict[int, int] = {}  # id of a parameter -> when it was registered
+        self.started = time.perf_counter_ns()
+        self.training_since: int | None = None
+        self.steps = 0
+        self.dense = True
+        self.sampled = 0
+        self.audited = False
+        self.optimizers: dict[int, OptimizerState] = {}
+        self.retired: list[OptimizerState] = []
+        self.on_dense: list[Callable[[bool], None]] = []
+        self.autograd_grad_calls = 0
+        self.first_loss: float | None = None
+        self.last_loss: float | None = None
+        self.last_loss_step = 0
+        self.largest_loss: float | None = None
+        self._next_sample = DENSE_STEPS
+        self._keys = 0
+
+    @property
+    def step(self) -> int:
+        """The optimizer step in progress, from 1."""
+        return self.steps + 1
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to the engine."""
+        self._emit(event)
+
+    def optimizer(self, optimizer: Any, where: Where | None = None) -> OptimizerState:
+        """The state kept for an optimizer, made when it is first seen."""
+        state = self.optimizers.get(id(optimizer))
+        if state is None or state.ref() is not optimizer:
+            self._keys += 1
+            self.clock += 1
+            state = self.optimizers[id(optimizer)] = OptimizerState(optimizer, self._keys, where)
+            state.born = self.clock
+            weakref.finalize(optimizer, self._retire, id(optimizer)).atexit = False
+            self.look_closely()
+        return state
+
+    def _retire(self, identity: int) -> None:
+        state = self.optimizers.pop(identity, None)
+        if state is not None and state.steps:
+            self.retired.append(state)
+
+    def look_closely(self) -> None:
+        """Look at the coming steps closely, whatever the sampling says: something is new."""
+        self._next_sample = min(self._next_sample, self.steps)
+        self._set_dense(True)
+
+    def stepped(self, state: OptimizerState) -> None:
+        """An optimizer stepped: advance the count, decide how closely to look at the next step."""
+        if self.training_since is None:
+            self.training_since = time.perf_counter_ns()
+        if state.steps <= self.steps:
+            return
+        self.steps = state.steps
+        if self.dense:
+            self.sampled += 1
+        waiting = not self.audited and self.steps < DENSE_LIMIT
+        if self.steps < DENSE_STEPS or waiting:
+            self._set_dense(True)
+        elif self.steps >= self._next_sample:
+            self._next_sample = max(self.steps + 3, int(self.steps * SPREAD))
+            self._set_dense(self.overhead <= self._budget or self.steps < 2 * DENSE_STEPS)
+        else:
+            self._set_dense(False)
+
+    def _set_dense(self, dense: bool) -> None:
+        if dense != self.dense:
+            self.dense = dense
+            for callback in self.on_dense:
+                callback(dense)
+
+    @property
+    def overhead(self) -> float:
+        """flatline's own share of the time since the script's first torch call."""
+        elapsed = time.perf_counter_ns() - self.started
+        return self._spent() / elapsed if elapsed > 0 else 0.0

@@ -1,0 +1,388 @@
+"""Finds the loss functions in a graph and says what feeds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from flatline.events import BackwardFacts, LossComputed, TargetFacts, Where
+from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of, source
+from flatline.sensors.models import ModelSensor
+
+REDUCTIONS = ("none", "mean", "sum")
+PADDING_RUN = 2  # equal tokens at the end of a row that count as padding
+LOSSES = {
+    "NllLoss": "nll",
+    "NllLoss2D": "nll",
+    "NllLossNd": "nll",
+    "MseLoss": "mse_loss",
+    "SmoothL1Loss": "smooth_l1_loss",
+    "HuberLoss": "huber_loss",
+    "BinaryCrossEntropy": "binary_cross_entropy",
+    "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
+    "CtcLoss": "ctc_loss",
+}
+FEEDS = {
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Sigmoid": "sigmoid",
+    "LogSigmoid": "log_sigmoid",
+    "Log": "log",
+    "Logsumexp": "logsumexp",
+    "Addmm": "linear",
+    "Mm": "linear",
+    "Bmm": "linear",
+    "Addbmm": "linear",
+    "Linear": "linear",
+    "Convolution": "convolution",
+    "Relu": "relu",
+    "Tanh": "tanh",
+}
+SCALAR_STEPS = ("Div", "Mul", "ToCopy", "View", "Squeeze", "Unsqueeze", "Neg", "Clone", "Reshape", "Select")
+
+
+def read(graph: Graph, models: ModelSensor, *, step: int, where: Where | None) -> list[LossComputed]:
+    """Every loss of torch in the graph, with what feeds it."""
+    found = [_loss(node, graph, models, step, where) for node in graph.nodes if operation(node) in LOSSES]
+    found += list(_composite(graph, models, step, where))
+    found += list(_hand_written(graph, step, where))
+    return found
+
+
+def feed_of(node: Node) -> tuple[str, Node | None, list[Node]]:
+    """What feeds a node: a name ('' if unknown), the node behind the shape-only ones, and those passed."""
+    below, passed = source(node)
+    if below is None:
+        return "", None, passed
+    if operation(below) == "Div" and _is_softmax_by_hand(below):
+        return "softmax", below, passed
+    return FEEDS.get(operation(below), ""), below, passed
+
+
+def _is_softmax_by_hand(node: Node) -> bool:
+    """``exp(x) / exp(x).sum()``."""
+    below = children(node)
+    if len(below) != 2 or operation(below[0]) != "Exp":
+        return False
+    total, _ = (below[1], None) if operation(below[1]) == "Sum" else source(below[1])
+    return total is not None and operation(total) == "Sum" and below[0] in children(total)
+
+
+# --------------------------------------------------------------------------- one loss
+
+
+def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where | None) -> LossComputed:
+    kind = LOSSES[operation(node)]
+    fed_by, below, passed = feed_of(node)
+    normalised = None
+    if kind == "nll" and fed_by == "log_softmax" and below is not None:
+        kind = "cross_entropy"
+        fed_by, below, passed = feed_of(below)
+    elif kind == "nll":
+        normalised = _normalised(node)
+    scores, target = saved(node, "self"), saved(node, "target")
+    shape = tuple(scores.shape) if scores is not None else ()
+    expand = next((n for n in passed if operation(n) == "Expand"), None)
+    return LossComputed(
+        step=step,
+        where=where,
+        kind=kind,
+        fed_by=fed_by,
+        feed_where=module_of(below, models),
+        reduction=_reduction(node),  # type: ignore[arg-type]
+        classes=_classes(shape) if "nll" in kind or kind == "cross_entropy" else None,
+        shape=shape,
+        feed_shape=_feed_shape(expand),
+        broadcast=_grew(expand, shape),
+        target=_target(node, target, models),
+        normalised=normalised,
+        masked_mean=_masked_mean(node, graph) if _reduction(node) == "none" else 0.0,
+        wrong_and_saturated=_wrong(scores, target) if kind == "binary_cross_entropy" else 0.0,
+        gradient_ratio=_gradient_ratio(below, target) if kind == "cross_entropy" and fed_by == "softmax" else None,
+        causal=any(saved(n, "is_causal") for n in graph.nodes if "ScaledDotProduct" in n.name()),
+    )
+
+
+def _reduction(node: Node) -> str:
+    value = saved(node, "reduction")
+    return REDUCTIONS[value] if isinstance(value, int) and 0 <= value < 3 else "mean"
+
+
+def _classes(shape: tuple[int, ...]) -> int | None:
+    if not shape:
+        return None
+    return shape[1] if len(shape) > 1 else shape[0]
+
+
+def _normalised(node: Node) -> bool | None:
+    """Whether the rows that NLL was given are log-probabilities: exp of them sums to one."""
+    scores = saved(node, "self")
+    if scores is None or not scores.numel():
+        return None
+    total = torch.logsumexp(scores.detach().float(), dim=1 if scores.dim() > 1 else 0)
+    return bool((total.abs() < 0.05).float().mean() > 0.9)
+
+
+def _wrong(scores: Any, target: Any) -> float:
+    """Share of probabilities that are exactly 0 or 1 where the target says the opposite."""
+    if scores is None or target is None or not scores.numel():
+        return 0.0
+    p, y = scores.detach(), target.detach()
+    return float((((p == 0) & (y > 0.5)) | ((p == 1) & (y < 0.5))).float().mean())
+
+
+def _gradient_ratio(softmax: Node | None, target: Any) -> float | None:
+    """Norm of the loss's gradient at the raw scores, right form over double softmax, on this very batch."""
+    p = saved(softmax, "result") if softmax is not None else None
+    if p is None or target is None or p.dim() != 2 or tuple(target.shape) != (p.shape[0],):
+        return None
+    p = p.detach().double()
+    keep = (target >= 0) & (target < p.shape[1])
+    p, target = p[keep], target[keep]
+    if not len(target):
+        return None
+    hot = torch.zeros_like(p).scatter_(1, target[:, None], 1.0)
+    inner = torch.softmax(p, 1) - hot
+    double = p * (inner - (inner * p).sum(1, keepdim=True))
+    return float((p - hot).norm() / double.norm().clamp(min=1e-30))
+
+
+# --------------------------------------------------------------------------- broadcasting
+
+
+def _feed_shape(expand: Node | None) -> tuple[int, ...]:
+    sizes = saved(expand, "self_sym_sizes") if expand is not None else None
+    return tuple(int(n) for n in sizes) if sizes is not None else ()
+
+
+def _grew(expand: Node | None, shape: tuple[int, ...]) -> bool:
+    """A [B, 1] was blown up to [B, B], and nobody asked for it with unsqueeze."""
+    before = _feed_shape(expand)
+    if expand is None or not before or not shape:
+        return False
+    below = children(expand)
+    if below and operation(below[0]) in ("Unsqueeze", "Select") and operation(below[0]) == "Unsqueeze":
+        return False
+    return _outer(before, shape)
+
+
+def _outer(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """[B, 1] -> [B, B] or [B] -> [B, B]: the batch axis against itself."""
+    if len(after) < 2 or after[-1] != after[-2] or after[-1] < 2:
+        return False
+    return before == (*after[:-1], 1) or before == after[1:]
+
+
+def _hand_written(graph: Graph, step: int, where: Where | None) -> Iterator[LossComputed]:
+    """``((pred - y) ** 2).mean()`` and ``(pred - y).abs().mean()`` with a broadcast, l1_loss too."""
+    node: Node | None = graph.root
+    passed = 0
+    while node is not None and operation(node) in SCALAR_STEPS and shape_of(node) == () and passed < 8:
+        node, passed = (children(node) or [None])[0], passed + 1
+    if node is None or operation(node) not in ("Mean", "Sum"):
+        return
+    elementwise = (children(node) or [None])[0]
+    if elementwise is None or operation(elementwise) not in ("Pow", "Abs", "Mul"):
+        return
+    difference = (children(elementwise) or [None])[0]
+    if difference is None or operation(difference) not in ("Sub", "Rsub"):
+        return
+    below = children(difference)
+    if len(below) != 1:
+        return
+    operand = below[0]
+    asked = operation(operand) == "Unsqueeze"
+    if operation(operand) == "Expand":
+        inner = children(operand)
+        operand, asked = (inner[0], operation(inner[0]) == "Unsqueeze") if inner else (operand, True)
+    before, after = shape_of(operand), shape_of(difference)
+    if hasattr(operand, "variable"):
+        before = tuple(operand.variable.shape)
+    yield LossComputed(
+        step=step,
+        where=where,
+        kind="l1_loss" if operation(elementwise) == "Abs" else "squared error",
+        fed_by=FEEDS.get(operation(operand), ""),
+        reduction="mean" if operation(node) == "Mean" else "sum",
+        shape=after,
+        feed_shape=before,
+        broadcast=not asked and _outer(before, after),
+    )
+
+
+# --------------------------------------------------------------------------- composite cross entropy
+
+
+def _composite(graph: Graph, models: ModelSensor, step: int, where: Where | None) -> Iterator[LossComputed]:
+    """Cross entropy against class probabilities: sum of log_softmax times target."""
+    under_nll = {c for n in graph.named("NllLoss", "NllLoss2D") for c in [source(n)[0]] if c is not None}
+    for node in graph.named("Mul"):
+        target, below = saved(node, "other"), children(node)
+        if len(below) != 1 or operation(below[0]) != "LogSoftmax" or below[0] in under_nll:
+            continue
+        if not isinstance(target, torch.Tensor) or target.shape != shape_of(below[0]) or target.dim() < 2:
+            continue
+        fed_by, deeper, _ = feed_of(below[0])
+        sums = target.detach().float().sum(1)
+        yield LossComputed(
+            step=step,
+            where=where,
+            kind="cross_entropy",
+            fed_by=fed_by,
+            feed_where=module_of(deeper, models),
+            classes=int(target.shape[1]),
+            shape=tuple(target.shape),
+            target=TargetFacts(
+                shape=tuple(target.shape),
+                total=target.numel(),
+                low=float(target.min()),
+                high=float(target.max()),
+                row_sum_low=float(sums.min()),
+                row_sum_high=float(sums.max()),
+            ),
+        )
+
+
+# --------------------------------------------------------------------------- targets and padding
+
+
+def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
+    if not isinstance(target, torch.Tensor) or not target.numel():
+        return TargetFacts()
+    target = target.detach()
+    ignore = saved(node, "ignore_index")
+    if not isinstance(ignore, int):
+        return TargetFacts(
+            shape=tuple(target.shape), low=float(target.min()), high=float(target.max()), total=target.numel()
+        )
+    ignore = ignore - 2**64 if ignore >= 2**63 else ignore
+    kept = target[target != ignore]
+    share, pad = _padding(target, ignore, saved(node, "weight"), models)
+    return TargetFacts(
+        shape=tuple(target.shape),
+        low=float(kept.min()) if kept.numel() else None,
+        high=float(kept.max()) if kept.numel() else None,
+        ignored=int(target.numel() - kept.numel()),
+        total=target.numel(),
+        padding_share=share,
+        padding_id=pad,
+        equals_input=_equals_input(target, models),
+    )
+
+
+def _token_input(models: ModelSensor) -> torch.Tensor | None:
+    """The integer [batch, time] tensor that a model was last called with."""
+    for model in models.models.values():
+        tokens = model.integer_input() if model.integer_input is not None else None
+        if tokens is not None and tokens.dim() == 2 and tokens.dtype in (torch.int64, torch.int32):
+            return tokens.detach()
+    return None
+
+
+def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
+    tokens = _token_input(models)
+    if tokens is None or tokens.numel() != target.numel() or tokens.numel() < 8:
+        return False
+    return bool((tokens.reshape(-1) == target.reshape(-1)).all())
+
+
+def _trailing(tokens: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+    """Mask of the run of one token that fills up the rows' ends, and that token; it differs in length by row."""
+    last = tokens[:, -1]
+    pad = int(last.mode().values) if len(last) else None
+    run = (tokens == pad).flip(1).int().cumprod(1).flip(1).bool()
+    lengths = run.sum(1)
+    ragged = bool(lengths.max() >= PADDING_RUN and lengths.min() < lengths.max() and (lengths < tokens.shape[1]).any())
+    return run, (pad if ragged else None)
+
+
+def _padding(target: torch.Tensor, ignore: int, weight: Any, models: ModelSensor) -> tuple[float, int | None]:
+    """Share of scored targets that stand where both inputs and targets are padding, and the padding's id."""
+    tokens = _token_input(models)
+    if tokens is None or tokens.shape[0] < 2 or tokens.shape[1] < 4 or target.numel() % tokens.shape[0]:
+        return 0.0, None
+    rows = target.reshape(tokens.shape[0], -1)
+    if abs(rows.shape[1] - tokens.shape[1]) > 1 or rows.shape[1] < 2:
+        return 0.0, None
+    padded, pad = _trailing(tokens)
+    labelled, pad_label = _trailing(rows)
+    if pad is None or pad_label is None or pad_label == ignore:
+        return 0.0, None
+    if isinstance(weight, torch.Tensor) and float(weight[pad_label]) == 0.0:
+        return 0.0, None
+    width = min(rows.shape[1], tokens.shape[1])
+    both = padded[:, -width:] & labelled[:, -width:]
+    return float(both.float().mean()), pad_label
+
+
+def _masked_mean(node: Node, graph: Graph) -> float:
+    """Share of zeros in a 0/1 mask that multiplies an unreduced loss right under a plain mean."""
+    for mean in graph.named("Mean"):
+        product = next(iter(children(mean)), None)
+        if product is None or operation(product) != "Mul":
+            continue
+        mask = next((m for m in (saved(product, "other"), saved(product, "self")) if isinstance(m, torch.Tensor)), None)
+        feeds = [n for c in children(product) for n in (c, *([source(c)[0]] if operation(c) in SHAPE_ONLY else []))]
+        if mask is None or node not in feeds or mask.dim() < 1:
+            continue
+        mask = mask.detach()
+        if bool(((mask == 0) | (mask == 1)).all()):
+            return float((mask == 0).float().mean())
+    return 0.0
+
+
+# --------------------------------------------------------------------------- the root
+
+
+def backward_facts(
+    root: torch.Tensor, graph: Graph, found: list[LossComputed], *, where: Where | None, scale: float
+) -> BackwardFacts:
+    """What stands between the loss functions and the tensor that backward was called on."""
+    node: Node | None = graph.root
+    factor, plain, steps = 1.0, True, 0
+    while node is not None and operation(node) in SCALAR_STEPS and steps < 16:
+        factor, steps = factor * _constant(node), steps + 1
+        below = children(node)
+        plain = plain and len(below) == 1
+        node = below[0] if below else None
+    reductions = {loss.reduction for loss in found}
+    mean = reductions == {"mean"} or (not reductions and node is not None and operation(node) == "Mean")
+    counted = [loss.target.total - loss.target.ignored for loss in found if loss.target.total]
+    return BackwardFacts(
+        where=where,
+        factor=factor / scale if scale else factor,
+        mean=mean,
+        plain=plain and len(found) <= 1,
+        losses=tuple(loss.kind for loss in found),
+        valid_targets=counted[0] if len(counted) == 1 else None,
+    )
+
+
+def _constant(node: Node) -> float:
+    """The constant that a Div or Mul node applies; 0 when it cannot be read, which counts as averaged."""
+    name = operation(node)
+    if name not in ("Div", "Mul"):
+        return 1.0
+    other = saved(node, "other")
+    if isinstance(other, torch.Tensor):
+        other = float(other) if other.numel() == 1 else None
+    if not isinstance(other, (int, float)) or not other:
+        return 0.0
+    return 1.0 / float(other) if name == "Div" else float(other)
+
+
+def module_of(node: Node | None, models: ModelSensor, shift: int = 0) -> str:
+    """The module whose forward made a node, by the order of operations of the pass last looked at closely.
+
+    ``shift`` is how many operations later than that pass the node's own pass began.
+    """
+    if node is None:
+        return ""
+    position = sequence(node) - shift
+    for model in models.models.values():
+        for call in model.calls:
+            if call.leaf and call.out_sequence == position:
+                return call.path or model.label
+    return ""

@@ -1,0 +1,511 @@
+"""Sees modules run: which models there are, in which modes, what reaches their first layer, where gradients are cut."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from flatline.events import ForwardObserved, InputFacts, LayerInput, ModesObserved, ValidationObserved, Where
+from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.patching import Patches
+
+Tensor = torch.Tensor
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm) + (
+    (nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()
+)
+DROPOUTS = (nn.modules.dropout._DropoutNd,)
+WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+FINGERPRINT_SAMPLE = 32
+CALL_LIMIT = 20_000
+
+
+def is_norm(module: nn.Module) -> bool:
+    """A normalisation layer, torch's own or one named like it."""
+    return isinstance(module, NORMS) or type(module).__name__.endswith("Norm")
+
+
+def is_sensitive(module: nn.Module) -> bool:
+    """Dropout that drops, BatchNorm with running statistics: layers for which the mode matters."""
+    if isinstance(module, DROPOUTS):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0
+    return isinstance(module, BATCH_NORMS) and module.track_running_stats
+
+
+def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """Tensors in a nest of tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        yield from tensors_in(list(value.values()), depth - 1)
+
+
+def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
+    """A few elements, evenly spread. Copies at most ``count`` numbers."""
+    flat = tensor.detach()
+    if flat.numel() == 0:
+        return []
+    flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
+    spread = flat[:: max(1, flat.numel() // count)][: count + 1]
+    return spread.tolist()  # type: ignore[no-any-return]
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """The same for tensors of the same shape and (as far as a sample shows) the same values."""
+    return hash((tuple(tensor.shape), str(tensor.dtype), tuple(sample(tensor))))
+
+
+@dataclass(slots=True)
+class Call:
+    """One module's run in a forward pass under close look."""
+
+    module: Any
+    path: str
+    depth: int
+    leaf: bool
+    grad_enabled: bool
+    in_grad: bool
+    in_numel: int
+    in_pointer: int
+    out_grad: bool = False
+    out_numel: int = 0
+    out_sequence: int = 0
+
+
+class Model:
+    """A module that the user's code called itself."""
+
+    def __init__(self, module: nn.Module, label: str) -> None:
+        self.ref = weakref.ref(module)
+        self.label = label
+        self.paths: dict[int, str] = {}
+        self.sensitive: list[tuple[str, Any]] = []
+        self.trained_in_train = False
+        self.grad_forwards = 0
+        self.idle_forwards = 0  # forwards without gradients since the last step
+        self.last_idle_input: Any = None
+        self.calls: list[Call] = []
+        self.ran: set[int] = set()
+        self.ran_without_grad: set[int] = set()
+        self.cuts: dict[int, str] = {}  # id of module -> where its gradient was cut
+        self.integer_input: Any = None  # weak reference to the last integer tensor it was called with
+        self.last_input: Any = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Learn the paths of all modules."""
+        module = self.ref()
+        if module is None:
+            return
+        self.paths = {id(child): clean(path) for path, child in module.named_modules()}
+        self.sensitive = [(clean(path), child) for path, child in module.named_modules() if is_sensitive(child)]
+
+    def path(self, module: Any) -> str:
+        """The module's path, '' for the model itself; for a module that it does not own, its class."""
+        return self.paths.get(id(module), f"<unregistered {type(module).__name__}>")
+
+
+def clean(path: str) -> str:
+    """A path without the wrappers of DDP, FSDP and torch.compile."""
+    for wrapper in WRAPPERS:
+        path = path.replace(wrapper, "")
+    return "" if path + "." in WRAPPERS else path
+
+
+@dataclass(slots=True)
+class Pass:
+    """The forward pass in progress."""
+
+    stack: list[Call] = field(default_factory=list)
+    last_leaf_output: Any = None
+    last_leaf: Call | None = None
+    model: Model | None = None
+
+
+class ModelSensor:
+    """Global forward hooks: a cheap one always, a thorough pair while the loop looks closely."""
+
+    def __init__(self, loop: Loop, patches: Patches) -> None:
+        self.loop, self.patches = loop, patches
+        self.models: dict[int, Model] = {}
+        self.labels: dict[str, int] = {}
+        self.parents: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        self.eval_calls: dict[int, Where | None] = {}
+        self.in_backward = False
+        self.batch_is_foreign = False  # the newest batch came from a loader that never fed a backward
+        self.grad_forward_without: Where | None = None
+        self._train_depth = 0
+        self.first_sequence = 0  # of the graph last looked at closely
+        self._now = Pass()
+        self._dense_handles: list[Any] = []
+
+    # ------------------------------------------------------------------ attach
+
+    def attach(self) -> None:
+        """Register the hooks."""
+        from torch.nn.modules import module as hooks
+
+        handle = hooks.register_module_forward_pre_hook(self._quick_hook())
+        self.patches.on_undo(handle.remove)
+        self.patches.on_undo(lambda: self._watch_closely(False))
+        self.patches.around(nn.Module, "train", before=self._mode_set, after=self._mode_left)
+        self.loop.on_dense.append(self._watch_closely)
+        self._watch_closely(self.loop.dense)
+        if hasattr(hooks, "register_module_module_registration_hook"):
+            handle = hooks.register_module_module_registration_hook(self.patches.guard(self._registered))
+            self.patches.on_undo(handle.remove)
+        if hasattr(hooks, "register_module_parameter_registration_hook"):
+            handle = hooks.register_module_parameter_registration_hook(self.patches.guard(self._parameter_registered))
+            self.patches.on_undo(handle.remove)
+
+    def _parameter_registered(self, module: nn.Module, name: str, parameter: Any) -> None:
+        self.loop.clock += 1
+        self.loop.born.setdefault(id(parameter), self.loop.clock)
+
+    def _watch_closely(self, closely: bool) -> None:
+        from torch.nn.modules import module as hooks
+
+        for handle in self._dense_handles:
+            handle.remove()
+        self._dense_handles = []
+        self._now = Pass()
+        if closely:
+            before, after = _uncompiled(self.patches.guard(self._enter)), _uncompiled(self.patches.guard(self._leave))
+            self._dense_handles = [
+                hooks.register_module_forward_pre_hook(before),
+                hooks.register_module_forward_hook(after, always_call=True),
+            ]
+
+    def _quick_hook(self) -> Any:
+        """Runs at every module call of every step: one look-up, then nothing for all but the models themselves."""
+        from torch.compiler import is_compiling
+
+        models, slow = self.models, self.patches.guard(self._model_called)
+
+        def quick(module: Any, args: Any) -> None:
+            if is_compiling():
+                return
+            if id(module) in models:
+                slow(module, args)
+
+        return quick
+
+    def _registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
+        if child is not None:
+            self.parents[child] = weakref.ref(parent), name
+
+    def _mode_set(self, module: nn.Module, mode: bool = True) -> None:
+        """``train()`` recurses into the children; only the outermost call is the user's."""
+        self._train_depth += 1
+        if self._train_depth == 1 and not mode:
+            self.eval_calls[id(module)] = caller()
+
+    def _mode_left(self, result: Any, module: nn.Module, mode: bool = True) -> None:
+        self._train_depth = max(0, self._train_depth - 1)
+
+    # ------------------------------------------------------------------ every step
+
+    def _model_called(self, module: nn.Module, args: Any) -> None:
+        model = self.models[id(module)]
+        if model.ref() is not module or self.in_backward or self._now.stack or _transformed():
+            return
+        if torch.is_grad_enabled():
+            model.grad_forwards += 1
+            self._tick_forward()
+            if not self.batch_is_foreign:
+                model.idle_forwards = 0
+                return
+        self._validation(module, model, args)
+
+    def _tick_forward(self) -> None:
+        for state in self.loop.optimizers.values():
+            tape = state.window.tape
+            if not tape or tape[-1] != "forward":
+                state.window.tick("forward")
+
+    def _validation(self, module: nn.Module, model: Model, args: Any) -> None:
+        model.idle_forwards += 1
+        first = next(tensors_in(args), None)
+        again = first is not None and model.last_idle_input is not None and model.last_idle_input() is first
+        model.last_idle_input = weakref.ref(first) if first is not None else None
+        if not self._worth_judging(module, model):
+            return
+        active = [path for path, child in model.sensitive if child.training]
+        self.loop.emit(
+            ValidationObserved(
+                step=self.loop.steps,
+                where=caller(),
+                model=model.label,
+                training=module.training,
+                grad_enabled=torch.is_grad_enabled(),
+                sensitive=len(active),
+                examples=tuple(active[:3]),
+                forwards=model.idle_forwards,
+                same_input=again,
+                other_loader=self.batch_is_foreign,
+                adversarial=self._adversarial(model),
+                averaged=not self._in_optimizer(module),
+            )
+        )
+
+    def _worth_judging(self, module: nn.Module, model: Model) -> bool:
+        """There is something to be wrong about, and it was not told often enough since the last step."""
+        return bool(model.sensitive) and model.idle_forwards <= 4 and self.loop.steps > 0
+
+    def _in_optimizer(self, module: nn.Module) -> bool:
+        mine = {id(p) for p in module.parameters()}
+        return any(mine & state.ids for state in self.loop.optimizers.values())
+
+    def _adversarial(self, model: Model) -> bool:
+        module = model.ref()
+        mine = {id(p) for p in module.parameters()} if module is not None else set()
+        owners = [state for state in self.loop.optimizers.values() if mine & state.ids]
+        return len([s for s in self.loop.optimizers.values() if s.steps]) > len(owners) > 0
+
+    # ------------------------------------------------------------------ close look
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if self.in_backward or _transformed():
+            return
+        now = self._now
+        if not now.stack:
+            now.model = self._model(module)
+            self._before_model(now.model, args)
+        model = now.model
+        if model is None:
+            now.stack.append(Call(module, "", 0, False, True, False, 0, 0))
+            return
+        first = next(tensors_in(args), None)
+        call = Call(
+            module=module,
+            path=model.path(module),
+            depth=len(now.stack),
+            leaf=next(module.children(), None) is None,
+            grad_enabled=torch.is_grad_enabled(),
+            in_grad=any(t.requires_grad for t in tensors_in(args)),
+            in_numel=first.numel() if first is not None else 0,
+            in_pointer=_pointer(first),
+        )
+        self._look_for_cut(model, call)
+        now.stack.append(call)
+
+    def _before_model(self, model: Model | None, args: Any) -> None:
+        if model is None:
+            return
+        model.calls = []
+        self._now.last_leaf = self._now.last_leaf_output = None
+        if model.paths and model.ref() is not None and len(model.paths) != sum(1 for _ in model.ref().modules()):
+            model.refresh()
+        whole = next((t for t in tensors_in(args) if not t.is_floating_point() and t.dim() >= 1), None)
+        model.integer_input = weakref.ref(whole) if whole is not None else None
+
+    def _look_for_cut(self, model: Model, call: Call) -> None:
+        """Does this input carry on an earlier output, but without its gradient?"""
+        last, output = self._now.last_leaf, self._now.last_leaf_output
+        if last is None or output is None or not call.grad_enabled or call.in_grad or call.depth == 0:
+            return
+        same_storage = call.in_pointer and call.in_pointer == _pointer(output)
+        if last.out_grad and (same_storage or (call.in_numel == last.out_numel and call.in_numel > 1)):
+            place = f"between {last.path} and {call.path}"
+            for earlier in model.calls:
+                model.cuts.setdefault(id(earlier.module), place)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        now = self._now
+        if self.in_backward or not now.stack or _transformed():
+            return
+        while now.stack and now.stack[-1].module is not module:
+            now.stack.pop()
+        if not now.stack:
+            return
+        call, model = now.stack.pop(), now.model
+        if model is None:
+            return
+        outputs = list(tensors_in(output))
+        first = outputs[0] if outputs else None
+        call.out_grad = any(t.requires_grad for t in outputs)
+        call.out_numel = first.numel() if first is not None else 0
+        call.out_sequence = _sequence(first)
+        (model.ran if call.grad_enabled else model.ran_without_grad).add(id(module))
+        if len(model.calls) < CALL_LIMIT:
+            model.calls.append(call)
+        if call.leaf:
+            now.last_leaf, now.last_leaf_output = call, first
+            self._first_layer(model, module, args)
+        if call.depth == 0:
+            self._after_model(model, call, args)
+            now.last_leaf_output = None
+
+    def _after_model(self, model: Model, call: Call, args: Any) -> None:
+        if not call.grad_enabled:
+            self.grad_forward_without = caller() if call.module.training else self.grad_forward_without
+            return
+        first = next(tensors_in(args), None)
+        if first is None:
+            return
+        self.loop.emit(
+            ForwardObserved(
+                step=self.loop.step,
+                where=caller(),
+                model=model.label,
+                training=call.module.training,
+                inputs=self._input_facts(model, first),
+                first_layer=self._layer_input,
+            )
+        )
+        self._layer_input = None
+
+    _layer_input: LayerInput | None = None
+    _layer_candidate: tuple[Model, str] | None = None
+
+    def _first_layer(self, model: Model, module: nn.Module, args: Any) -> None:
+        """Range of what reaches the first layer with a weight matrix; the module after it decides about norms."""
+        weighted = [c for c in model.calls if c.leaf and _has_matrix(c.module)]
+        if len(weighted) == 1 and weighted[0].module is module and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+            first = next(tensors_in(args), None)
+            if first is not None and first.is_floating_point() and first.numel():
+                low, high = (float(v) for v in torch.aminmax(first.detach()))
+                rms = float(first.detach().float().pow(2).mean().sqrt())
+                label = model.path(module) or model.label
+                self._layer_input = LayerInput(layer=label, kind=type(module).__name__, rms=rms, low=low, high=high)
+        elif len(weighted) <= 2 and self._layer_input is not None and is_norm(module) and len(model.calls) >= 2:
+            if model.calls[-2].module is not module and _has_matrix(model.calls[-2].module):
+                seen = self._layer_input
+                self._layer_input = LayerInput(
+                    layer=seen.layer, kind=seen.kind, rms=seen.rms, low=seen.low, high=seen.high, normalised_next=True
+                )
+
+    def _input_facts(self, model: Model, first: Tensor) -> InputFacts:
+        same = model.last_input is not None and model.last_input() is first
+        model.last_input = weakref.ref(first)
+        base = first._base
+        rows = int(base.shape[0]) if base is not None and base.dim() == first.dim() and base.dim() else None
+        values = sample(first)
+        return InputFacts(
+            shape=tuple(first.shape),
+            dtype=str(first.dtype).removeprefix("torch."),
+            fingerprint=hash((tuple(first.shape), tuple(values))),
+            same_object=same,
+            base_rows=rows,
+        )
+
+    # ------------------------------------------------------------------ names
+
+    def _model(self, module: nn.Module) -> Model | None:
+        known = self.models.get(id(module))
+        if known is not None and known.ref() is module:
+            return known
+        if next(module.parameters(), None) is None:
+            return None
+        model = self.models[id(module)] = Model(module, self._label(module))
+        weakref.finalize(module, self.models.pop, id(module), None).atexit = False
+        return model
+
+    def _label(self, module: nn.Module) -> str:
+        path, current = [], module
+        while (entry := self.parents.get(current)) is not None and (parent := entry[0]()) is not None:
+            path.append(entry[1])
+            current = parent
+        top = _variable_name(current) or type(current).__name__
+        label = ".".join([top, *reversed(path)])
+        self.labels[label] = self.labels.get(label, 0) + 1
+        return label if self.labels[label] == 1 else f"{label}#{self.labels[label]}"
+
+    def training_models(self, state: OptimizerState) -> Iterator[tuple[Model, nn.Module]]:
+        """Models that ran with gradients and have parameters in this optimizer."""
+        for model in list(self.models.values()):
+            module = model.ref()
+            if module is not None and model.grad_forwards and any(id(p) in state.ids for p in module.parameters()):
+                yield model, module
+
+    def forget_step(self) -> None:
+        """A step was taken: validation passes are counted anew."""
+        for model in self.models.values():
+            model.idle_forwards = 0
+
+    # ------------------------------------------------------------------ modes
+
+    def observe_modes(self, state: OptimizerState, where: Where | None) -> None:
+        """Tell in which modes this optimizer's models trained."""
+        for model, module in self.training_models(state):
+            layers = [(path, child) for path, child in model.sensitive if not _frozen_norm(child, module)]
+            asleep = [path for path, child in layers if not child.training]
+            self.loop.emit(
+                ModesObserved(
+                    step=self.loop.step,
+                    where=where,
+                    model=model.label,
+                    training=module.training,
+                    sensitive=len(layers),
+                    in_eval=len(asleep),
+                    examples=tuple(asleep[:3]),
+                    trained_before=model.trained_in_train,
+                    eval_where=self.eval_calls.get(id(module)) or next(iter(self.eval_calls.values()), None),
+                    trainable=sum(id(p) in state.ids and p.requires_grad for p in module.parameters()),
+                )
+            )
+            model.trained_in_train = model.trained_in_train or module.training
+
+
+def _frozen_norm(module: nn.Module, root: nn.Module) -> bool:
+    """A BatchNorm put to sleep on purpose: in eval while its model trains, or without trainable weights."""
+    if not isinstance(module, BATCH_NORMS):
+        return False
+    trainable = any(p.requires_grad for p in module.parameters(recurse=False))
+    return not trainable if module.affine else False
+
+
+def _has_matrix(module: Any) -> bool:
+    return any(p.dim() >= 2 for p in module.parameters(recurse=False))
+
+
+def _pointer(tensor: Tensor | None) -> int:
+    try:
+        return tensor.data_ptr() if tensor is not None else 0
+    except RuntimeError:
+        return 0
+
+
+def _sequence(tensor: Tensor | None) -> int:
+    node = tensor.grad_fn if tensor is not None else None
+    return int(node._sequence_nr()) if node is not None and hasattr(node, "_sequence_nr") else 0
+
+
+def _transformed() -> bool:
+    """Under vmap, grad transforms or a tracer: tensors are not what they seem."""
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is not None and functorch.peek_interpreter_stack() is not None:
+        return True
+    return torch.jit.is_tracing()
+
+
+def _uncompiled(callback: Any) -> Any:
+    from torch.compiler import is_compiling
+
+    def hook(*args: Any) -> None:
+        if is_compiling():
+            return
+        callback(*args)
+
+    return hook
+
+
+def _variable_name(value: Any) -> str:
+    """The name by which the user's code knows an object."""
+    frame = users_frame()
+    for scope in (frame.f_locals, frame.f_globals) if frame is not None else ():
+        for name, held in list(scope.items()):
+            if held is value and name != "self" and not name.startswith("_"):
+                return name
+    return ""

@@ -1,0 +1,177 @@
+"""Sees optimizers being built, zeroed and stepped, and keeps each one's tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flatline.events import Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
+from flatline.sensors.callers import caller
+from flatline.sensors.loop import Loop, OptimizerState, Window
+from flatline.sensors.patching import Patches
+
+IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
+
+
+class OptimizerSensor:
+    """Official step hooks, and patches on ``zero_grad`` and ``__init__``."""
+
+    def __init__(self, loop: Loop, patches: Patches) -> None:
+        self.loop, self.patches = loop, patches
+        self.before_step: list[Callable[[OptimizerState], None]] = []
+        self.after_step: list[Callable[[OptimizerState, Where | None], None]] = []
+        self.stop_after: int | None = None
+        self.on_stop: Callable[[], None] | None = None
+        self._told: set[int] = set()
+
+    def attach(self) -> None:
+        """Register the hooks."""
+        from torch.optim import optimizer as module
+
+        before, after = self.patches.guard(self._stepping), self.patches.guard(self._stepped)
+
+        def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
+            before(optimizer, args, kwargs)
+
+        def post(optimizer: Any, args: Any, kwargs: Any) -> None:
+            after(optimizer)
+            if self.on_stop and self.stop_after is not None and self.loop.steps >= self.stop_after:
+                self.on_stop()
+
+        for handle in (module.register_optimizer_step_pre_hook(pre), module.register_optimizer_step_post_hook(post)):
+            self.patches.on_undo(handle.remove)
+        self.patches.around(torch.optim.Optimizer, "__init__", after=self._built)
+        self.patches.around(torch.optim.Optimizer, "zero_grad", before=self._zeroed)
+        self.patches.around(torch.nn.Module, "zero_grad", before=self._module_zeroed)
+
+    # ------------------------------------------------------------------ built and zeroed
+
+    def _built(self, result: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        self._state(optimizer)
+
+    def _state(self, optimizer: Any) -> OptimizerState:
+        known = self.loop.optimizers.get(id(optimizer))
+        if known is not None and known.ref() is optimizer:
+            return known
+        return self.loop.optimizer(optimizer, caller())
+
+    def _tell_built(self, state: OptimizerState) -> None:
+        """Told at the first step: the groups are complete then."""
+        if state.key not in self._told:
+            self._told.add(state.key)
+            self.loop.emit(OptimizerCreated(step=self.loop.step, where=state.where, optimizer=state.facts))
+
+    def _zeroed(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        self._zero(self._state(optimizer))
+
+    def _module_zeroed(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        mine = {id(p) for p in module.parameters()}
+        for state in self.loop.optimizers.values():
+            if state.ids <= mine:
+                self._zero(state)
+
+    def _zero(self, state: OptimizerState) -> None:
+        window = state.window
+        threw_away = "backward" in window.tape and not window.fresh
+        window.tick("zero")
+        window.leftover = False
+        if self.loop.dense:
+            window.zero_where = caller()
+        if threw_away and not state.closure:
+            self._threw_away(state)
+
+    def _threw_away(self, state: OptimizerState) -> None:
+        state.idle_cycles += 1
+        if state.idle_cycles == IDLE_CYCLES:
+            self.loop.emit(
+                StepMissing(
+                    step=self.loop.steps, where=state.window.zero_where, optimizer=state.facts, cycles=IDLE_CYCLES
+                )
+            )
+
+    # ------------------------------------------------------------------ stepped
+
+    def _stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        state = self._state(optimizer)
+        self._tell_built(state)
+        state.closure = len(args) > 1 or kwargs.get("closure") is not None
+        if not state.closure:
+            self._judge(state)
+        for callback in self.before_step:
+            callback(state)
+
+    def _judge(self, state: OptimizerState) -> None:
+        """Look at the gradients as the step finds them; told when the step is over."""
+        self._gradients = gradients_of(state) if self.loop.dense else "present"
+
+    _gradients: Gradients = "present"
+
+    def _stepped(self, optimizer: Any) -> None:
+        state = self._state(optimizer)
+        state.steps += 1
+        state.idle_cycles = 0
+        if state.peak_lr < (lr := state.lr):
+            state.peak_lr = lr
+        where = caller() if self.loop.dense else None
+        if self.loop.dense:
+            self._tell_stepped(state, where)
+        state.window = Window()
+        for callback in self.after_step:
+            callback(state, where)
+        state.closure = False
+        self.loop.stepped(state)
+
+    def _tell_stepped(self, state: OptimizerState, where: Where | None) -> None:
+        window = state.window
+        self.loop.emit(
+            OptimizerStepped(
+                step=state.steps,
+                where=where,
+                optimizer=state.facts,
+                index=state.steps,
+                tape=tuple(window.tape),
+                backwards=tuple(window.backwards),
+                clips=tuple(window.clips),
+                gradients="present" if state.closure else self._gradients,
+                leftover=window.leftover,
+                closure=state.closure,
+                scaled=window.scaled,
+                rescaled_by_hand=_rescaled(state),
+                zero_where=window.zero_where,
+                backward_ever=state.backwards > 0,
+            )
+        )
+
+
+def gradients_of(state: OptimizerState) -> Gradients:
+    """Whether an optimizer finds gradients: any, only zeros, or none at all."""
+    found = [p.grad for p in state.parameters if p.grad is not None]
+    if not found:
+        return "none"
+    probes = [p.grad for p in state.probes if p.grad is not None] or found[:4]
+    return "present" if any(is_nonzero(g) for g in probes) or any(is_nonzero(g) for g in found) else "zero"
+
+
+def is_nonzero(gradient: torch.Tensor) -> bool:
+    """Whether a gradient, dense or sparse, holds anything but zeros."""
+    gradient = gradient.detach()
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return bool(values.count_nonzero().item()) if values.numel() else False
+
+
+def probe_norm(state: OptimizerState) -> float | None:
+    """Norm of the gradients of a few parameters."""
+    found = [p.grad.detach() for p in state.probes if p.grad is not None and not p.grad.is_sparse]
+    return float(torch.stack([g.float().norm() for g in found]).norm()) if found else None
+
+
+def _rescaled(state: OptimizerState) -> bool:
+    """Gradients changed between the last backward and the step, though nothing clipped or unscaled them."""
+    before, tape = state.window.norm_after_backward, state.window.tape
+    last = len(tape) - 1 - tape[::-1].index("backward") if "backward" in tape else 0
+    if before is None or any(what in ("clip", "unscale", "zero") for what in tape[last:]):
+        return False
+    now = probe_norm(state)
+    return now is not None and abs(now - before) > 1e-3 * max(before, 1e-12)

@@ -1,0 +1,106 @@
+"""The one way flatline touches somebody else's code: every patch is guarded, and every patch can be undone."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+Callback = Callable[..., Any]
+
+
+class Patches:
+    """Puts callbacks around functions of torch. A callback that raises is switched off for good."""
+
+    def __init__(self, *, on_broken: Callable[[str, Exception], None]) -> None:
+        self.active = True
+        self.nanoseconds = 0  # spent in callbacks
+        self._busy = False
+        self._on_broken = on_broken
+        self._undo: list[Callable[[], None]] = []
+
+    def guard(self, callback: Callback) -> Callback:
+        """``callback`` timed, never raising, never re-entered, silent once broken."""
+        alive = True
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            nonlocal alive
+            if not alive or not self.active or self._busy:
+                return None
+            started = time.perf_counter_ns()
+            self._busy = True
+            try:
+                return callback(*args, **kwargs)
+            except Exception as error:
+                alive = False
+                self._on_broken(_name(callback), error)
+                return None
+            finally:
+                self._busy = False
+                self.nanoseconds += time.perf_counter_ns() - started
+
+        return guarded
+
+    def around(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: Callback | None = None,
+        after: Callback | None = None,
+        failed: Callback | None = None,
+    ) -> bool:
+        """Call ``before(*args, **kwargs)``, ``after(result, *args, **kwargs)``, or ``failed()`` when it raised.
+
+        False if the owner has no function of that name.
+        """
+        original = inspect.getattr_static(owner, name, None)
+        if not inspect.isfunction(original):
+            return False
+        guarded = [callback and self.guard(callback) for callback in (before, after, failed)]
+        setattr(owner, name, _wrapper(original, *guarded))
+        self._undo.append(lambda: setattr(owner, name, original))
+        return True
+
+    def on_undo(self, action: Callable[[], Any]) -> None:
+        """Run ``action`` when the patches are taken off."""
+        self._undo.append(action)
+
+    def undo(self) -> None:
+        """Take every patch off, newest first."""
+        self.active = False
+        while self._undo:
+            self._undo.pop()()
+
+
+def _name(callback: Callback) -> str:
+    return f"{callback.__module__}.{callback.__qualname__}".removeprefix("flatline.sensors.")
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def _wrapper(
+    original: Callback, before: Callback | None, after: Callback | None, failed: Callback | None
+) -> Callback:
+    from torch.compiler import is_compiling
+
+    first, last, instead = before or _nothing, after or _nothing, failed or _nothing
+
+    @functools.wraps(original)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        first(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            instead()
+            raise
+        last(result, *args, **kwargs)
+        return result
+
+    return observed
