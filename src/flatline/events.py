@@ -41,6 +41,7 @@ class Event:
     """Something that happened. ``step`` counts optimizer steps from 1; 0 is before the first."""
 
     absent: ClassVar[str] = "it never happened"
+    defect: ClassVar[bool] = False  # only a defect makes it: a run without it was checked all the same
     step: int = 0
     where: Where | None = None
 
@@ -130,6 +131,7 @@ class StepMissing(Event):
     """Gradients were computed and thrown away again and again, and the optimizer never stepped."""
 
     absent = "every backward was followed by a step"
+    defect = True
     optimizer: OptimizerFacts = OptimizerFacts()
     cycles: int = 0
     zeroed: bool = True
@@ -341,6 +343,7 @@ class LossNotFinite(Event):
     """The loss that backward was called on is nan or inf."""
 
     absent = "every loss was finite"
+    defect = True
     value: str = "nan"
     last_finite: float | None = None
     first_finite: float | None = None
@@ -357,6 +360,7 @@ class LossesKept(Event):
     """Graphs of earlier losses are still alive."""
 
     absent = "no graph was followed"
+    defect = True
     alive: int = 0
     seen: int = 0
     nodes: int = 0
@@ -463,6 +467,7 @@ class ScriptCrashed(Event):
     """The script ended with an exception."""
 
     absent = "the script did not crash"
+    defect = True
     error: str = "RuntimeError"
     message: str = ""
     functions: tuple[str, ...] = ()  # names of the frames, outermost first

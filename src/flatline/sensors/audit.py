@@ -193,6 +193,11 @@ class AuditSensor:
 
     # ------------------------------------------------------------------ the audit
 
+    def moved_by_hand(self, state: OptimizerState) -> bool:
+        """Whether the parameters of an optimizer that never stepped changed all the same."""
+        self._compare()
+        return any(key in self._moved for key in state.ids)
+
     def _compare(self) -> None:
         for key, (ref, first) in self._first.items():
             parameter = ref()

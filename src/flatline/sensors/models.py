@@ -280,7 +280,11 @@ class ModelSensor:
             return
         now = self._now
         if not now.stack:
+            new = id(module) not in self.models
             now.model = self._model(module)
+            if new and now.model is not None and torch.is_grad_enabled():
+                now.model.grad_forwards += 1
+                self._tick_forward()
             self._before_model(now.model, args)
         model = now.model
         if model is None:
@@ -402,6 +406,10 @@ class ModelSensor:
 
     # ------------------------------------------------------------------ names
 
+    def introduce(self, module: nn.Module) -> None:
+        """A model known before it ran."""
+        self._model(module)
+
     def _model(self, module: nn.Module) -> Model | None:
         known = self.models.get(id(module))
         if known is not None and known.ref() is module:
@@ -435,6 +443,13 @@ class ModelSensor:
             model.idle_forwards = 0
 
     # ------------------------------------------------------------------ modes
+
+    def asleep(self, state: OptimizerState) -> Iterator[bool]:
+        """Models of this optimizer that woke up once and train in eval mode now."""
+        for model in self.models.values():
+            module = model.ref()
+            if module is not None and model.trained_in_train and not module.training and model.sensitive:
+                yield any(id(p) in state.ids for p in module.parameters())
 
     def observe_modes(self, state: OptimizerState, where: Where | None) -> None:
         """Tell in which modes this optimizer's models trained."""

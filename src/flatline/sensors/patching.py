@@ -43,6 +43,21 @@ class Patches:
 
         return guarded
 
+    def guard_inner(self, callback: Callback) -> Callback:
+        """The same for a callback that another guarded callback calls: one that breaks leaves the others on."""
+        alive = True
+
+        def guarded(*args: Any) -> None:
+            nonlocal alive
+            try:
+                if alive:
+                    callback(*args)
+            except Exception as error:
+                alive = False
+                self._on_broken(_name(callback), error)
+
+        return guarded
+
     def around(
         self,
         owner: Any,

@@ -1,0 +1,182 @@
+"""Processes that a watched script starts: ranks of torchrun and accelerate, spawned and forked workers."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatline.importing import after_import
+
+if TYPE_CHECKING:
+    from flatline.findings import Finding, Report
+    from flatline.session import Session
+
+FAMILY = "FLATLINE_FAMILY"
+SETTINGS = "FLATLINE_SETTINGS"
+SITE = str(Path(__file__).resolve().parent / "_site")
+
+
+class Family:
+    """The parent's side: a folder where every process that trained leaves what it found."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.folder = tempfile.mkdtemp(prefix="flatline-")
+
+    def invite(self) -> None:
+        """Let child processes find us, through their environment."""
+        kept = {name: getattr(self.options, name) for name in ("select", "ignore", "hints", "budget", "max_steps")}
+        os.environ[FAMILY], os.environ[SETTINGS] = self.folder, json.dumps(kept)
+        path = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = SITE + (os.pathsep + path if path else "")
+
+    def merge(self, report: Report) -> Report:
+        """The report with what the children found: each finding once, with the ranks that saw it."""
+        members = sorted(self._members(), key=lambda member: member["rank"])
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return _merged(report, members) if members else report
+
+    def _members(self) -> Iterator[dict[str, Any]]:
+        for path in Path(self.folder).glob("*.json"):
+            try:
+                yield json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+
+
+def _merged(report: Report, members: list[dict[str, Any]]) -> Report:
+    from flatline.findings import Unchecked
+
+    found: dict[tuple[str, str], Finding] = {(f.code, f.key): f for f in report.findings}
+    for member in members:
+        for entry in member["findings"]:
+            finding = _read(entry)
+            known = found.get((finding.code, finding.key), finding)
+            found[finding.code, finding.key] = dataclasses.replace(known, ranks=(*known.ranks, member["rank"]))
+    checked = set(report.checked).union(*(member["checked"] for member in members))
+    reasons = {u.code: u.reason for u in report.not_checked} | dict(members[0]["not_checked"])
+    run = {**report.run, **members[0]["run"], "processes": len(members)}
+    run["steps"] = max(member["run"]["steps"] for member in members)
+    return dataclasses.replace(
+        report,
+        findings=tuple(sorted(found.values(), key=lambda finding: finding.rank)),
+        checked=tuple(code for code in (*report.checked, *reasons) if code in checked),
+        not_checked=tuple(Unchecked(code, reason) for code, reason in reasons.items() if code not in checked),
+        run=run,
+        notes=(*report.notes, *(note for member in members for note in member["notes"])),
+    )
+
+
+def _read(entry: dict[str, Any]) -> Finding:
+    from flatline.events import Where
+    from flatline.findings import Finding
+
+    place = entry.pop("where")
+    entry["ranks"], entry["consequences"] = (), tuple(entry["consequences"])
+    return Finding(**entry, where=Where(**place) if place else None)
+
+
+# --------------------------------------------------------------------------- the child's side
+
+
+class Member:
+    """One child process under watch."""
+
+    def __init__(self, session: Session, folder: str) -> None:
+        self.session, self.folder = session, folder
+        self.steps_before = session.sensors.loop.steps if session.sensors is not None else 0
+        self.done = False
+
+    def leave(self, how: Any = "finished", error: BaseException | None = None) -> None:
+        """Write down what was found, if this process trained."""
+        if self.done:
+            return
+        self.done = True
+        self.session.finish(how, error)
+        report = self.session.report()
+        if int(report.run["steps"] or 0) > self.steps_before or (error is not None and report.findings):
+            self._write(report)
+
+    def _write(self, report: Report) -> None:
+        facts = {
+            "rank": rank(),
+            "findings": [dataclasses.asdict(finding) for finding in report.findings],
+            "checked": report.checked,
+            "not_checked": [(u.code, u.reason) for u in report.not_checked],
+            "run": dict(report.run),
+            "notes": report.notes,
+        }
+        path = Path(self.folder) / f"{os.getpid()}.json"
+        try:
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(facts), encoding="utf-8")
+            part.rename(path)
+        except (OSError, ValueError):
+            return
+
+
+def rank() -> int:
+    """This process's rank, as the launcher says."""
+    text = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+    return int(text) if text.isdigit() else 0
+
+
+def join() -> None:
+    """Called when a child's interpreter starts: do nothing until it imports torch."""
+    after_import("torch", _watch)
+
+
+def _watch() -> None:
+    from flatline import config
+    from flatline.commands import run
+    from flatline.session import Session
+
+    folder = os.environ[FAMILY]
+    options = argparse.Namespace(**json.loads(os.environ[SETTINGS]), fail_on="never")
+    try:
+        settings, budget, steps = run.settings_of(options)
+    except config.ConfigError:
+        return
+    session = Session(settings, budget=budget, tell=run.told if rank() == 0 else None)
+    if steps is not None:
+        session.stop_after(steps, run.stop)
+    session.attach()
+    member = Member(session, folder)
+    _leave_at_exit(member)
+    _explain_crashes(member)
+    os.register_at_fork(after_in_child=lambda: forked(session))
+
+
+def _explain_crashes(member: Member) -> None:
+    show = sys.excepthook
+
+    def excepthook(kind: Any, error: BaseException, traceback: Any) -> None:
+        show(kind, error, traceback)
+        member.leave("interrupted" if isinstance(error, KeyboardInterrupt) else "crashed", error)
+
+    sys.excepthook = excepthook
+
+
+def _leave_at_exit(member: Member) -> None:
+    from multiprocessing import util
+
+    util.Finalize(None, member.leave, exitpriority=-100)
+    atexit.register(member.leave)
+
+
+def forked(session: Session) -> None:
+    """After a fork, in the child: a data worker never steps and is not heard of; a child that trains is a member."""
+    session.silence()
+    if FAMILY in os.environ and os.path.isdir(os.environ[FAMILY]):
+        _leave_at_exit(Member(session, os.environ[FAMILY]))
+    else:
+        session.abandon()

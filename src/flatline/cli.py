@@ -1,0 +1,125 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from flatline import __version__
+
+SEVERITY_CHOICES = ("error", "warning", "never")
+FORMATS = ("text", "json", "sarif", "github")
+
+
+class Parser(argparse.ArgumentParser):
+    """One clear line and exit 2 for a wrong option."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see `{self.prog} --help`)\n")
+
+
+def parser() -> Parser:
+    """All commands and their options."""
+    top = Parser(prog="flatline", description="Find out why your PyTorch training run won't learn.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"flatline {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    _add_run(commands)
+    _add_explain(commands)
+    _add_rules(commands)
+    return top
+
+
+def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a training script and name what is wrong with its training",
+        usage="flatline run [OPTIONS] SCRIPT [ARGS…]\n       flatline run [OPTIONS] -m MODULE [ARGS…]",
+        allow_abbrev=False,
+    )
+    run.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text, on stderr)")
+    run.add_argument("--output", metavar="FILE", help="write the report to FILE")
+    run.add_argument("--fail-on", choices=SEVERITY_CHOICES, help="exit 1 when a finding of this level exists (default: never)")
+    run.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
+    run.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
+    run.add_argument("--budget", metavar="SHARE", default="1%", help="share of the run's time flatline may use (default: 1%%)")
+    run.add_argument("--max-steps", metavar="N", help="end the run after N optimizer steps")
+    run.add_argument("--hints", action="store_true", help="show hints, too")
+    run.add_argument("--verbose", action="store_true", help="say which rules could not be checked, and why")
+    run.add_argument("-m", metavar="MODULE", dest="module", help="run a module, like python -m")
+
+
+def _add_explain(commands: argparse._SubParsersAction[Parser]) -> None:
+    explain = commands.add_parser("explain", help="print a rule's page, by code, slug or symptom", allow_abbrev=False)
+    explain.add_argument("words", nargs="+", metavar="CODE|WORDS")
+
+
+def _add_rules(commands: argparse._SubParsersAction[Parser]) -> None:
+    rules = commands.add_parser("rules", help="list the rules", allow_abbrev=False)
+    rules.add_argument("--format", choices=("text", "json"), default="text")
+
+
+WITH_VALUE = {"--format", "--output", "--fail-on", "--select", "--ignore", "--budget", "--max-steps"}
+
+
+def split_run(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """flatline's own options, and the command: everything from the first word that is not an option of ours."""
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if word == "--":
+            return list(arguments[:at]), list(arguments[at + 1 :])
+        if word == "-m" or not word.startswith("-"):
+            break
+        at += 2 if word in WITH_VALUE else 1
+    return list(arguments[:at]), list(arguments[at:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command: list[str] = []
+    if given[:1] == ["run"]:
+        own, command = split_run(given[1:])
+        given = ["run", *own]
+    options = parser().parse_args(given)
+    if options.command == "run":
+        from flatline.commands.run import run
+
+        return run(options, command)
+    return _other(options)
+
+
+def _other(options: argparse.Namespace) -> int:
+    if options.command == "explain":
+        from flatline.commands.explain import explain
+
+        return explain(options.words)
+    if options.command == "rules":
+        from flatline.commands.rules import rules
+
+        return rules(options.format)
+    parser().print_help()
+    return 2
+
+
+def fail(message: str) -> int:
+    """One clear line on stderr, exit status 2."""
+    print(f"flatline: {message}", file=sys.stderr)
+    return 2
+
+
+def writable(path: str) -> str | None:
+    """Why a report could not be written there, or None."""
+    target = Path(path)
+    if target.is_dir():
+        return f"--output {path}: is a directory"
+    folder = target.parent
+    if not folder.is_dir():
+        return f"--output {path}: there is no directory {str(folder)!r}"
+    if not os.access(target if target.exists() else folder, os.W_OK):
+        return f"--output {path}: permission denied"
+    return None

@@ -1,0 +1,139 @@
+"""Settings: ``[tool.flatline]`` in pyproject.toml, overridden by the command line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flatline.findings import Finding
+from flatline.rules import Rule, all_rules
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+KNOWN = {"select", "ignore", "rules", "budget", "fail-on", "hints"}
+COMMENT = re.compile(r"#\s*flatline:\s*ignore(?:\[([\w\s,-]*)\])?", re.IGNORECASE)
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; its text is one clear line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the user wants checked."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    hints: bool = False
+
+    def rules(self) -> list[Rule]:
+        """The chosen rules, with their options set."""
+        chosen = []
+        for rule in all_rules():
+            if (not self.select or matches(rule, self.select)) and not matches(rule, self.ignore):
+                chosen.append(self._configured(rule()))
+        return chosen
+
+    def _configured(self, rule: Rule) -> Rule:
+        for key, options in self.options.items():
+            if matches(type(rule), (key,)):
+                for name, value in options.items():
+                    setattr(rule, name.replace("-", "_"), value)
+        return rule
+
+    def shows(self, finding: Finding) -> bool:
+        """Hints are shown when asked for, by --hints or by their code."""
+        return finding.severity != "hint" or self.hints or finding.code in {code.upper() for code in self.select}
+
+
+def matches(rule: type[Rule], choices: Iterable[str]) -> bool:
+    """By code, slug, or a family's letters (``O``)."""
+    letters = rule.code.rstrip("0123456789")
+    return any(choice.upper() in (rule.code, letters) or choice.lower() == rule.slug() for choice in choices)
+
+
+def check(choices: Sequence[str], name: str) -> tuple[str, ...]:
+    """The choices, if every one names a rule or a family."""
+    rules = all_rules()
+    for choice in choices:
+        if not any(matches(rule, (choice,)) for rule in rules):
+            raise ConfigError(f"{name}: there is no rule {choice!r}; `flatline rules` lists them")
+    return tuple(choices)
+
+
+def find_pyproject(start: Path) -> Path | None:
+    """The nearest pyproject.toml with a [tool.flatline] table, here or above."""
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file() and "tool.flatline" in path.read_text(encoding="utf-8", errors="replace"):
+            return path
+    return None
+
+
+def load(start: Path) -> Mapping[str, object]:
+    """The table, or nothing. Raises ConfigError for one that cannot be read."""
+    path = find_pyproject(start)
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("flatline", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    unknown = sorted(set(table) - KNOWN)
+    if unknown:
+        raise ConfigError(f"{path}: [tool.flatline] has no setting {unknown[0]!r}; it has {', '.join(sorted(KNOWN))}")
+    return dict(table)
+
+
+def build(
+    table: Mapping[str, object], *, select: Sequence[str] = (), ignore: Sequence[str] = (), hints: bool = False
+) -> Config:
+    """The command line over the file."""
+    return Config(
+        select=check(select or _strings(table, "select"), "select"),
+        ignore=check([*ignore, *_strings(table, "ignore")], "ignore"),
+        options=_options(table.get("rules", {})),
+        hints=hints or bool(table.get("hints", False)),
+    )
+
+
+def _strings(table: Mapping[str, object], name: str) -> list[str]:
+    value = table.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"[tool.flatline] {name} must be a list of codes, like [\"O12\"]; it is {value!r}")
+    return value
+
+
+def _options(table: object) -> dict[str, dict[str, float]]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"[tool.flatline.rules] must hold a table per rule, like [tool.flatline.rules.O5]; it is {table!r}")
+    return {key: _checked(key, options) for key, options in table.items()}
+
+
+def _checked(key: str, options: object) -> dict[str, float]:
+    check([key], "[tool.flatline.rules]")
+    known = {name.replace("_", "-") for rule in all_rules() if matches(rule, (key,)) for name in rule.options()}
+    if not isinstance(options, dict):
+        raise ConfigError(f"[tool.flatline.rules.{key}] must be a table of options; it is {options!r}")
+    for name, value in options.items():
+        if name.replace("_", "-") not in known:
+            raise ConfigError(f"[tool.flatline.rules.{key}] has no option {name!r}; it has {', '.join(sorted(known)) or 'none'}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ConfigError(f"[tool.flatline.rules.{key}] {name} must be a number; it is {value!r}")
+    return dict(options)
+
+
+def silenced(finding: Finding, line: str) -> bool:
+    """Whether ``# flatline: ignore[CODE]`` stands on the finding's line."""
+    found = COMMENT.search(line)
+    if not found:
+        return False
+    codes = {code.strip().lower() for code in (found[1] or "").split(",") if code.strip()}
+    return not codes or finding.code.lower() in codes or finding.slug in codes

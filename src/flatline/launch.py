@@ -1,0 +1,155 @@
+"""Runs a script in this process exactly as ``python script.py`` or ``python -m module`` would."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import tokenize
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+
+class CannotLaunch(Exception):
+    """There is nothing to run; its text is one clear line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run: Python source in this process, or another program in a process of its own."""
+
+    argv: tuple[str, ...]
+    run: Callable[[], None]
+    in_process: bool = True
+
+
+def script(path: str, arguments: Sequence[str]) -> Program:
+    """``python path …``; a bare name that is no file here is looked up on PATH (torchrun, accelerate)."""
+    if not os.path.exists(path) and os.sep not in path and (found := shutil.which(path)):
+        return _command(found, arguments)
+    if not os.path.exists(path):
+        raise CannotLaunch(f"there is no script {path!r}")
+    if os.path.isdir(path):
+        main = os.path.join(path, "__main__.py")
+        if not os.path.exists(main):
+            raise CannotLaunch(f"{path!r} is a directory without a __main__.py; name the script in it")
+        return _source(main, arguments, folder=path, argv0=path)
+    return _source(path, arguments, folder=os.path.dirname(os.path.abspath(path)), argv0=path)
+
+
+def module(name: str, arguments: Sequence[str]) -> Program:
+    """``python -m name …``"""
+    _first_on_path(os.getcwd())
+    try:
+        spec = _module_spec(name)
+    except (ImportError, ValueError) as error:
+        raise CannotLaunch(f"no module named {name!r} ({error})") from None
+    if spec is None or spec.origin is None or not isinstance(spec.loader, SourceFileLoader):
+        raise CannotLaunch(f"no module named {name!r} that could be run")
+    code = _compiled(spec.origin)
+    return Program((spec.origin, *arguments), lambda: _execute(code, spec.origin or name, spec))
+
+
+def _module_spec(name: str) -> ModuleSpec | None:
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        return importlib.util.find_spec(f"{name}.__main__")
+    return spec
+
+
+def _source(path: str, arguments: Sequence[str], *, folder: str, argv0: str) -> Program:
+    code = _compiled(path)
+
+    def run() -> None:
+        _first_on_path(folder)
+        _execute(code, path, None)
+
+    return Program((argv0, *arguments), run)
+
+
+def _first_on_path(folder: str) -> None:
+    """Where Python would have put the script's folder, it put that of our own entry point."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0:1] = [folder]
+
+
+def _compiled(path: str) -> CodeType:
+    try:
+        with tokenize.open(path) as file:
+            text = file.read()
+        return compile(text, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        place = f"{path}:{error.lineno}" if error.lineno else path
+        raise CannotLaunch(f"{place}: {error.msg}") from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise CannotLaunch(f"{path}: cannot be read as Python source ({error})") from None
+
+
+def _command(path: str, arguments: Sequence[str]) -> Program:
+    with open(path, "rb") as file:
+        first = file.readline(200)
+    if first.startswith(b"#!") and b"python" in first:
+        return _source(path, arguments, folder=os.path.dirname(path), argv0=path)
+    return Program((path, *arguments), lambda: _spawn(path, arguments), in_process=False)
+
+
+def _spawn(path: str, arguments: Sequence[str]) -> None:
+    status = subprocess.run([path, *arguments], check=False).returncode
+    if status:
+        raise SystemExit(status if status > 0 else 128 - status)
+
+
+def _execute(code: CodeType, path: str, spec: ModuleSpec | None) -> None:
+    main = ModuleType("__main__")
+    main.__file__ = path
+    main.__spec__ = spec
+    main.__package__ = spec.parent if spec is not None else None
+    main.__loader__ = spec.loader if spec is not None else SourceFileLoader("__main__", path)
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={}, __cached__=None)
+    sys.modules["__main__"] = main
+    try:
+        exec(code, main.__dict__)
+    finally:
+        _wait_for_threads()
+
+
+def _wait_for_threads() -> None:
+    """The interpreter waits for the script's own threads before it ends; so do we before we judge."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon and thread.is_alive():
+            thread.join()
+
+
+# --------------------------------------------------------------------------- how it ends
+
+
+def users_traceback(traceback: TracebackType | None, package: str) -> TracebackType | None:
+    """The traceback without flatline's own frames."""
+    kept = None
+    for entry in reversed(list(_entries(traceback))):
+        if not entry.tb_frame.f_code.co_filename.startswith(package):
+            entry.tb_next = kept
+            kept = entry
+    return kept
+
+
+def _entries(traceback: TracebackType | None) -> Any:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def clean(error: BaseException, package: str) -> None:
+    """Take flatline's frames out of an exception and of those it came from."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        current.__traceback__ = users_traceback(current.__traceback__, package)
+        current = current.__cause__ or current.__context__

@@ -1,0 +1,1 @@
+"""Optimization wiring: the loop, the optimizer, the loss function."""

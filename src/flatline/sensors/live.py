@@ -1,0 +1,111 @@
+"""All sensors of a live run, attached together and taken off together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flatline.events import Event, RunEnded, StepMissing
+from flatline.sensors.audit import AuditSensor
+from flatline.sensors.backward import BackwardSensor
+from flatline.sensors.checkpoints import CheckpointSensor
+from flatline.sensors.clipping import ClipSensor
+from flatline.sensors.crashes import CrashSensor
+from flatline.sensors.data import DataSensor
+from flatline.sensors.loop import Loop
+from flatline.sensors.models import ModelSensor
+from flatline.sensors.optimizers import OptimizerSensor
+from flatline.sensors.patching import Patches
+from flatline.sensors.schedules import ScheduleSensor
+
+Broken = Callable[[str, Exception], None]
+
+
+class LiveSensors:
+    """Needs torch to be imported. ``attach`` puts the sensors on, ``finish`` tells the last facts, ``detach`` undoes."""
+
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        *,
+        wants: Callable[[type[Event]], bool],
+        budget: float,
+        on_broken: Broken,
+    ) -> None:
+        self.patches = Patches(on_broken=on_broken)
+        self.loop = loop = Loop(emit, wants=wants, budget=budget, spent=lambda: self.patches.nanoseconds)
+        self.models = ModelSensor(loop, self.patches)
+        self.optimizers = OptimizerSensor(loop, self.patches)
+        self.backward = BackwardSensor(loop, self.patches, self.models)
+        self.audit = AuditSensor(loop, self.models, self.backward)
+        self.clipping = ClipSensor(loop, self.patches, self.backward)
+        self.schedules = ScheduleSensor(loop, self.patches)
+        self.data = DataSensor(loop, self.patches, self.models)
+        self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
+        self.crashes = CrashSensor(loop, self.models)
+
+    def attach(self) -> None:
+        """Put every sensor on; one that cannot be put on is told about and left off."""
+        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
+        everyone = (
+            self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints
+        )  # fmt: skip
+        for sensor in everyone:
+            self.patches.guard(sensor.attach)()
+        self._connect()
+
+    def _connect(self) -> None:
+        guard = self.patches.guard_inner
+        self.optimizers.before_step.append(guard(self.audit.before_step))
+        self.backward.on_backward += [guard(self.audit.after_backward), guard(self.data.after_backward)]
+        self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
+        self.optimizers.after_step += [
+            guard(self._after_step_modes),
+            guard(self.audit.after_step),
+            guard(self.data.after_step),
+            guard(self.schedules.after_step),
+        ]
+
+    def _after_step_modes(self, state: Any, where: Any) -> None:
+        if self.loop.dense or any(self.models.asleep(state)):
+            self.models.observe_modes(state, where)
+        self.models.forget_step()
+
+    def introduce(self, objects: Sequence[object]) -> None:
+        """Learn of models and optimizers that exist already."""
+        for thing in objects:
+            self.patches.guard(self.models.introduce if hasattr(thing, "forward") else self.loop.optimizer)(thing)
+
+    def stop_after(self, steps: int, action: Callable[[], None]) -> None:
+        """Call ``action``, which may raise, after so many optimizer steps."""
+        self.optimizers.stop_after, self.optimizers.on_stop = steps, action
+
+    def finish(self, how: Any, error: BaseException | None) -> None:
+        """Tell what is known only at the end."""
+        guard = self.patches.guard
+        guard(self.backward.flush)()
+        if error is not None and how == "crashed":
+            guard(lambda: self.loop.emit(self.crashes.read(error)))()
+        guard(lambda: self.schedules.tell(ended=how))()
+        guard(lambda: self._never_stepped(how))()
+        self.loop.emit(RunEnded(step=self.loop.steps, how=how))
+
+    def _never_stepped(self, how: str) -> None:
+        for state in self.loop.optimizers.values():
+            enough = state.backwards >= 2 and not state.steps and not state.skipped
+            if how == "finished" and enough and not self.audit.moved_by_hand(state):
+                zeroed = state.idle_cycles > 0
+                self.loop.emit(
+                    StepMissing(
+                        step=self.loop.steps,
+                        where=self.backward.where,
+                        optimizer=state.facts,
+                        cycles=state.backwards,
+                        zeroed=zeroed,
+                    )
+                )
+
+    def detach(self) -> None:
+        """Take every hook and patch off."""
+        self.patches.undo()

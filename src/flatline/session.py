@@ -1,0 +1,157 @@
+"""One live run: sensors on, engine fed, findings told."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from flatline.config import Config, silenced
+from flatline.engine import Engine, watched
+from flatline.events import Event
+from flatline.findings import Finding, Report, Unchecked, Value, explained
+
+if TYPE_CHECKING:
+    from flatline.sensors.live import LiveSensors
+
+How = Literal["finished", "crashed", "interrupted", "max-steps"]
+Teller = Callable[[Finding], None]
+
+
+class Session:
+    """Watches this process. ``tell`` is called once for every new finding, the moment it is certain."""
+
+    def __init__(self, config: Config, *, budget: float = 0.01, tell: Teller | None = None) -> None:
+        self.config, self.budget = config, budget
+        self.engine = Engine(config.rules(), on_finding=self._found, on_broken=self._broken)
+        self.notes: list[str] = []
+        self.sensors: LiveSensors | None = None
+        self.how: How = "finished"
+        self.pid = os.getpid()
+        self._tell = tell
+        self._max_steps: tuple[int, Callable[[], None]] | None = None
+        self._started = time.perf_counter()
+        self._seconds: float | None = None
+
+    # ------------------------------------------------------------------ while it runs
+
+    def attach(self) -> None:
+        """Put the sensors on. Call when torch is imported."""
+        if self.sensors is not None:
+            return
+        from flatline.sensors.live import LiveSensors
+
+        self.sensors = LiveSensors(
+            self._emit, wants=self.engine.wants, budget=self.budget, on_broken=self._broken
+        )
+        self.sensors.attach()
+        if self._max_steps is not None:
+            self.sensors.stop_after(*self._max_steps)
+
+    def introduce(self, objects: Sequence[object]) -> None:
+        """Models and optimizers that existed before the sensors."""
+        if self.sensors is not None:
+            self.sensors.introduce(objects)
+
+    def stop_after(self, steps: int, action: Callable[[], None]) -> None:
+        """Call ``action`` after so many optimizer steps."""
+        self._max_steps = steps, action
+
+    def finish(self, how: How = "finished", error: BaseException | None = None) -> None:
+        """The run is over: the last facts are told, the sensors are taken off."""
+        if self._seconds is not None:
+            return
+        self.how = how
+        self._seconds = time.perf_counter() - self._started
+        if self.sensors is not None:
+            self.sensors.finish(how, error)
+            self.sensors.detach()
+
+    def silence(self) -> None:
+        """Tell nothing while the script runs."""
+        self._tell = None
+
+    def abandon(self) -> None:
+        """This process is somebody else's now: see nothing, say nothing."""
+        self._tell = None
+        if self.sensors is not None:
+            self.sensors.patches.active = False
+
+    def _emit(self, event: Event) -> None:
+        self.engine.emit(event)
+
+    def _found(self, finding: Finding) -> None:
+        if self._tell is not None and finding in self.findings:
+            self._tell(finding)
+
+    def _broken(self, what: str, error: Exception) -> None:
+        self.notes.append(f"{what} was switched off: {type(error).__name__}: {error}")
+
+    # ------------------------------------------------------------------ what was found
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Findings to show, worst first: no consequences of others, none silenced, hints only when asked for."""
+        return [f for f in self._relevant() if self.config.shows(f)]
+
+    def _relevant(self) -> list[Finding]:
+        loud = [f for f in self.engine.findings if not silenced(f, _source(f))]
+        return [f for f in loud if not explained(f, loud)]
+
+    def report(self) -> Report:
+        """Everything a reporter needs."""
+        shown = self.findings
+        hidden = sum(f.severity == "hint" for f in self._relevant()) - sum(f.severity == "hint" for f in shown)
+        checked, unchecked = self._coverage()
+        return Report(
+            findings=tuple(shown),
+            checked=tuple(checked),
+            not_checked=tuple(unchecked),
+            run=self._facts(),
+            notes=tuple(self.notes),
+            hidden_hints=hidden,
+        )
+
+    def _coverage(self) -> tuple[list[str], list[Unchecked]]:
+        checked, unchecked = [], []
+        for rule in self.engine.rules:
+            events = watched(rule)
+            missing = [event for event in events if event not in self.engine.seen]
+            if rule.code in self.engine.broken:
+                unchecked.append(Unchecked(rule.code, f"the rule failed: {self.engine.broken[rule.code]}"))
+            elif self.sensors is None:
+                unchecked.append(Unchecked(rule.code, "the script never imported torch"))
+            elif len(missing) == len(events) and not self._watching_for_nothing(missing):
+                unchecked.append(Unchecked(rule.code, missing[0].absent))
+            else:
+                checked.append(rule.code)
+        return checked, unchecked
+
+    def _watching_for_nothing(self, missing: list[type[Event]]) -> bool:
+        """Events that only a defect makes: their absence, while the loop ran, is the check."""
+        assert self.sensors is not None
+        return all(event.defect for event in missing) and self.sensors.loop.steps > 0
+
+    def _facts(self) -> dict[str, Value]:
+        torch = sys.modules.get("torch")
+        seconds = self._seconds if self._seconds is not None else time.perf_counter() - self._started
+        loop = self.sensors.loop if self.sensors is not None else None
+        spent = self.sensors.patches.nanoseconds / 1e9 if self.sensors is not None else 0.0
+        return {
+            "steps": loop.steps if loop is not None else 0,
+            "seconds": round(seconds, 3),
+            "overhead": round(spent / seconds, 5) if seconds > 0 else 0.0,
+            "sampled_steps": loop.sampled if loop is not None else 0,
+            "how": self.how,
+            "python": platform.python_version(),
+            "torch": str(getattr(torch, "__version__", "")) or None,
+            "platform": platform.platform(),
+        }
+
+
+def _source(finding: Finding) -> str:
+    return linecache.getline(finding.where.file, finding.where.line) if finding.where else ""
