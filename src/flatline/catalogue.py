@@ -129,9 +129,9 @@ def _names(page: Page) -> tuple[str, ...]:
 FIELDS = {"name": 4.0, "summary": 3.0, "Symptom": 3.0, "Root cause": 1.5, "Healthy look-alikes": 0.2, "References": 0.2}
 SATURATION, LENGTH = 1.2, 0.5  # the two constants of BM25
 RELATED_WEIGHT = 0.5
-STOP = frozenset(
+STOP_WORDS = (
     "a an and are as at be but by can do does for from has have how i if in into is it its me my of on or so that the "
-    "their then there this to was what when where which while why with".split()
+    "their then there this to was what when where which while why with"
 )
 RELATED = (
     "flat constant stuck plateau unchanged motionless crawl glacial stagnate",
@@ -157,7 +157,7 @@ SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", ""), ("ly", ""), (
 def search(words: str | Iterable[str], *, among: Sequence[Page] | None = None, limit: int = 5) -> tuple[Page, ...]:
     """The pages that speak of these words, best first."""
     shelf = _chosen(among)
-    index = _index(tuple(page.code for page in shelf)) if among is None else _Index(shelf)
+    index = _index() if among is None else _Index(shelf)
     text = words if isinstance(words, str) else " ".join(words)
     scores = index.scores(_terms(text))
     best = sorted((-score, place) for place, score in enumerate(scores) if score > 0)
@@ -165,7 +165,7 @@ def search(words: str | Iterable[str], *, among: Sequence[Page] | None = None, l
 
 
 @functools.cache
-def _index(codes: tuple[str, ...]) -> _Index:
+def _index() -> _Index:
     return _Index(pages())
 
 
@@ -180,7 +180,8 @@ def _stem(word: str) -> str:
 
 def _terms(text: str) -> list[str]:
     words = re.findall(r"[a-z0-9]+", text.lower().replace("fine-tun", "finetun").replace("non-finite", "nonfinite"))
-    return [_stem(word) for word in words if word not in STOP]
+    stop = STOP_WORDS.split()
+    return [_stem(word) for word in words if word not in stop]
 
 
 def _kin() -> dict[str, set[str]]:
@@ -215,12 +216,12 @@ class _Index:
 
     def _meanings(self, term: str) -> dict[str, float]:
         """The term itself, its kin at half the weight, or else what it may be a typo or the beginning of."""
-        related = {kin: RELATED_WEIGHT for kin in self._kin.get(term, ())}
+        related = dict.fromkeys(self._kin.get(term, ()), RELATED_WEIGHT)
         if term in self._holders or related:
             return related | {term: 1.0}
         longer = [known for known in self._holders if len(term) > 2 and known.startswith(term)]
         guesses = longer or difflib.get_close_matches(term, self._holders, n=3, cutoff=0.75)
-        return {guess: RELATED_WEIGHT for guess in guesses}
+        return dict.fromkeys(guesses, RELATED_WEIGHT)
 
 
 def _weighted(page: Page) -> Counter[str]:

@@ -1,0 +1,1 @@
+"""What the user reads: every reporter sees findings and nothing else."""

@@ -11,7 +11,9 @@ ESCAPES = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links and other strings for the terminal
 )
 UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"  # bidirectional marks, too
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters
+    r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"  # line separators and marks of writing direction
+    r"\ud800-\udfff]"  # undecodable bytes
 )
 
 

@@ -1,0 +1,109 @@
+"""O9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import OptimizerStepped
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class AccumulationNotAveraged(Rule):
+    """Gradients of several micro-batches are summed, not averaged.
+
+    Symptom
+    -------
+    Going from one batch of B to N micro-batches of B/N "with the same settings" trains hotter or diverges; the
+    gradient norm is N times larger.
+
+    Root cause
+    ----------
+    Each loss is a mean over its micro-batch, and ``backward`` adds the gradients. The sum of N means is N times
+    the mean over the whole batch: with SGD that is N times the learning rate, with clipping a step that is always
+    clipped.
+
+    Fix
+    ---
+    Divide each loss by the number of micro-batches; for tokens, divide the sum of losses by the number of tokens
+    in the whole window.
+
+    Example
+    -------
+    ::
+
+        loss = criterion(model(x), y)
+        loss.backward()
+        if (i + 1) % 4 == 0: optimizer.step()
+
+    Use instead
+    -----------
+    ::
+
+        loss = criterion(model(x), y) / 4
+        loss.backward()
+        if (i + 1) % 4 == 0: optimizer.step()
+
+    Healthy look-alikes
+    -------------------
+    Losses that are sums; gradients divided by hand before the step; several different losses backed one by one
+    (the real and the fake half of a discriminator's step).
+
+    References
+    ----------
+    - https://huggingface.co/blog/gradient_accumulation
+    """
+
+    code = "O9"
+    severity = "warning"
+    consequences = ("G3", "G1")
+    certain_after: int = 2  # windows of the same kind
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
+        """N backwards of one line, a forward before each, no division, no rescaling."""
+        if not self._undivided(event):
+            self._seen[event.optimizer.key] = 0
+            return
+        key = event.optimizer.key
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] < self.certain_after:
+            return
+        count = len(event.backwards)
+        yield self.finding(
+            event,
+            f"{count} backwards of a mean loss add up before each step of {event.optimizer.name}, and none is divided by {count}",
+            cause=self._why(event, count),
+            fix=f"divide before backward: (loss / {count}).backward()",
+            where=event.backwards[0].where,
+            key=str(key),
+            micro_batches=count,
+        )
+
+    def _undivided(self, event: OptimizerStepped) -> bool:
+        backwards = event.backwards
+        if len(backwards) < 2 or event.closure or event.rescaled_by_hand or event.leftover:
+            return False
+        if len({b.where for b in backwards}) != 1 or backwards[0].where is None:
+            return False
+        averaged = any(abs(b.factor) < 0.999 or not b.mean or not b.plain for b in backwards)
+        return not averaged and _fresh_forwards(event) >= len(backwards)
+
+    def _why(self, event: OptimizerStepped, count: int) -> str:
+        if event.optimizer.adaptive:
+            return f"the gradient is {count} times that of the whole batch; Adam hides it, clipping and eps do not"
+        return f"the gradient is {count} times that of the whole batch: in effect the learning rate is {count} times higher"
+
+
+def _fresh_forwards(event: OptimizerStepped) -> int:
+    """Backwards with a forward pass, and a new batch where batches are seen, right before them."""
+    batches = "batch" in event.tape
+    fresh, forward, batch = 0, False, False
+    for what in event.tape:
+        forward, batch = forward or what == "forward", batch or what == "batch"
+        if what == "backward":
+            fresh += forward and (batch or not batches)
+            forward = batch = False
+    return fresh

@@ -1,0 +1,103 @@
+"""O20."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import CheckpointLoaded, ScriptCrashed
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class HeadShapeMismatch(Rule):
+    """A checkpoint does not fit the model: it crashes, or leaves layers at random.
+
+    Symptom
+    -------
+    "size mismatch for fc.weight" although ``strict=False`` was passed; or the load goes through and the pretrained
+    model is no better than a fresh one.
+
+    Root cause
+    ----------
+    ``strict=False`` forgives keys that are missing or unexpected. It does not forgive shapes; and it says nothing
+    when a prefix ("module.") keeps every key from fitting, so that nothing at all is loaded.
+
+    Fix
+    ---
+    Drop the entries of the replaced head, strip the prefix, and look at what ``load_state_dict`` returns.
+
+    Example
+    -------
+    ::
+
+        model.load_state_dict(checkpoint, strict=False)
+
+    Use instead
+    -----------
+    ::
+
+        checkpoint = {k.removeprefix("module."): v for k, v in checkpoint.items() if not k.startswith("fc.")}
+        missing, unexpected = model.load_state_dict(checkpoint, strict=False)
+        assert all(k.startswith("fc.") for k in missing) and not unexpected
+
+    Healthy look-alikes
+    -------------------
+    Only the replaced head is missing; adapters alone are loaded, and the base model is complete.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict
+    """
+
+    code = "O20"
+    severity = "error"
+    fix = "look at missing, unexpected = model.load_state_dict(…), and rename the checkpoint's keys until only the head is missing"
+    head: int = 4  # tensors that a replaced head may have
+    wide: float = 0.2  # share of the model's tensors that may be missing
+
+    def on_checkpoint_loaded(self, event: CheckpointLoaded) -> Iterator[Finding]:
+        """A load that went through and left holes."""
+        missing, unexpected = len(event.missing), len(event.unexpected)
+        if event.strict or not missing or not event.tensors or not unexpected:
+            return
+        nothing = missing >= event.tensors
+        if not nothing and (missing <= self.head or missing / event.tensors < self.wide or not event.prefix):
+            return
+        change = _change(event.prefix)
+        yield self.finding(
+            event,
+            f"{event.tensors - missing} of the {event.tensors} tensors of {event.model} were loaded; {missing} keep their "
+            f"random values (first {event.missing[0]}; the checkpoint has {event.unexpected[0]})",
+            cause="strict=False hides that the names do not fit" + (f": {change[0]}" if change else ""),
+            fix=change[1] if change else self.fix,
+            missing=missing,
+            unexpected=unexpected,
+            tensors=event.tensors,
+        )
+
+    def on_script_crashed(self, event: ScriptCrashed) -> Iterator[Finding]:
+        """Shapes that do not fit."""
+        if "size mismatch for" not in event.message or "load_state_dict" not in event.functions:
+            return
+        keys = event.checkpoint_keys
+        yield self.finding(
+            event,
+            f"{len(keys)} tensors of the checkpoint have another shape than the model's ({', '.join(keys[:3])})",
+            cause="strict=False forgives missing and unexpected keys, never shapes",
+            fix=f"drop them before loading: {{k: v for k, v in checkpoint.items() if not k.startswith({_head(keys)!r})}}",
+            key="crash",
+            mismatched=len(keys),
+        )
+
+
+def _head(keys: tuple[str, ...]) -> str:
+    return (keys[0].rpartition(".")[0] if keys else "head") + "."
+
+
+def _change(prefix: str) -> tuple[str, str] | None:
+    if not prefix:
+        return None
+    name = prefix[1:]
+    if prefix[0] == "-":
+        return f"the checkpoint's keys begin with {name!r}", f"{{k.removeprefix({name!r}): v for k, v in checkpoint.items()}}"
+    return f"the model's keys begin with {name!r}", f"{{{name!r} + k: v for k, v in checkpoint.items()}}"

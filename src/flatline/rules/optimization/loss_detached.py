@@ -1,0 +1,113 @@
+"""O3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import BackwardStarted, ParametersAudited, ScriptCrashed
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class LossDetached(Rule):
+    """The loss, or a part of the model, is cut off from the graph.
+
+    Symptom
+    -------
+    ``backward()`` raises "element 0 of tensors does not require grad and does not have a grad_fn"; or it runs and
+    every ``p.grad`` is None; or the last layers learn and the first ones never move.
+
+    Root cause
+    ----------
+    Something between the parameters and the loss ends the graph: ``torch.no_grad()`` around the forward pass,
+    ``.item()``, ``.detach()``, ``.data``, ``.numpy()``, ``float()``, an integer cast, or a tensor built anew from
+    numbers. Setting ``requires_grad`` on the result silences the error and trains nothing.
+
+    Fix
+    ---
+    Call ``backward()`` on the tensor that the loss function returned; log ``loss.item()`` beside it. Keep
+    ``no_grad`` for validation. Take ``detach`` out of the forward pass.
+
+    Example
+    -------
+    ::
+
+        loss = torch.tensor(criterion(model(x), y).item(), requires_grad=True)
+        loss.backward()
+
+    Use instead
+    -----------
+    ::
+
+        loss = criterion(model(x), y)
+        loss.backward()
+
+    Healthy look-alikes
+    -------------------
+    Stop-gradients on purpose: targets in BYOL and DQN, the discriminator's step of a GAN, logging ``.item()``.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/notes/autograd.html
+    """
+
+    code = "O3"
+    severity = "error"
+    cause = "the graph between the parameters and the loss is cut"
+    fix = "call backward() on the tensor that the loss function returned, and keep .item() for logging"
+    consequences = ("O2", "O4", "O7", "C2", "C10")
+
+    def on_backward_started(self, event: BackwardStarted) -> Iterator[Finding]:
+        """backward() on a leaf that was told to require a gradient, or on a graph without parameters."""
+        if event.is_leaf and not event.has_graph and event.optimizer_parameters:
+            hint = f" ({event.source_hint} at line {event.hint_where.line})" if event.hint_where else ""
+            yield self.finding(
+                event,
+                f"backward() was called on a tensor that was not computed from any parameter{hint}: "
+                f"0 of {event.optimizer_parameters} tensors of the optimizers get a gradient",
+                cause="requires_grad was set on a number that had lost its graph; that makes backward() run, and train nothing",
+                key="leaf",
+                reached=0,
+                severing_call=event.source_hint or None,
+            )
+
+    def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
+        """Layers that ran, whose output reached the next layer without its gradient."""
+        cut = [p for p in event.parameters if p.trainable and not p.reached and p.optimizers and p.cut and not p.moved]
+        if not cut or event.opaque:
+            return
+        total = sum(bool(p.optimizers) for p in event.parameters)
+        yield self.finding(
+            event,
+            f"{len(cut)} of {total} parameters in the optimizer are never reached by the loss "
+            f"(first {cut[0].name}): the gradient ends {cut[0].cut}",
+            cause=f"the forward pass cuts the graph {cut[0].cut} (detach, .data, numpy, an integer cast or no_grad)",
+            fix=f"take out what cuts the graph {cut[0].cut}; freeze these layers with requires_grad_(False) if it is meant",
+            where=event.backward_where,
+            key="cut",
+            unreached=len(cut),
+            total=total,
+            cut=cut[0].cut,
+        )
+
+    def on_script_crashed(self, event: ScriptCrashed) -> Iterator[Finding]:
+        """The error that autograd raises for a loss without a graph."""
+        if "does not require grad and does not have a grad_fn" not in event.message:
+            return
+        message, cause, fix = self._crash(event)
+        yield self.finding(event, message, cause=cause, fix=fix, key="crash", severing_call=event.source_hint or None)
+
+    def _crash(self, event: ScriptCrashed) -> tuple[str, str, str]:
+        said = "backward() was called on a loss without a graph"
+        if event.all_frozen:
+            fix = "set requires_grad_(True) on the layers that shall learn"
+            return said, "every parameter of the model has requires_grad=False", fix
+        if event.hint_where is not None and not event.source_hint.startswith("with"):
+            line = event.hint_where.line
+            return f"{said}: {event.source_hint} at line {line} cut it", self.cause, self.fix
+        without = event.forward_without_grad
+        if event.hint_where is not None or without is not None:
+            line = event.hint_where.line if event.hint_where is not None else without.line if without else 0
+            cause = "the forward pass ran with gradients switched off, so nothing was recorded"
+            return f"{said}: gradients were off at line {line}", cause, "run the training forward outside of no_grad()"
+        return said, self.cause, self.fix

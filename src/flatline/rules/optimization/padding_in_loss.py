@@ -1,0 +1,86 @@
+"""O15."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import LossComputed
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class PaddingInLoss(Rule):
+    """The loss is averaged over padding.
+
+    Symptom
+    -------
+    The loss is suspiciously small and gets smaller with more padding; the model predicts padding well and little
+    else; the numbers change with the batch size or the maximum length.
+
+    Root cause
+    ----------
+    A mean over all positions counts those that only fill up the rows. Padded targets also give a real gradient,
+    which teaches the model to predict padding.
+
+    Fix
+    ---
+    ``cross_entropy(…, ignore_index=PAD)``, or divide the masked sum by ``mask.sum()``.
+
+    Example
+    -------
+    ::
+
+        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+        loss = (per_token * mask).mean()
+
+    Use instead
+    -----------
+    ::
+
+        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+        loss = (per_token * mask).sum() / mask.sum()
+
+    Healthy look-alikes
+    -------------------
+    ``ignore_index``; a class weight of 0 for the padding; sums divided by the mask's sum.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    """
+
+    code = "O15"
+    severity = "warning"
+    share: float = 0.05  # of the positions: less is lost in the noise of the batch
+    certain_after: int = 2  # losses that agree
+
+    def __init__(self) -> None:
+        self._seen = {"targets": 0, "mask": 0}
+
+    def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
+        """Padding among the scored targets; a masked loss under a plain mean."""
+        pad, masked = event.target.padding_share, event.masked_mean
+        if event.reduction == "mean" and self._certain("targets", pad >= self.share):
+            yield self.finding(
+                event,
+                f"{pad:.0%} of the scored targets are id {event.target.padding_id}, in the rows' tails where the inputs "
+                "are padding, too",
+                cause="the mean counts padded positions: it is diluted, and the model learns to predict padding",
+                fix=f"ignore_index={event.target.padding_id} in the loss",
+                key="targets",
+                share=pad,
+                pad_id=event.target.padding_id,
+            )
+        if self._certain("mask", masked >= self.share):
+            yield self.finding(
+                event,
+                f"the mean of the masked loss divides by all positions, though the mask is 0 on {masked:.0%} of them",
+                cause="mean() divides by mask.numel(), so the loss and its gradient shrink with the share of padding",
+                fix="(loss * mask).sum() / mask.sum().clamp(min=1)",
+                key="mask",
+                share=masked,
+            )
+
+    def _certain(self, what: str, seen: bool) -> bool:
+        self._seen[what] += seen
+        return seen and self._seen[what] >= self.certain_after

@@ -1,0 +1,148 @@
+"""O2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flatline.events import ParameterFacts, ParametersAudited
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class ParameterNotInOptimizer(Rule):
+    """Trainable parameters that the loss reaches are in no optimizer, or the optimizer holds others.
+
+    Symptom
+    -------
+    The loss is flat from the first step, or falls to a poor level; weights of a layer are byte for byte the same
+    after ``step()``, though gradients arrive.
+
+    Root cause
+    ----------
+    The optimizer updates another set of tensors than the model runs with: a head was replaced, or layers were
+    added, after the optimizer was built; modules stand in a plain list, so that ``model.parameters()`` does not
+    find them; a submodule was never passed; the optimizer holds a copy of the model; or nearly everything that
+    it holds has ``requires_grad=False``.
+
+    Fix
+    ---
+    Build the optimizer last, from the model that trains, after ``.to(device)``, head surgery and unfreezing. Keep
+    submodules in ``nn.ModuleList``. What shall not learn gets ``requires_grad_(False)``.
+
+    Example
+    -------
+    ::
+
+        optimizer = torch.optim.AdamW(model.parameters())
+        model.head = nn.Linear(512, 10)
+
+    Use instead
+    -----------
+    ::
+
+        model.head = nn.Linear(512, 10)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+    Healthy look-alikes
+    -------------------
+    GANs and other loops with several optimizers; frozen teachers and averaged copies; manual updates; a network in
+    eval mode, or loaded from a checkpoint, through which a loss only passes.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/optim.html#constructing-it
+    """
+
+    code = "O2"
+    severity = "error"
+    cause = "the optimizer updates another set of tensors than the model runs with"
+    fix = "build the optimizer after the model is complete, from its own parameters()"
+    consequences = ("O7", "C2", "O6")
+
+    def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
+        """Left-out parameters, optimizers of something else, optimizers of frozen tensors."""
+        if not event.optimizers:
+            return
+        left_out = [p for p in event.parameters if self._left_out(p)]
+        if event.held and event.stale == event.held and left_out:
+            yield self._stale(event, left_out)
+        elif left_out and not self._only_borrowed(event, left_out):
+            yield self._forgotten(event, left_out)
+        else:
+            yield from self._nearly_all_frozen(event)
+
+    def _left_out(self, p: ParameterFacts) -> bool:
+        wanted = p.trainable and p.reached and not p.optimizers and p.has_gradient
+        return wanted and not p.moved and not p.loaded and p.training
+
+    def _only_borrowed(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> bool:
+        """Whole models without a single tensor in an optimizer, that stand beside one that trains."""
+        models = {p.model for p in left_out if p.registered}
+        training = {p.model for p in event.parameters if p.optimizers and p.reached}
+        return not training
+
+    def _forgotten(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> Finding:
+        new = [p for p in left_out if p.after_optimizer]
+        loose = [p for p in left_out if not p.registered]
+        why = self.cause
+        if loose:
+            why = "modules kept in a plain list or dict are not found by model.parameters(), so no optimizer got them"
+        elif new:
+            why = "these layers were made after the optimizer was built, so it cannot hold them"
+        sure = bool(new or loose) or any(p.optimizers for p in event.parameters if p.model == left_out[0].model)
+        return self.finding(
+            event,
+            f"{_count(left_out)} that the loss reaches in no optimizer ({_names(left_out)}): "
+            f"unchanged after {event.step} steps though gradients arrive",
+            severity="error" if sure else "warning",
+            cause=why,
+            fix="keep them in nn.ModuleList / nn.ModuleDict" if loose else self._fix(new),
+            tensors=len(left_out),
+            elements=sum(p.numel for p in left_out),
+            first=left_out[0].name,
+        )
+
+    def _fix(self, new: Sequence[ParameterFacts]) -> str:
+        if new:
+            return "build the optimizer after the last change of the model, or optimizer.add_param_group({'params': …})"
+        return "pass these parameters to the optimizer, or freeze them with requires_grad_(False) if they shall not learn"
+
+    def _stale(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> Finding:
+        return self.finding(
+            event,
+            f"none of the {event.held} tensors in the optimizer is reached by the loss; it trains "
+            f"{_count(left_out)} that no optimizer holds ({_names(left_out)})",
+            cause="the optimizer holds the tensors of another model object: a copy, or one that was replaced later",
+            fix="build the optimizer from the model that is run, after it was copied, replaced or moved",
+            held=event.held,
+            stale=event.stale,
+        )
+
+    def _nearly_all_frozen(self, event: ParametersAudited) -> Iterator[Finding]:
+        held = [p for p in event.parameters if p.optimizers]
+        frozen = [p for p in held if not p.trainable]
+        learning = [p for p in held if p.trainable and p.reached]
+        if not learning or not frozen or any(not p.norm for p in learning) or any(p.loaded for p in frozen):
+            return
+        share = sum(p.numel for p in learning) / sum(p.numel for p in held)
+        yield self.finding(
+            event,
+            f"the optimizer holds {len(held)} tensors, of which {len(frozen)} have requires_grad=False; only "
+            f"normalisation layers learn ({share:.1%} of the elements, {_names(learning)})",
+            severity="warning",
+            cause="all weights are frozen, so step() skips them and nothing but scales and shifts of norms can change",
+            fix="set requires_grad_(True) on what shall learn, and pass only that to the optimizer",
+            frozen=len(frozen),
+            learning=len(learning),
+        )
+
+
+def _count(parameters: Sequence[ParameterFacts]) -> str:
+    elements = sum(p.numel for p in parameters)
+    noun = "parameter" if len(parameters) == 1 else "parameters"
+    return f"{len(parameters)} trainable {noun} ({elements:,} elements)"
+
+
+def _names(parameters: Sequence[ParameterFacts]) -> str:
+    shown = ", ".join(p.name for p in parameters[:3])
+    return shown + (f", … {len(parameters) - 3} more" if len(parameters) > 3 else "")

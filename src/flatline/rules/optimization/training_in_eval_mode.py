@@ -1,0 +1,81 @@
+"""O5."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import ModesObserved
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class TrainingInEvalMode(Rule):
+    """The model trains in eval mode.
+
+    Symptom
+    -------
+    The model underfits or overfits for no reason: dropout drops nothing, BatchNorm uses running statistics that
+    nobody updates.
+
+    Root cause
+    ----------
+    ``model.eval()`` was called before training, by hand, by a helper, or by the function that loaded the model
+    (Hugging Face's ``from_pretrained`` returns models in eval mode), and ``model.train()`` was not.
+
+    Fix
+    ---
+    Call ``model.train()`` at the top of every training epoch.
+
+    Example
+    -------
+    ::
+
+        model = load_model().eval()
+        for x, y in loader:
+            train_step(model, x, y)
+
+    Use instead
+    -----------
+    ::
+
+        model.train()
+        for x, y in loader:
+            train_step(model, x, y)
+
+    Healthy look-alikes
+    -------------------
+    BatchNorm frozen on purpose inside a model in train mode; a backbone in eval whose weights do not learn; models
+    without dropout and BatchNorm, for which the mode means nothing.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.eval
+    """
+
+    code = "O5"
+    severity = "error"
+    fix = "call model.train() before the training loop, and again after every validation"
+    certain_after: int = 2  # steps in eval mode, from the first on
+
+    def __init__(self) -> None:
+        self._asleep: dict[str, int] = {}
+
+    def on_modes_observed(self, event: ModesObserved) -> Iterator[Finding]:
+        """A model whose every Dropout and BatchNorm slept through its training steps."""
+        if event.training or event.trained_before or not event.trainable or not event.in_eval:
+            return
+        if event.in_eval < event.sensitive:
+            return
+        self._asleep[event.model] = self._asleep.get(event.model, 0) + 1
+        if self._asleep[event.model] < self.certain_after:
+            return
+        call = f"; eval() was called at line {event.eval_where.line}" if event.eval_where else ""
+        yield self.finding(
+            event,
+            f"{event.model} is updated in eval mode: {event.in_eval} of {event.sensitive} Dropout and BatchNorm "
+            f"layers are off ({', '.join(event.examples)}){call}",
+            cause="in eval mode dropout is the identity and BatchNorm neither uses nor updates batch statistics",
+            in_eval=event.in_eval,
+            layers=event.sensitive,
+            eval_line=event.eval_where.line if event.eval_where else None,
+        )
