@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -129,13 +129,15 @@ def _names(page: Page) -> tuple[str, ...]:
 FIELDS = {"name": 4.0, "summary": 3.0, "Symptom": 3.0, "Root cause": 1.5, "Healthy look-alikes": 0.2, "References": 0.2}
 SATURATION, LENGTH = 1.2, 0.5  # the two constants of BM25
 RELATED_WEIGHT = 0.5
+WORTH_SHOWING = 0.2  # of the best page's score
 STOP_WORDS = (
-    "a an and are as at be but by can do does for from has have how i if in into is it its me my of on or so that the "
-    "their then there this to was what when where which while why with"
+    "a after am an and any are as at be become becomes but by can do does for from get gets go goes has have how i if "
+    "in into is it its just me my of on or so some still that the their then there this to very was what when where "
+    "which while why with"
 )
 RELATED = (
-    "flat constant stuck plateau unchanged motionless crawl glacial stagnate",
-    "nan inf infinite nonfinite finite overflow",
+    "flat constant stuck stick plateau unchanged motionless move crawl glacial stagnate",
+    "nan inf infinite nonfinite overflow",
     "lr rate",
     "grad gradient",
     "param parameter weight",
@@ -160,8 +162,8 @@ def search(words: str | Iterable[str], *, among: Sequence[Page] | None = None, l
     index = _index() if among is None else _Index(shelf)
     text = words if isinstance(words, str) else " ".join(words)
     scores = index.scores(_terms(text))
-    best = sorted((-score, place) for place, score in enumerate(scores) if score > 0)
-    return tuple(shelf[place] for _, place in best[:limit])
+    best = sorted(range(len(scores)), key=lambda place: -scores[place])
+    return tuple(shelf[place] for place in best[:limit] if scores[place] > WORTH_SHOWING * scores[best[0]])
 
 
 @functools.cache
@@ -197,37 +199,36 @@ class _Index:
         lengths = [sum(counts.values()) for counts in self._counts]
         mean = sum(lengths) / max(1, len(lengths)) or 1.0
         self._damping = [SATURATION * (1 - LENGTH + LENGTH * length / mean) for length in lengths]
-        self._holders = Counter(term for counts in self._counts for term in counts)
+        self._vocabulary = {term for counts in self._counts for term in counts}
         self._kin = _kin()
 
     def scores(self, terms: Sequence[str]) -> list[float]:
         """BM25 for every page, times the share of the question's terms that it has."""
-        asked = [self._meanings(term) for term in dict.fromkeys(terms)]
-        columns = [[self._score(meanings, place) for meanings in asked] for place in range(len(self._counts))]
-        return [sum(column) * sum(score > 0 for score in column) / max(1, len(column)) for column in columns]
+        asked = [self._column(self._meanings(term)) for term in dict.fromkeys(terms)]
+        return [sum(row) * sum(score > 0 for score in row) / len(row) for row in zip(*asked, strict=True)]
 
-    def _score(self, meanings: Mapping[str, float], place: int) -> float:
-        return max((share * self._weight(term, place) for term, share in meanings.items()), default=0.0)
-
-    def _weight(self, term: str, place: int) -> float:
-        count, holders = self._counts[place].get(term, 0.0), self._holders[term]
-        rarity = math.log(1 + (len(self._counts) - holders + 0.5) / (holders + 0.5))
-        return rarity * count * (SATURATION + 1) / (count + self._damping[place])
+    def _column(self, meanings: Mapping[str, float]) -> list[float]:
+        """The score of every page for one term: its meanings count together, as if they were one word."""
+        counts = [sum(share * page.get(term, 0.0) for term, share in meanings.items()) for page in self._counts]
+        holders = sum(count > 0 for count in counts)
+        rarity = math.log(1 + (len(counts) - holders + 0.5) / (holders + 0.5))
+        pairs = zip(counts, self._damping, strict=True)
+        return [rarity * count * (SATURATION + 1) / (count + damping) for count, damping in pairs]
 
     def _meanings(self, term: str) -> dict[str, float]:
         """The term itself, its kin at half the weight, or else what it may be a typo or the beginning of."""
         related = dict.fromkeys(self._kin.get(term, ()), RELATED_WEIGHT)
-        if term in self._holders or related:
+        if term in self._vocabulary or related:
             return related | {term: 1.0}
-        longer = [known for known in self._holders if len(term) > 2 and known.startswith(term)]
-        guesses = longer or difflib.get_close_matches(term, self._holders, n=3, cutoff=0.75)
+        longer = [known for known in self._vocabulary if len(term) > 2 and known.startswith(term)]
+        guesses = longer or difflib.get_close_matches(term, self._vocabulary, n=3, cutoff=0.75)
         return dict.fromkeys(guesses, RELATED_WEIGHT)
 
 
-def _weighted(page: Page) -> Counter[str]:
-    counts: Counter[str] = Counter()
+def _weighted(page: Page) -> dict[str, float]:
+    counts: dict[str, float] = defaultdict(float)
     fields = {"name": f"{page.code} {page.slug} {page.family}", "summary": page.summary, **page.sections}
     for name, text in fields.items():
         for term in _terms(text):
-            counts[term] += FIELDS.get(name, 1.0)  # type: ignore[assignment]
-    return counts
+            counts[term] += FIELDS.get(name, 1.0)
+    return dict(counts)

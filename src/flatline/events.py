@@ -68,6 +68,7 @@ class OptimizerFacts:
     adaptive: bool = False  # divides by a running second moment, like Adam
     decoupled: bool = False  # weight decay applied to the weight, like AdamW
     groups: tuple[GroupFacts, ...] = ()
+    steps: int = 0
     where: Where | None = None
 
 
@@ -150,6 +151,7 @@ class ParameterFacts:
     has_gradient: bool = True
     moved: bool = True  # its bytes changed since it was first seen
     moved_at_step: bool = False  # its bytes changed inside an optimizer's step
+    moved_frozen: bool = False  # they did while requires_grad was False
     gradient_zero: bool = False  # its gradient was exactly zero at every step seen
     gradient_zeroed: bool = False  # a gradient that was not zero after backward was zero at the step
     weight_decay: float = 0.0
@@ -159,6 +161,7 @@ class ParameterFacts:
     ran: bool = True  # its module ran in the forward pass
     training: bool = True  # the mode of its root module
     cut: str = ""  # where the graph to the loss was cut, if it was
+    cut_proven: bool = True  # by a shared storage or by the grad mode, not only by an input that starts anew
     kind: str = "Linear"  # class of its module
     norm: bool = False  # belongs to a normalisation layer
     model: str = "model"

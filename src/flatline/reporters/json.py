@@ -14,28 +14,29 @@ SCHEMA = 1
 
 
 def render(report: Report) -> str:
-    """Strict JSON: nan and infinities are the strings "nan", "inf" and "-inf"."""
-    return json.dumps(as_mapping(report), indent=2, allow_nan=False) + "\n"
+    """Findings, what was checked and what was not, and facts about the run."""
+    return dump(
+        {
+            "schema": SCHEMA,
+            "findings": [_finding(finding) for finding in report.findings],
+            "checked": report.checked,
+            "not_checked": [{"code": rule.code, "reason": rule.reason} for rule in report.not_checked],
+            "run": report.run,
+            "notes": report.notes,
+        }
+    )
 
 
-def as_mapping(report: Report) -> dict[str, Any]:
-    """The report as plain JSON values."""
-    return {
-        "schema": SCHEMA,
-        "findings": [_finding(finding) for finding in report.findings],
-        "checked": list(report.checked),
-        "not_checked": [{"code": rule.code, "reason": encodable(rule.reason)} for rule in report.not_checked],
-        "run": values(report.run),
-        "notes": [encodable(note) for note in report.notes],
-    }
+def dump(value: object) -> str:
+    """JSON that every parser reads, in ASCII: nan and infinities are the strings "nan", "inf" and "-inf"."""
+    return json.dumps(_strict(value), indent=2, allow_nan=False) + "\n"
 
 
-def values(mapping: Mapping[str, object]) -> dict[str, Any]:
-    """A mapping that every JSON parser can read."""
-    return {encodable(str(name)): _value(value) for name, value in mapping.items()}
-
-
-def _value(value: object) -> str | int | float | bool | None:
+def _strict(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {encodable(str(name)): _strict(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(inner) for inner in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
     if value is None or isinstance(value, (bool, int)):
@@ -43,18 +44,18 @@ def _value(value: object) -> str | int | float | bool | None:
     return encodable(str(value))
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, object]:
     where = finding.where
     return {
         "code": finding.code,
         "slug": finding.slug,
         "severity": finding.severity,
-        "message": encodable(finding.message),
-        "where": {"file": encodable(where.file), "line": where.line} if where else None,
+        "message": finding.message,
+        "where": {"file": where.file, "line": where.line} if where else None,
         "step": finding.step,
         "count": finding.count,
-        **({"ranks": list(finding.ranks)} if finding.ranks else {}),
-        "evidence": values(finding.evidence),
-        "cause": encodable(finding.cause),
-        "fix": encodable(finding.fix),
+        **({"ranks": finding.ranks} if finding.ranks else {}),
+        "evidence": finding.evidence,
+        "cause": finding.cause,
+        "fix": finding.fix,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from flatline import __version__
 from flatline.catalogue import Page, pages
 from flatline.findings import Finding, Report
 from flatline.reporters._plain import clean, encodable, nearby
-from flatline.reporters.json import values
+from flatline.reporters.json import dump
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -22,8 +21,7 @@ LEVELS = {"error": "error", "warning": "warning", "hint": "note"}
 
 def render(report: Report) -> str:
     """One SARIF run, with the table of all rules."""
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(report)]}
-    return json.dumps(log, indent=2, allow_nan=False) + "\n"
+    return dump({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(report)]})
 
 
 def _run(report: Report) -> dict[str, Any]:
@@ -37,9 +35,9 @@ def _run(report: Report) -> dict[str, Any]:
         "invocations": [_invocation(report)],
         "results": [_result(finding, places=places, fallback=fallback) for finding in report.findings],
         "properties": {
-            "run": values(report.run),
-            "checked": list(report.checked),
-            "notChecked": {rule.code: encodable(rule.reason) for rule in report.not_checked},
+            "run": report.run,
+            "checked": report.checked,
+            "notChecked": {rule.code: rule.reason for rule in report.not_checked},
         },
     }
 
@@ -63,7 +61,7 @@ def _rule(page: Page) -> dict[str, Any]:
 
 
 def _result(finding: Finding, *, places: dict[str, int], fallback: str) -> dict[str, Any]:
-    details = {"step": finding.step, "ranks": list(finding.ranks), "evidence": values(finding.evidence)}
+    details = {"step": finding.step, "ranks": finding.ranks, "evidence": finding.evidence}
     return {
         "ruleId": finding.code,
         **({"ruleIndex": places[finding.code]} if finding.code in places else {}),

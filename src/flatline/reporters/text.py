@@ -51,7 +51,7 @@ def render(report: Report, *, verbose: bool = False, width: int = 80, colour: bo
     for part in _parts(report, verbose=verbose, width=console.width):
         console.print(part)
     console.print(_closing(report, verbose=verbose, width=console.width if colour else None), soft_wrap=True)
-    return re.sub(r" +$", "", page.getvalue(), flags=re.MULTILINE)
+    return re.sub(r" *((?:\x1b\[0m)?) *$", r"\1", page.getvalue(), flags=re.MULTILINE)
 
 
 def _parts(report: Report, *, verbose: bool, width: int) -> Iterator[RenderableType]:
@@ -116,7 +116,8 @@ def _rows(finding: Finding, *, verbose: bool) -> Table:
     grid = _grid()
     labelled = {"Seen": finding.message, "Cause": finding.cause, "Fix": finding.fix}
     if verbose:
-        labelled["Facts"] = ", ".join(f"{name}={_value(value)}" for name, value in finding.evidence.items())
+        known = {name: value for name, value in finding.evidence.items() if value is not None}
+        labelled["Facts"] = ", ".join(f"{name}={_value(value)}" for name, value in known.items())
     labelled["More"] = f"flatline explain {finding.code}"
     for label, text in labelled.items():
         if text:
@@ -137,7 +138,7 @@ def _label(text: str) -> Text:
 def _body(text: str, style: str = "") -> Text:
     from rich.text import Text
 
-    return Text(clean(text).strip("\n"), style=style)
+    return Text().append(clean(text).strip("\n"), style)
 
 
 def _grid() -> Table:

@@ -71,6 +71,7 @@ class AuditSensor:
         self._first: dict[int, tuple[Any, Tensor]] = {}  # id -> (weak reference, elements when first seen)
         self._moved: set[int] = set()
         self._moved_at_step: set[int] = set()
+        self._moved_frozen: set[int] = set()
         self._had_gradient: set[int] = set()
         self._nonzero: set[int] = set()
         self._zeroed: set[int] = set()
@@ -85,8 +86,9 @@ class AuditSensor:
         """Remember which gradients were zero right after backward."""
         if not self.loop.dense:
             return
-        held = [p for state in self.loop.optimizers.values() for p in state.parameters if p.grad is not None]
-        self._after_backward = _norms({id(p): p.grad for p in held})
+        held = [p for state in self.loop.optimizers.values() for p in state.parameters]
+        held += [p for ref in self.backward.reached_refs.values() if (p := ref()) is not None and p.is_leaf]
+        self._after_backward = _norms({id(p): p.grad for p in held if p.grad is not None})
         self._had_gradient.update(self._after_backward)
         self._nonzero.update(key for key, norm in self._after_backward.items() if norm != 0.0)
         self._first_look()
@@ -134,6 +136,7 @@ class AuditSensor:
         ratios = self._before.changes()
         self._before = None
         self._moved_at_step.update(key for key, ratio in ratios.items() if ratio > 0)
+        self._moved_frozen.update(id(p) for p in state.parameters if not p.requires_grad and ratios.get(id(p), 0) > 0)
         self._numbers(state, ratios, where)
         if self._complete(state):
             self._compare()
@@ -272,6 +275,7 @@ class AuditSensor:
             has_gradient=id(p) in self._had_gradient,
             moved=id(p) in self._moved,
             moved_at_step=id(p) in self._moved_at_step,
+            moved_frozen=id(p) in self._moved_frozen,
             gradient_zero=id(p) in self._had_gradient and id(p) not in self._nonzero,
             gradient_zeroed=id(p) in self._zeroed,
             weight_decay=max((decay for _, decay in holders), default=0.0),
@@ -281,6 +285,7 @@ class AuditSensor:
             ran=owner is not None,
             training=layer,
             cut=self._cut(model, owner),
+            cut_proven=model is not None and (id(owner) in model.cuts or id(owner) in model.ran_without_grad),
             kind=type(owner).__name__ if owner is not None else "",
             norm=owner is not None and is_norm(owner),
             model=model.label if model is not None else "",
@@ -302,7 +307,7 @@ class AuditSensor:
             return ""
         if id(owner) in model.ran_without_grad and id(owner) not in model.ran:
             return f"no_grad around {model.path(owner)}"
-        return model.cuts.get(id(owner), "")
+        return model.cuts.get(id(owner)) or model.gaps.get(id(owner), "")
 
     def _is_new(self, p: Tensor) -> bool:
         """Made after the newest optimizer was built: nothing can hold it."""

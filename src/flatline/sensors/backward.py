@@ -124,7 +124,11 @@ class BackwardSensor:
         """Are gradients of before the last step still there, about to be added to?"""
         for state in self.loop.optimizers.values():
             window = state.window
-            if not state.steps or "backward" in window.tape and not window.fresh:
+            if state.closure:
+                again = "backward" in window.tape  # a closure runs several times within one step
+            else:
+                again = bool(state.steps) and ("backward" not in window.tape or window.fresh)
+            if not again:
                 continue
             held = [p.grad for p in state.probes if p.grad is not None]
             window.leftover = "zero" not in window.tape and any(is_nonzero(g) for g in held)

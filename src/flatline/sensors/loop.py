@@ -13,7 +13,9 @@ from flatline.events import BackwardFacts, ClipFacts, Event, GroupFacts, Optimiz
 DENSE_STEPS = 5  # every one of the first steps is looked at closely: the wiring shows there
 DENSE_LIMIT = 40  # and more of them while some optimizer has not stepped twice
 SPREAD = 1.5  # later looks are this much further apart each time
+EARLY = 30  # up to this step closer looks are taken whatever they cost
 TAPE_LIMIT = 2_000
+WATCHED = 6  # parameters whose requires_grad is compared at each step
 DECOUPLED = ("AdamW", "NAdamW", "Lion", "Muon", "RAdamW", "AdaBelief", "StableAdamW", "Adan", "LAMB", "Lamb")
 ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Rprop", "Muon")
 
@@ -57,6 +59,8 @@ class OptimizerState:
         self.window = Window()
         self.closure = False
         self.idle_cycles = 0  # zeroings that threw gradients away, with no step between
+        self._next_watched = 0
+        self._trainable: dict[int, bool] = {}
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signatures: tuple[tuple[int, int], ...] = ()
         self.peak_lr = 0.0
@@ -78,6 +82,19 @@ class OptimizerState:
             self._count, self._ids = count, frozenset(id(p) for p in self.parameters)
         return self._ids
 
+    def refrozen(self) -> bool:
+        """Whether some parameter was frozen or unfrozen. Looks at a few of them, in turn."""
+        optimizer = self.ref()
+        group = optimizer.param_groups[self._next_watched % len(optimizer.param_groups)]["params"] if optimizer else []
+        self._next_watched += 1
+        changed = False
+        for at in range(min(WATCHED, len(group))):
+            parameter = group[(self._next_watched * WATCHED + at) % len(group)]
+            now = parameter.requires_grad
+            changed = changed or self._trainable.get(id(parameter), now) is not now
+            self._trainable[id(parameter)] = now
+        return changed
+
     @property
     def lr(self) -> float:
         """The rate of the first group that has one."""
@@ -96,6 +113,7 @@ class OptimizerState:
             adaptive=any(known in name for known in ADAPTIVE),
             decoupled=_decoupled(optimizer, name),
             groups=groups,
+            steps=self.steps,
             where=self.where,
         )
 
@@ -145,6 +163,7 @@ class Loop:
         self.last_loss_step = 0
         self.largest_loss: float | None = None
         self._next_sample = DENSE_STEPS
+        self._dense_until = 0
         self._keys = 0
 
     @property
@@ -187,12 +206,14 @@ class Loop:
         self.steps = state.steps
         if self.dense:
             self.sampled += 1
+        elif state.refrozen():
+            self._dense_until = self.steps + 2
         waiting = not self.audited and self.steps < DENSE_LIMIT
-        if self.steps < DENSE_STEPS or waiting:
+        if self.steps < max(DENSE_STEPS, self._dense_until) or waiting:
             self._set_dense(True)
         elif self.steps >= self._next_sample:
             self._next_sample = max(self.steps + 3, int(self.steps * SPREAD))
-            self._set_dense(self.overhead <= self._budget or self.steps < 2 * DENSE_STEPS)
+            self._set_dense(self.overhead <= self._budget or self.steps <= EARLY)
         else:
             self._set_dense(False)
 

@@ -24,6 +24,7 @@ DROPOUTS = (nn.modules.dropout._DropoutNd,)
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 FINGERPRINT_SAMPLE = 32
 CALL_LIMIT = 20_000
+HELD_ELEMENTS = 2_000_000  # kept alive to the end of a pass under close look, at most
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -76,10 +77,7 @@ class Call:
     leaf: bool
     grad_enabled: bool
     in_grad: bool
-    in_numel: int
-    in_pointer: int
     out_grad: bool = False
-    out_numel: int = 0
     out_sequence: int = 0
 
 
@@ -98,7 +96,8 @@ class Model:
         self.calls: list[Call] = []
         self.ran: set[int] = set()
         self.ran_without_grad: set[int] = set()
-        self.cuts: dict[int, str] = {}  # id of module -> where its gradient was cut
+        self.cuts: dict[int, str] = {}  # id of module -> where its gradient was cut, proven by a shared storage
+        self.gaps: dict[int, str] = {}  # id of module -> where the next one began without a gradient
         self.integer_input: Any = None  # weak reference to the last integer tensor it was called with
         self.last_input: Any = None
         self.refresh()
@@ -128,9 +127,10 @@ class Pass:
     """The forward pass in progress."""
 
     stack: list[Call] = field(default_factory=list)
-    last_leaf_output: Any = None
-    last_leaf: Call | None = None
     model: Model | None = None
+    inputs: set[int] = field(default_factory=set)  # storages that the model was called with
+    outputs: dict[int, tuple[Any, str]] = field(default_factory=dict)  # storage -> (output kept alive, its module)
+    held: int = 0  # elements kept alive
 
 
 class ModelSensor:
@@ -288,9 +288,8 @@ class ModelSensor:
             self._before_model(now.model, args)
         model = now.model
         if model is None:
-            now.stack.append(Call(module, "", 0, False, True, False, 0, 0))
+            now.stack.append(Call(module, "", 0, False, True, False))
             return
-        first = next(tensors_in(args), None)
         call = Call(
             module=module,
             path=model.path(module),
@@ -298,32 +297,38 @@ class ModelSensor:
             leaf=next(module.children(), None) is None,
             grad_enabled=torch.is_grad_enabled(),
             in_grad=any(t.requires_grad for t in tensors_in(args)),
-            in_numel=first.numel() if first is not None else 0,
-            in_pointer=_pointer(first),
         )
-        self._look_for_cut(model, call)
+        self._look_for_cut(model, call, args)
         now.stack.append(call)
 
     def _before_model(self, model: Model | None, args: Any) -> None:
         if model is None:
             return
         model.calls = []
-        self._now.last_leaf = self._now.last_leaf_output = None
+        self._now.outputs, self._now.held = {}, 0
+        self._now.inputs = {_pointer(t) for t in tensors_in(args)}
         if model.paths and model.ref() is not None and len(model.paths) != sum(1 for _ in model.ref().modules()):
             model.refresh()
         whole = next((t for t in tensors_in(args) if not t.is_floating_point() and t.dim() >= 1), None)
         model.integer_input = weakref.ref(whole) if whole is not None else None
 
-    def _look_for_cut(self, model: Model, call: Call) -> None:
-        """Does this input carry on an earlier output, but without its gradient?"""
-        last, output = self._now.last_leaf, self._now.last_leaf_output
-        if last is None or output is None or not call.grad_enabled or call.in_grad or call.depth == 0:
+    def _look_for_cut(self, model: Model, call: Call, args: Any) -> None:
+        """Does an input carry on an earlier output without its gradient, or start anew in the middle of the pass?"""
+        if not call.grad_enabled or call.depth == 0:
             return
-        same_storage = call.in_pointer and call.in_pointer == _pointer(output)
-        if last.out_grad and (same_storage or (call.in_numel == last.out_numel and call.in_numel > 1)):
-            place = f"between {last.path} and {call.path}"
-            for earlier in model.calls:
-                model.cuts.setdefault(id(earlier.module), place)
+        for tensor in tensors_in(args):
+            source = self._now.outputs.get(_pointer(tensor))
+            if source is not None and not tensor.requires_grad and tensor.is_floating_point():
+                self._cut(model, model.cuts, f"between {source[1]} and {call.path}", until=source[1])
+        known = any(_pointer(t) in self._now.inputs for t in tensors_in(args))
+        if call.leaf and not call.in_grad and not known and any(c.out_grad for c in model.calls):
+            self._cut(model, model.gaps, f"before {call.path}")
+
+    def _cut(self, model: Model, cuts: dict[int, str], place: str, until: str | None = None) -> None:
+        for earlier in model.calls:
+            cuts.setdefault(id(earlier.module), place)
+            if earlier.path == until:
+                return
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         now = self._now
@@ -337,19 +342,26 @@ class ModelSensor:
         if model is None:
             return
         outputs = list(tensors_in(output))
-        first = outputs[0] if outputs else None
         call.out_grad = any(t.requires_grad for t in outputs)
-        call.out_numel = first.numel() if first is not None else 0
-        call.out_sequence = _sequence(first)
+        call.out_sequence = _sequence(outputs[0] if outputs else None)
         (model.ran if call.grad_enabled else model.ran_without_grad).add(id(module))
         if len(model.calls) < CALL_LIMIT:
             model.calls.append(call)
         if call.leaf:
-            now.last_leaf, now.last_leaf_output = call, first
             self._first_layer(model, module, args)
         if call.depth == 0:
+            now.outputs = {}
             self._after_model(model, call, args)
-            now.last_leaf_output = None
+        else:
+            self._keep(call, outputs)
+
+    def _keep(self, call: Call, outputs: list[Tensor]) -> None:
+        """Hold outputs to the end of the pass, so that their addresses stay theirs; within a bound."""
+        now = self._now
+        for tensor in outputs:
+            if tensor.requires_grad and now.held + tensor.numel() <= HELD_ELEMENTS:
+                now.held += tensor.numel()
+                now.outputs[_pointer(tensor)] = tensor, call.path
 
     def _after_model(self, model: Model, call: Call, args: Any) -> None:
         if not call.grad_enabled:
@@ -519,7 +531,10 @@ def _uncompiled(callback: Any) -> Any:
 def _variable_name(value: Any) -> str:
     """The name by which the user's code knows an object."""
     frame = users_frame()
-    for scope in (frame.f_locals, frame.f_globals) if frame is not None else ():
+    if frame is None:
+        return ""
+    owner = getattr(frame.f_locals.get("self"), "__dict__", {})
+    for scope in (frame.f_locals, frame.f_globals, owner):
         for name, held in list(scope.items()):
             if held is value and name != "self" and not name.startswith("_"):
                 return name

@@ -56,7 +56,7 @@ class FrozenButUpdated(Rule):
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Moved inside a step without a gradient of their own."""
-        frozen = [p for p in event.parameters if not p.trainable and p.optimizers and p.moved_at_step]
+        frozen = [p for p in event.parameters if not p.trainable and p.optimizers and p.moved_frozen]
         held = [p for p in event.parameters if p.trainable and p.gradient_zeroed and p.optimizers and p.moved_at_step]
         held = [p for p in held if p.weight_decay > 0]
         if frozen:

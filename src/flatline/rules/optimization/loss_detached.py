@@ -74,7 +74,10 @@ class LossDetached(Rule):
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Layers that ran, whose output reached the next layer without its gradient."""
         cut = [p for p in event.parameters if p.trainable and not p.reached and p.optimizers and p.cut and not p.moved]
-        if not cut or event.opaque:
+        if event.opaque:
+            return
+        if not cut:
+            yield from self._whole_optimizers(event)
             return
         total = sum(bool(p.optimizers) for p in event.parameters)
         yield self.finding(
@@ -82,6 +85,7 @@ class LossDetached(Rule):
             f"{len(cut)} of {total} parameters in the optimizer are never reached by the loss "
             f"(first {cut[0].name}): the gradient ends {cut[0].cut}",
             cause=f"the forward pass cuts the graph {cut[0].cut} (detach, .data, numpy, an integer cast or no_grad)",
+            severity="error" if all(p.cut_proven for p in cut) else "warning",
             fix=f"take out what cuts the graph {cut[0].cut}; freeze these layers with requires_grad_(False) if it is meant",
             where=event.backward_where,
             key="cut",
@@ -89,6 +93,23 @@ class LossDetached(Rule):
             total=total,
             cut=cut[0].cut,
         )
+
+    def _whole_optimizers(self, event: ParametersAudited) -> Iterator[Finding]:
+        """An optimizer whose model runs, and none of whose parameters any loss reaches."""
+        for optimizer in event.optimizers:
+            mine = [p for p in event.parameters if optimizer.key in p.optimizers and p.trainable]
+            if optimizer.steps < 2 or not mine or any(p.reached or p.moved or not p.ran for p in mine):
+                continue
+            yield self.finding(
+                event,
+                f"{optimizer.name} made {optimizer.steps} steps without a gradient: none of its {len(mine)} parameters is "
+                f"reached by any loss (first {mine[0].name})",
+                cause="its model runs, but the output is detached before it reaches a loss",
+                fix="take detach() out of the path from this model to its own loss; detach only for the other one's step",
+                where=optimizer.where,
+                key=f"optimizer {optimizer.key}",
+                unreached=len(mine),
+            )
 
     def on_script_crashed(self, event: ScriptCrashed) -> Iterator[Finding]:
         """The error that autograd raises for a loss without a graph."""

@@ -64,6 +64,8 @@ class UpdateOrderBroken(Rule):
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """Judge the tape between two steps."""
         if event.closure:
+            if event.leftover:
+                yield self._never_zeroed(event)
             return
         if event.index == 1 and not event.backward_ever:
             self._seen["empty", event.optimizer.key] = 1
@@ -89,9 +91,12 @@ class UpdateOrderBroken(Rule):
     def _never_zeroed(self, event: OptimizerStepped) -> Finding:
         return self.finding(
             event,
-            f"the gradients of the step before were still there when {event.optimizer.name} step {event.index} added to them",
+            "the gradients of the "
+            + ("closure's previous run" if event.closure else "step before")
+            + f" were still there when {event.optimizer.name} step {event.index} added to them",
             cause="gradients add up until they are zeroed: every step applies the sum of all batches so far",
-            fix="call optimizer.zero_grad() once per step, before backward()",
+            fix="call optimizer.zero_grad() "
+            + ("first thing in the closure" if event.closure else "once per step, before backward()"),
             key=f"unzeroed {event.optimizer.key}",
             optimizer=event.optimizer.name,
         )

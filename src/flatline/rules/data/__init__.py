@@ -1,0 +1,1 @@
+"""Data: what the model is fed."""

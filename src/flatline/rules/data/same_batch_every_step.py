@@ -1,0 +1,152 @@
+"""D5."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import BatchesServed, ForwardObserved
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class SameBatchEveryStep(Rule):
+    """Every step learns from the same batch.
+
+    Symptom
+    -------
+    The training loss falls to almost 0 within some hundred steps, and accuracy on any other data stays at chance.
+
+    Root cause
+    ----------
+    ``next(iter(loader))`` inside the loop makes a new iterator each time, and its first batch is always the same one
+    unless the loader shuffles. Or the dataset ignores the index that it is asked for. Or a fixed slice of a
+    tensor, ``X[:32]``, is taken in every step.
+
+    Fix
+    ---
+    Iterate over the loader, use the index, move the slice along.
+
+    Example
+    -------
+    ::
+
+        for step in range(1000):
+            x, y = next(iter(loader))
+
+    Use instead
+    -----------
+    ::
+
+        for x, y in loader:
+            ...
+
+    Healthy look-alikes
+    -------------------
+    One batch fetched once and learned by heart on purpose, which is O1; full-batch training; a loader of a
+    single batch; a shuffling loader that is restarted at every step; a dummy dataset whose items only count steps.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+    """
+
+    code = "D5"
+    severity = "error"
+    consequences = ("C4",)
+
+    batches_needed: int = 4  # equal ones in a row
+    slices_needed: int = 5  # equal slices in a row, each a new view
+    slice_share: float = 0.25  # a slice of more than this of the tensor is rather a split of the data
+
+    def __init__(self) -> None:
+        self._restarts: list[tuple[int, int]] = []  # step, iterators made
+        self._inputs: dict[str, list[_Input]] = {}
+
+    # ------------------------------------------------------------------ batches of a loader
+
+    def on_batches_served(self, event: BatchesServed) -> Iterator[Finding]:
+        """The batches of the last steps, by content and by index."""
+        self._restarts = [*self._restarts[-self.batches_needed + 1 :], (event.step, event.restarts)]
+        prints, indices = event.fingerprints[-self.batches_needed :], event.indices[-self.batches_needed :]
+        if len(prints) < self.batches_needed or len(set(prints)) > 1 or (event.loader_length or 2) < 2:
+            return
+        if len(set(indices)) > 1:
+            if self._same_inputs():
+                yield self._ignored_index(event)
+        elif self._restarted() and (indices[0] != 0 or self._same_inputs()):
+            yield self._restarting(event)
+
+    def _restarted(self) -> bool:
+        """A new iterator for every step."""
+        if len(self._restarts) < self.batches_needed:
+            return False
+        (step, restarts), (later, more) = self._restarts[0], self._restarts[-1]
+        return more - restarts >= later - step > 0
+
+    def _same_inputs(self) -> bool:
+        """The first layer of some model was given the very same numbers: its whole input was measured."""
+        return any(_equal(seen[-self.batches_needed :], self.batches_needed) for seen in self._inputs.values())
+
+    def _restarting(self, event: BatchesServed) -> Finding:
+        steps = self._restarts[-1][0] - self._restarts[0][0] + 1
+        length = f" of {event.loader_length}" if event.loader_length else ""
+        return self.finding(
+            event,
+            f"the last {self.batches_needed} batches looked at are one and the same{length}, and the loader was "
+            f"restarted {event.restarts} times in {event.step} steps",
+            cause="next(iter(loader)) makes a new iterator each time, and without shuffling its first batch never changes",
+            fix="write `for x, y in loader:`; or make `batches = iter(loader)` once before the loop and call next(batches)",
+            restarts=event.restarts,
+            steps=steps,
+            loader_length=event.loader_length,
+        )
+
+    def _ignored_index(self, event: BatchesServed) -> Finding:
+        return self.finding(
+            event,
+            f"the last {self.batches_needed} batches looked at hold the same numbers, though the loader asked for "
+            "other samples each time",
+            cause="the dataset's __getitem__ returns the same item whatever index it is asked for",
+            fix="use the index: `def __getitem__(self, index): return self.x[index], self.y[index]`",
+            loader_length=event.loader_length,
+        )
+
+    # ------------------------------------------------------------------ slices of a tensor
+
+    def on_forward_observed(self, event: ForwardObserved) -> Iterator[Finding]:
+        """A fixed slice of a larger tensor, cut anew at every step."""
+        if not event.inputs.shape or not event.training:
+            return
+        seen = self._inputs.setdefault(event.model, [])
+        seen.append(_Input(event, self.slice_share))
+        del seen[: -max(self.slices_needed, self.batches_needed)]
+        last = seen[-self.slices_needed :]
+        if not all(each.slice for each in last) or not _equal(last, self.slices_needed):
+            return
+        rows, of = event.inputs.shape[0], event.inputs.base_rows
+        yield self.finding(
+            event,
+            f"{event.model} was given the same {rows} of {of} rows in {len(last)} steps in a row, cut anew each time",
+            severity="warning",
+            cause="the slice does not move with the step, so all other rows are never learned from",
+            fix=f"move it along: `i = torch.randint(len(x), ({rows},))` and `x[i]`, or iterate over a DataLoader",
+            rows=rows,
+            of=of,
+        )
+
+
+class _Input:
+    """What a model was called with at one step, as far as it can be compared."""
+
+    def __init__(self, event: ForwardObserved, share: float) -> None:
+        facts, layer = event.inputs, event.first_layer
+        self.step = event.step
+        measured = None if layer is None else (layer.rms, layer.low, layer.high)
+        self.content = None if measured is None else (facts.fingerprint, measured)
+        self.slice = bool(facts.base_rows) and facts.shape[0] <= share * (facts.base_rows or 0) and not facts.same_object
+
+
+def _equal(inputs: list[_Input], needed: int) -> bool:
+    """Of different steps, measured, and all the same."""
+    steps, contents = {each.step for each in inputs}, {each.content for each in inputs}
+    return len(steps) >= needed and len(contents) == 1 and None not in contents

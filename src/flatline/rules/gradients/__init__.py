@@ -1,0 +1,1 @@
+"""Gradients: their size along the depth, and clipping."""

@@ -1,0 +1,90 @@
+"""G4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import ClipFacts, OptimizerStepped
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class ClipBeforeUnscale(Rule):
+    """Gradients are clipped while they still carry the loss scale.
+
+    Symptom
+    -------
+    Mixed-precision training is far slower than float32 training with the same settings. The logged gradient norm is
+    in the thousands or millions, and changes with the scale.
+
+    Root cause
+    ----------
+    After ``scaler.scale(loss).backward()`` all gradients are multiplied by the loss scale, 65536 at first. A
+    threshold of 1.0 then clips them to 1.0 / scale of what was meant, once ``scaler.step`` has divided them.
+
+    Fix
+    ---
+    Call ``scaler.unscale_(optimizer)`` between backward and clipping. ``scaler.step`` knows and does not divide again.
+
+    Example
+    -------
+    ::
+
+        scaler.scale(loss).backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+
+    Use instead
+    -----------
+    ::
+
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+
+    Healthy look-alikes
+    -------------------
+    A threshold that is multiplied by the scale; a disabled scaler; bfloat16, which needs no scaler; a second
+    optimizer whose loss is not scaled.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping
+    """
+
+    code = "G4"
+    severity = "error"
+    consequences = ("G3", "O7", "O22", "C3", "C5")
+
+    threshold_over_scale: float = 1e-3  # a threshold from here on was multiplied by the scale
+    norm_over_scale: float = 1e-4  # a norm under it does not carry the scale: true norms are larger than that
+
+    def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
+        """A clip after backward, on gradients that are still scaled."""
+        clip = next((clip for clip in event.clips if self._wrong(clip)), None)
+        if clip is None or not _after_backward(event):
+            return
+        norm = "" if clip.norm is None else f" of norm {clip.norm:.3g}"
+        call = f"clip_grad_{clip.kind}_"
+        yield self.finding(
+            event,
+            f"{call} clips gradients{norm} to {clip.threshold:g} while they carry the loss scale {clip.scale:g}",
+            cause=f"scaler.step divides by the scale after clipping, so the step is held to "
+            f"{clip.threshold:g} / {clip.scale:g} = {clip.threshold / clip.scale:.2g} instead of {clip.threshold:g}",
+            fix=f"call scaler.unscale_(optimizer) between backward() and {call}",
+            where=clip.where,
+            threshold=clip.threshold,
+            scale=clip.scale,
+            norm=clip.norm,
+        )
+
+    def _wrong(self, clip: ClipFacts) -> bool:
+        if not clip.scaled or clip.scale <= 1 or clip.threshold >= clip.scale * self.threshold_over_scale:
+            return False
+        return clip.norm is None or clip.norm >= clip.scale * self.norm_over_scale
+
+
+def _after_backward(event: OptimizerStepped) -> bool:
+    tape = event.tape
+    return "backward" in tape and "clip" in tape[tape.index("backward") :]

@@ -1,0 +1,120 @@
+"""G3."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import median
+
+from flatline.events import ClipFacts, NumbersSampled, OptimizerStepped
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class StuckAtClipThreshold(Rule):
+    """The clipping threshold lies far under every gradient norm.
+
+    Symptom
+    -------
+    The logged norm after clipping is a flat line. The loss falls far too slowly, whatever the learning rate.
+
+    Root cause
+    ----------
+    Clipping is meant for outliers. With a threshold far under the usual norm every step is shrunk to the same
+    tiny length: the learning rate is in effect multiplied by threshold / norm.
+
+    Fix
+    ---
+    Log the norms that ``clip_grad_norm_`` returns for a while, and set the threshold to their 90th or 95th
+    percentile. A healthy clip rate is 1 to 10 % of the steps.
+
+    Example
+    -------
+    ::
+
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-5)
+
+    Use instead
+    -----------
+    ::
+
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    Healthy look-alikes
+    -------------------
+    Thresholds of 0.1 to 10 that clip all of the early steps by a moderate factor; tiny thresholds under Adam, which
+    divides by the gradient's own size and takes ordinary steps all the same; gradients that still carry a loss scale.
+
+    References
+    ----------
+    - Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+    """
+
+    code = "G3"
+    severity = "warning"
+    consequences = ("O7", "O22", "C2", "C3", "C5")
+
+    steps_needed: int = 4  # steps that were looked at, all clipped
+    tiny_threshold: float = 0.01  # recipes use 0.1 to 10
+    tiny_ratio: float = 100.0  # norm over threshold under a tiny threshold
+    ratio: float = 1000.0  # median norm over threshold under an ordinary one
+    ratio_steps: int = 8  # steps looked at before an ordinary threshold is judged
+    ratio_index: int = 40  # and the step from which on: early norms are large
+    small_update: float = 1e-4  # update over weight; 1e-3 is healthy (CS231n)
+
+    def __init__(self) -> None:
+        self._clips: dict[int, list[ClipFacts]] = {}
+        self._steps: dict[int, int] = {}
+        self._updates: dict[int, float] = {}  # largest median update ratio seen
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> None:
+        """How far the clipped steps carry the weights."""
+        ratios = [each.update_ratio for each in event.layers if each.matrix and each.update_ratio is not None]
+        if ratios:
+            key = event.optimizer.key
+            self._updates[key] = max(median(ratios), self._updates.get(key, 0.0))
+
+    def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
+        """The clips of one step, beside those of the earlier ones."""
+        clips = [clip for clip in event.clips if clip.kind == "norm" and not clip.scaled and clip.threshold > 0]
+        clips = [clip for clip in clips if clip.norm is not None and math.isfinite(clip.norm)]
+        if not clips:
+            return
+        key = event.optimizer.key
+        known = self._clips.setdefault(key, [])
+        known += clips
+        self._steps[key] = self._steps.get(key, 0) + 1
+        if self._stuck(event, known):
+            yield self._tell(event, known)
+
+    def _stuck(self, event: OptimizerStepped, clips: list[ClipFacts]) -> bool:
+        key, ratios = event.optimizer.key, [_ratio(clip) for clip in clips]
+        updates = self._updates.get(key)
+        if min(ratios) <= 1 or self._steps[key] < self.steps_needed or (updates or 0.0) >= self.small_update:
+            return False
+        if max(clip.threshold for clip in clips) <= self.tiny_threshold and min(ratios) >= self.tiny_ratio:
+            return updates is not None or not event.optimizer.adaptive
+        late = self._steps[key] >= self.ratio_steps and event.index >= self.ratio_index
+        return late and updates is not None and median(ratios) >= self.ratio
+
+    def _tell(self, event: OptimizerStepped, clips: list[ClipFacts]) -> Finding:
+        norms = sorted(clip.norm for clip in clips if clip.norm is not None)
+        threshold, typical = clips[-1].threshold, median(norms)
+        advice = norms[min(len(norms) - 1, int(0.95 * len(norms)))]
+        return self.finding(
+            event,
+            f"all {len(clips)} gradient norms seen were clipped to {threshold:g}: they are {norms[0]:.3g} to "
+            f"{norms[-1]:.3g}, median {typical / threshold:.3g} × the threshold",
+            cause=f"every step is shrunk to the threshold, as if the learning rate were {typical / threshold:.3g} × smaller",
+            fix=f"raise max_norm from {threshold:g} to about {advice:.2g}, the 95th percentile of the norms seen",
+            where=clips[-1].where,
+            threshold=threshold,
+            median_norm=typical,
+            clip_rate=1.0,
+            suggested=advice,
+        )
+
+
+def _ratio(clip: ClipFacts) -> float:
+    return (clip.norm or 0.0) / clip.threshold

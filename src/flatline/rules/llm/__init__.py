@@ -1,0 +1,1 @@
+"""Language models: labels, masks, positions."""

@@ -1,0 +1,96 @@
+"""L12."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import LossComputed, TargetFacts
+from flatline.findings import Finding, Severity
+from flatline.rules import Rule
+
+
+class AlmostAllLabelsIgnored(Rule):
+    """The label mask leaves next to nothing to learn from.
+
+    Symptom
+    -------
+    The loss falls at once, or jumps about, and the model's answers do not improve.
+
+    Root cause
+    ----------
+    Labels of the prompt and of padding are set to the ignore index, and the mask reaches too far: it covers the
+    answers too, and one token, often the end-of-text, is all that is scored.
+
+    Fix
+    ---
+    Mask the prompt only, ``labels[:, :prompt_length] = -100``, and decode one row of labels to look at it.
+
+    Example
+    -------
+    ::
+
+        labels[:, : ids.size(1) - 1] = -100
+
+    Use instead
+    -----------
+    ::
+
+        labels[:, : prompt.size(1)] = -100
+
+    Healthy look-alikes
+    -------------------
+    Masked language models score 15 % of the tokens; long prompts with short answers score a few per cent. One label
+    per row is right for classification by a single token, so that it is only a hint.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html (ignore_index)
+    """
+
+    code = "L12"
+    severity = "warning"
+    cause = "the mask that hides the prompt covers the answers too, so hardly any label is left to learn from"
+    fix = "mask the prompt and the padding only: labels[:, :prompt_length] = -100; decode one row of labels to check"
+    consequences = ("C2", "C3", "C5")
+
+    labels_needed: int = 32  # in the batch; fewer say nothing about a share
+    steps_needed: int = 3
+    sparse: float = 0.0625  # share of labels that is scored; masked language models have 0.15
+
+    def __init__(self) -> None:
+        self._seen: dict[int, TargetFacts] = {}
+
+    def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
+        """How many labels are scored, over some steps."""
+        target = event.target
+        if event.kind not in ("cross_entropy", "nll") or not self._sparse(target):
+            self._seen.clear()
+            return
+        self._seen[event.step] = target
+        severity = self._verdict(list(self._seen.values()))
+        if severity is None:
+            return
+        scored = target.total - target.ignored
+        yield self.finding(
+            event,
+            f"{target.ignored} of {target.total} labels are ignored, {scored} scored ({scored / target.total:.1%}), "
+            f"in all {len(self._seen)} steps looked at",
+            severity=severity,
+            total=target.total,
+            ignored=target.ignored,
+            scored=scored,
+        )
+
+    def _sparse(self, target: TargetFacts) -> bool:
+        scored = target.total - target.ignored
+        return target.total >= self.labels_needed and 0 < target.ignored and scored <= max(1, self.sparse * target.total)
+
+    def _verdict(self, seen: list[TargetFacts]) -> Severity | None:
+        """One label, or one token again and again: a warning. The same few at every step: a hint."""
+        scored = {target.total - target.ignored for target in seen}
+        tokens = {(target.low, target.high) for target in seen}
+        if len(seen) < self.steps_needed:
+            return None
+        if max(scored) <= 1 or (len(tokens) == 1 and seen[0].low is not None and seen[0].low == seen[0].high):
+            return "warning"
+        return "hint" if len(scored) == 1 else None

@@ -1,0 +1,1 @@
+"""Memory: what is kept though nobody needs it."""

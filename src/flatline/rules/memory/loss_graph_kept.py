@@ -1,0 +1,70 @@
+"""M1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import LossesKept
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class LossGraphKept(Rule):
+    """Losses are kept with their graphs, step after step.
+
+    Symptom
+    -------
+    Memory grows a little at every step, until the process is killed or CUDA runs out of memory hours later. Steps
+    become slower.
+
+    Root cause
+    ----------
+    A loss tensor holds the graph that made it. ``total += loss`` and ``losses.append(loss)`` keep all of these
+    graphs alive.
+
+    Fix
+    ---
+    Keep the number: ``loss.item()``, or ``loss.detach()`` if it should stay on the device.
+
+    Example
+    -------
+    ::
+
+        total += loss
+
+    Use instead
+    -----------
+    ::
+
+        total += loss.item()
+
+    Healthy look-alikes
+    -------------------
+    Losses that are summed before a single backward; a graph that is retained for the next step or two.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
+    """
+
+    code = "M1"
+    severity = "error"
+    cause = "a loss tensor holds the graph that made it, so every step's graph stays in memory until the process runs out of it"
+
+    large: int = 200  # nodes of a graph; a small one takes long to fill the memory: a warning
+
+    def on_losses_kept(self, event: LossesKept) -> Iterator[Finding]:
+        """Graphs of earlier steps are still alive."""
+        holder = f"; `{event.holder}` keeps them" if event.holder else ""
+        fix = f"write .item() (or .detach()) after the loss in `{event.holder}`" if event.holder else ""
+        yield self.finding(
+            event,
+            f"the graphs of {event.alive} of the last {event.seen} losses are still alive, "
+            f"{event.nodes} nodes each on average{holder}",
+            severity=self.severity if event.nodes >= self.large else "warning",
+            fix=fix or "find what holds the loss (a running total, a list, a meter) and give it loss.item() or loss.detach()",
+            alive=event.alive,
+            seen=event.seen,
+            nodes=event.nodes,
+            holder=event.holder or None,
+        )

@@ -1,0 +1,1 @@
+"""Modes: train and eval, in the wrong phase."""

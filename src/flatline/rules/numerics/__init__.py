@@ -1,0 +1,1 @@
+"""Numerics: numbers that stop being numbers."""

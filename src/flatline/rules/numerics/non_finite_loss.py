@@ -1,0 +1,229 @@
+"""N1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flatline.events import LossNotFinite
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Muon", "Rprop")
+EXPONENTIALS = ("exp", "expm1", "pow", "sinh", "cosh", "softplus", "logsumexp")
+
+
+class NonFiniteLoss(Rule):
+    """The loss is nan or inf.
+
+    Symptom
+    -------
+    The loss prints ``nan`` or ``inf``. One or two steps later all weights are nan, and only an earlier checkpoint
+    brings the run back.
+
+    Root cause
+    ----------
+    One tensor was the first, and the numbers after it are its consequence: a batch that holds nan; a logarithm of
+    0; a division by 0; an ``exp`` that overflows (above 88 in float32, 11 in float16); a square root or a norm
+    whose derivative at 0 is infinite; or a learning rate that throws the weights farther out at every step.
+
+    Fix
+    ---
+    The finding names the first non-finite tensor and the fix for it.
+
+    Example
+    -------
+    ::
+
+        loss = -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()
+        distance = ((a - b) ** 2).sum(1).sqrt()
+
+    Use instead
+    -----------
+    ::
+
+        loss = F.binary_cross_entropy_with_logits(scores, y)
+        distance = (((a - b) ** 2).sum(1) + 1e-8).sqrt()
+
+    Healthy look-alikes
+    -------------------
+    A GradScaler skips steps whose gradients overflow while the loss stays finite; a script that tests the loss and
+    leaves the batch out never calls backward on it.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
+    - https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html
+    """
+
+    code = "N1"
+    severity = "error"
+    consequences = ("G1", "G2", "G3", "C1", "C3", "C6", "C11", "O7", "O22", "O24", "O25")
+
+    grew: float = 100.0  # largest finite loss over the first: the run was diverging before it broke
+    hot_adaptive: float = 0.1  # learning rates of Adam and its kin from here on are out of any band; default 1e-3
+    hot_plain: float = 10.0  # the same for SGD; recipes end at about 1
+
+    def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
+        """The first loss that is not a number."""
+        why = self._why(event)
+        yield self.finding(
+            event,
+            f"loss is {event.value} at step {event.step}{_last(event)}; {_first_tensor(event)}",
+            cause=why.cause,
+            fix=why.fix,
+            value=event.value,
+            last_finite=event.last_finite,
+            last_finite_step=event.last_finite_step or None,
+            first_loss=event.first_finite,
+            largest_loss=event.largest,
+            origin=event.origin.kind,
+            module=event.origin.module or None,
+            operation=event.origin.operation or None,
+            lr=event.lr,
+            optimizer=event.optimizer or None,
+        )
+
+    def _why(self, event: LossNotFinite) -> _Why:
+        origin = event.origin
+        if origin.kind == "inputs":
+            return _inputs("batch", origin.detail)
+        if origin.kind == "targets":
+            return _inputs("targets", origin.detail)
+        certain = _operation(event) if origin.kind == "operation" else None
+        if certain is not None:
+            return certain
+        if self._too_hot(event):
+            return self._hot(event)
+        if origin.kind == "weights":
+            return _weights(event)
+        return _overflow(event) if origin.kind == "operation" else _unknown()
+
+    def _too_hot(self, event: LossNotFinite) -> bool:
+        limit = self.hot_adaptive if event.optimizer.startswith(ADAPTIVE) else self.hot_plain
+        return self._growth(event) >= self.grew or (event.lr is not None and event.lr >= limit)
+
+    def _growth(self, event: LossNotFinite) -> float:
+        if not event.first_finite or event.largest is None:
+            return 0.0
+        return event.largest / abs(event.first_finite)
+
+    def _hot(self, event: LossNotFinite) -> _Why:
+        rate = f"{event.lr:g}" if event.lr is not None else "the learning rate"
+        grown = self._growth(event)
+        history = f": the loss had grown {grown:.2g} × from {event.first_finite:.3g} before it broke" if grown > 1 else ""
+        lower = f"lower it to {event.lr / 10:g} or less" if event.lr else "divide it by 10"
+        return _Why(
+            f"the learning rate of {event.optimizer or 'the optimizer'} ({rate}) is too high, each step throws the "
+            f"weights farther out until they overflow{history}",
+            f"{lower}, with a warm-up and torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Why:
+    cause: str
+    fix: str
+
+
+def _last(event: LossNotFinite) -> str:
+    if event.last_finite is None:
+        return ", the first one"
+    return f" (last finite {event.last_finite:.3g} at step {event.last_finite_step})"
+
+
+def _first_tensor(event: LossNotFinite) -> str:
+    origin = event.origin
+    if origin.kind == "inputs":
+        where = f"the input of {origin.module}" if origin.module else "the batch"
+        return f"first non-finite tensor: {where}{f', {origin.detail}' if origin.detail else ''}"
+    if origin.kind == "targets":
+        return f"first non-finite tensor: the targets{f', {origin.detail}' if origin.detail else ''}"
+    if origin.kind == "weights":
+        return f"first non-finite tensor: the weight {origin.detail}, before this forward pass"
+    if origin.kind == "operation":
+        place = f", in {origin.module}" if origin.module else ""
+        return f"first non-finite tensor: {origin.detail or f'the result of {origin.operation}'}{place}"
+    return "weights and inputs are finite"
+
+
+def _inputs(what: str, detail: str) -> _Why:
+    share = f" ({detail})" if detail else ""
+    return _Why(
+        f"the {what} already {'holds' if what == 'batch' else 'hold'} nan or inf{share}: the fault is in the data, not in the model",
+        "find the rows with torch.isfinite(x).all(dim=1) and drop or fill them where the data is loaded "
+        "(torch.nan_to_num, or the mean of the column); empty cells and a division by a zero deviation are the usual source",
+    )
+
+
+def _operation(event: LossNotFinite) -> _Why | None:
+    """Operations whose fault is plain, whatever the learning rate."""
+    name, detail = event.origin.operation.lower(), event.origin.detail
+    if name.startswith("log") and detail.startswith("log of"):
+        return _logarithm(detail)
+    if detail.startswith("division by 0"):
+        return _Why(
+            "a denominator is exactly 0, as with the deviation of a constant feature or an empty mask",
+            "keep it away from 0: x / (std + 1e-8), or total / count.clamp(min=1)",
+        )
+    if "(float16" in detail:
+        return _Why(
+            "float16 ends at 65504, and a number in the forward pass went past it",
+            'use torch.autocast(dtype=torch.bfloat16), or keep this layer in float32 with torch.autocast("cuda", enabled=False)',
+        )
+    if name == "sqrt" and "nan" in detail:
+        return _Why(
+            "the square root of a negative number is nan; rounding makes a variance or a distance slightly negative",
+            "clamp before the root: torch.sqrt(x.clamp(min=1e-8))",
+        )
+    if name in EXPONENTIALS and "inf in the result" in detail:
+        return _Why(
+            f"{name} overflows: in float32 exp(x) is inf for x above 88",
+            "subtract the maximum first, use torch.logsumexp or F.softmax, or clamp the input: torch.exp(x.clamp(max=20))",
+        )
+    return None
+
+
+def _logarithm(detail: str) -> _Why:
+    if detail.startswith("log of -"):
+        return _Why(
+            f"the logarithm of a negative number is nan ({detail})",
+            "log takes probabilities or variances: pass the input through softplus or exp first, or check its sign",
+        )
+    return _Why(
+        "a probability reached exactly 0 by rounding, and log(0) is -inf",
+        "compute the loss from the raw scores: F.cross_entropy, F.log_softmax or F.binary_cross_entropy_with_logits; "
+        "or keep the input away from 0: torch.log(p.clamp(min=1e-8))",
+    )
+
+
+def _weights(event: LossNotFinite) -> _Why:
+    if event.last_finite is None:
+        return _Why(
+            "the weights were not finite before the first step: uninitialised memory (torch.empty) or a broken checkpoint",
+            f"initialise {event.origin.detail} (nn.init.…), or check the checkpoint with torch.isfinite",
+        )
+    note = f" ({event.gradient_note})" if event.gradient_note else ""
+    return _Why(
+        f"the loss of step {event.last_finite_step} was finite, but its backward made non-finite gradients{note}: the "
+        "derivative of sqrt, norm, pow or a division is infinite at 0, and 0 × inf is nan",
+        "keep their input away from 0: torch.sqrt(x + 1e-8), x.norm(dim=1).clamp(min=1e-8), F.pairwise_distance; "
+        "torch.autograd.set_detect_anomaly(True) on that batch names the line",
+    )
+
+
+def _overflow(event: LossNotFinite) -> _Why:
+    return _Why(
+        f"the forward pass leaves the range of its dtype before {event.origin.operation or 'this operation'}: "
+        "inf - inf, 0 × inf and 0 / 0 are nan",
+        f"look at what {event.origin.module or 'the model'} does right before it: guard divisions, logarithms and roots "
+        "with an epsilon, and lower the learning rate if the weights have grown",
+    )
+
+
+def _unknown() -> _Why:
+    return _Why(
+        "an operation between the model's output and the loss leaves the numbers: log, sqrt, a division, or an empty mean",
+        "check the targets with torch.isfinite, guard divisions, logarithms and roots with an epsilon; "
+        "torch.autograd.set_detect_anomaly(True) on this batch names the line",
+    )

@@ -1,0 +1,140 @@
+"""O7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from flatline.events import NumbersSampled
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class LearningRateTooLow(Rule):
+    """The updates are too small to change the weights.
+
+    Symptom
+    -------
+    No error, no nan, healthy gradients. The loss stands still, or falls so slowly that it makes no difference.
+
+    Root cause
+    ----------
+    The learning rate lies far under the productive band. A step should move a weight by about a thousandth of its
+    size. Near 1e-7 the update is also lost to float32, whose rounding is 6e-8 of the weight.
+
+    Fix
+    ---
+    Run a learning-rate range test, and start from 1e-3 for Adam and 1e-2 to 1e-1 for SGD.
+
+    Example
+    -------
+    ::
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-8)
+
+    Use instead
+    -----------
+    ::
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    Healthy look-alikes
+    -------------------
+    Warm-up, where the rate still rises; the end of a decay; fine-tuning with a small rate and a falling loss;
+    gradients that are tiny themselves, which is another defect.
+
+    References
+    ----------
+    - https://cs231n.github.io/neural-networks-3/#ratio
+    - Smith, Cyclical Learning Rates for Training Neural Networks, 2015, https://arxiv.org/abs/1506.01186
+    """
+
+    code = "O7"
+    severity = "warning"
+    consequences = ("O22", "C2", "C3", "C5")
+
+    update_ratio: float = 1e-6  # median update over weight; a thousandth of the healthy 1e-3 (CS231n)
+    samples_needed: int = 4  # sampled steps, all of them
+    first_index: int = 12  # step from which on it is judged
+    gradient: float = 1e-8  # gradients under this are themselves the defect
+    gradient_ratio: float = 1e-4  # gradient over weight, the lower end of the healthy band 1e-4 to 1e-1
+    fallen: float = 0.02  # a loss that fell by more is learning
+    decayed: float = 0.01  # rate over its peak at the end of a decay
+    rising: float = 1.05  # rate over the first one seen, in warm-up
+
+    def __init__(self) -> None:
+        self._samples: dict[int, list[_Sample]] = {}
+        self._fine: set[int] = set()
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """Updates, gradients and rate at one step."""
+        key = event.optimizer.key
+        sample = _measure(event)
+        if sample is None or key in self._fine:
+            return
+        if sample.update >= self.update_ratio:
+            self._fine.add(key)
+            return
+        samples = self._samples.setdefault(key, [])
+        samples.append(sample)
+        if len(samples) >= self.samples_needed and event.index >= self.first_index and self._too_low(event, samples):
+            yield self._tell(event, samples)
+
+    def _too_low(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
+        gradient, ratio = median(s.gradient for s in samples), median(s.gradient_ratio for s in samples)
+        warming = event.lr > self.rising * samples[0].lr
+        decayed = event.peak_lr > 0 and event.lr < self.decayed * event.peak_lr
+        return gradient > self.gradient and ratio > self.gradient_ratio and not (warming or decayed or self._learns(event))
+
+    def _learns(self, event: NumbersSampled) -> bool:
+        if event.loss is None or event.first_loss is None:
+            return False
+        return event.first_loss - event.loss > self.fallen * abs(event.first_loss)
+
+    def _tell(self, event: NumbersSampled, samples: list[_Sample]) -> Finding:
+        update = median(s.update for s in samples)
+        name = event.optimizer.name
+        better = "1e-3" if event.optimizer.adaptive else "1e-2"
+        return self.finding(
+            event,
+            f"at lr={event.lr:g} a step of {name} changes the weights by {update:.1e} of their size "
+            f"(healthy: about 1e-3) on all {len(samples)} sampled steps; {_loss(event)}",
+            cause=f"the learning rate is far too low: the gradients are healthy (rms {samples[-1].gradient:.1e}), but "
+            + ("a rate of 0 moves nothing" if event.lr == 0 else "an update near 6e-8 of the weight is lost to float32 rounding"),
+            fix=f"raise lr from {event.lr:g} to about {better} for {name}, or find it with a learning-rate range test",
+            where=event.optimizer.where or event.where,
+            lr=event.lr,
+            update_ratio=update,
+            gradient_rms=samples[-1].gradient,
+            loss=event.loss,
+            first_loss=event.first_loss,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    lr: float
+    update: float
+    gradient: float
+    gradient_ratio: float
+
+
+def _measure(event: NumbersSampled) -> _Sample | None:
+    """Medians over the weight matrices that got a gradient."""
+    layers = [each for each in event.layers if each.matrix and each.gradient_rms > 0 and each.weight_rms > 0]
+    updates = [each.update_ratio for each in layers if each.update_ratio is not None]
+    if not updates:
+        return None
+    return _Sample(
+        lr=event.lr,
+        update=median(updates),
+        gradient=median(each.gradient_rms for each in layers),
+        gradient_ratio=median(each.gradient_rms / each.weight_rms for each in layers),
+    )
+
+
+def _loss(event: NumbersSampled) -> str:
+    if event.loss is None or event.first_loss is None:
+        return f"seen until step {event.step}"
+    return f"the loss went from {event.first_loss:.4g} to {event.loss:.4g} in {event.index} steps"
