@@ -190,11 +190,19 @@ def test_search_in_an_empty_book():
     assert search("loss", among=[]) == ()
 
 
-@pytest.mark.parametrize("query", ["loss flat", "my loss is flat", "loss flat from step 0", "the loss does not move"])
-def test_a_flat_loss_is_the_wiring(query):
+@pytest.mark.parametrize("query", ["loss flat", "my loss is flat", "loss flat from step 0", "flat loss"])
+def test_a_flat_loss_is_the_wiring_first(query):
+    wiring = {"O2", "O3", "O4", "O7"}
     found = codes(search(query))
-    assert found[0] in ("O2", "O3", "O4", "O7")
-    assert len({"O2", "O3", "O4", "O7"} & EXISTING & set(found)) >= min(2, len(EXISTING))
+    assert found[0] in wiring
+    assert len(wiring.intersection(found)) >= 2
+
+
+def test_search_prefers_words_in_one_clause():
+    found = search(
+        "loss flat", among=shelf(A1="The norm is flat. The loss falls.", A2="The norm falls. The loss is flat.", A3="x")
+    )
+    assert codes(found)[0] == "A2"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +221,11 @@ def test_a_flat_loss_is_the_wiring(query):
         ("scheduler order", "O8"),
         ("negative loss", "O16"),
         ("frozen layer changes", "O17"),
+        ("weights never move", "O4"),
+        ("loss is nan", "N1"),
+        ("out of memory", "M1"),
+        ("learning rate too low", "O7"),
+        ("dropout in validation", "E1"),
         ("frozen batchnorm running statistics", "O18"),
     ],
 )

@@ -127,12 +127,13 @@ def _names(page: Page) -> tuple[str, ...]:
 # --------------------------------------------------------------------------- by symptom
 
 FIELDS = {"name": 4.0, "summary": 3.0, "Symptom": 3.0, "Root cause": 1.5, "Healthy look-alikes": 0.2, "References": 0.2}
-SATURATION, LENGTH = 1.2, 0.5  # the two constants of BM25
+SATURATION, LENGTH = 1.2, 0.25  # the two constants of BM25
 RELATED_WEIGHT = 0.5
+LIKELIHOOD = {"error": 1.2, "warning": 1.0, "hint": 0.8}
 WORTH_SHOWING = 0.2  # of the best page's score
 STOP_WORDS = (
     "a after am an and any are as at be become becomes but by can do does for from get gets go goes has have how i if "
-    "in into is it its just me my of on or so some still that the their then there this to very was what when where "
+    "in into is it its just me my not of on or so some that the their then there this to very was what when where "
     "which while why with"
 )
 RELATED = (
@@ -153,6 +154,14 @@ RELATED = (
     "accuracy metric score",
     "label target",
 )
+PHRASES = {
+    "fine-tun": "finetun",
+    "non-finite": "nonfinite",
+    "out of memory": "oom",
+    "stands still": "motionless",
+    "stand still": "motionless",
+    "step 0": "first step",
+}
 SUFFIXES = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))
 
 
@@ -181,9 +190,11 @@ def _stem(word: str) -> str:
 
 
 def _terms(text: str) -> list[str]:
-    words = re.findall(r"[a-z0-9]+", text.lower().replace("fine-tun", "finetun").replace("non-finite", "nonfinite"))
+    text = text.lower()
+    for phrase, word in PHRASES.items():
+        text = text.replace(phrase, word)
     stop = STOP_WORDS.split()
-    return [_stem(word) for word in words if word not in stop]
+    return [_stem(word) for word in re.findall(r"[a-z0-9]+", text) if word not in stop]
 
 
 def _kin() -> dict[str, set[str]]:
@@ -191,44 +202,62 @@ def _kin() -> dict[str, set[str]]:
     return {word: set().union(*(group for group in groups if word in group)) for group in groups for word in group}
 
 
+class _Text:
+    """The terms of one page, weighted by where on the page they stand."""
+
+    def __init__(self, page: Page) -> None:
+        self.whole: dict[str, float] = defaultdict(float)
+        fields = {"name": f"{page.code} {page.slug} {page.family}", "summary": page.summary, **page.sections}
+        for name, text in fields.items():
+            for term in _terms(text):
+                self.whole[term] += FIELDS.get(name, 1.0)
+        said = f"{page.summary} {page.sections.get('Symptom', '')}"
+        self.clauses = [set(_terms(clause)) for clause in re.split(r"[.;:]\s|, or ", said)]
+        self.length = sum(self.whole.values())
+        self.likelihood = LIKELIHOOD[page.severity]
+
+    def count(self, term: str, kin: Iterable[str]) -> float:
+        """How much the page speaks of a term; its kin count where the symptom is told."""
+        related = sum(word in clause for clause in self.clauses for word in kin if word != term)
+        return self.whole.get(term, 0.0) + RELATED_WEIGHT * FIELDS["Symptom"] * related
+
+    def together(self, asked: Sequence[set[str]]) -> float:
+        """The largest share of the question that one clause of the symptom has."""
+        return max(sum(not clause.isdisjoint(words) for words in asked) for clause in self.clauses) / len(asked)
+
+
 class _Index:
-    """Term frequencies of some pages, weighted by where on the page a term stands."""
+    """Ranks pages by BM25, for questions in the words of a user."""
 
     def __init__(self, shelf: Sequence[Page]) -> None:
-        self._counts = [_weighted(page) for page in shelf]
-        lengths = [sum(counts.values()) for counts in self._counts]
-        mean = sum(lengths) / max(1, len(lengths)) or 1.0
-        self._damping = [SATURATION * (1 - LENGTH + LENGTH * length / mean) for length in lengths]
-        self._vocabulary = {term for counts in self._counts for term in counts}
+        self._texts = [_Text(page) for page in shelf]
+        self._mean = sum(text.length for text in self._texts) / max(1, len(shelf)) or 1.0
+        self._vocabulary = {term for text in self._texts for term in text.whole}
         self._kin = _kin()
 
     def scores(self, terms: Sequence[str]) -> list[float]:
-        """BM25 for every page, times the share of the question's terms that it has."""
-        asked = [self._column(self._meanings(term)) for term in dict.fromkeys(terms)]
-        return [sum(row) * sum(score > 0 for score in row) / len(row) for row in zip(*asked, strict=True)]
+        """BM25 for every page, more where the page has all of the question, and more where one clause has it."""
+        asked = [self._known(term) for term in dict.fromkeys(terms)]
+        columns = [self._column(term) for term in asked]
+        words = [{term} | self._kin.get(term, set()) for term in asked]
+        rows = zip(self._texts, zip(*columns, strict=True), strict=False)
+        shares = ((text, row, sum(map(bool, row)) / len(row)) for text, row in rows)
+        return [text.likelihood * sum(row) * share * (1 + text.together(words)) for text, row, share in shares]
 
-    def _column(self, meanings: Mapping[str, float]) -> list[float]:
-        """The score of every page for one term: its meanings count together, as if they were one word."""
-        counts = [sum(share * page.get(term, 0.0) for term, share in meanings.items()) for page in self._counts]
+    def _column(self, term: str) -> list[float]:
+        counts = [text.count(term, self._kin.get(term, ())) for text in self._texts]
         holders = sum(count > 0 for count in counts)
         rarity = math.log(1 + (len(counts) - holders + 0.5) / (holders + 0.5))
-        pairs = zip(counts, self._damping, strict=True)
-        return [rarity * count * (SATURATION + 1) / (count + damping) for count, damping in pairs]
+        return [rarity * self._saturated(count, text) for count, text in zip(counts, self._texts, strict=True)]
 
-    def _meanings(self, term: str) -> dict[str, float]:
-        """The term itself, its kin at half the weight, or else what it may be a typo or the beginning of."""
-        related = dict.fromkeys(self._kin.get(term, ()), RELATED_WEIGHT)
-        if term in self._vocabulary or related:
-            return related | {term: 1.0}
+    def _saturated(self, count: float, text: _Text) -> float:
+        damping = SATURATION * (1 - LENGTH + LENGTH * text.length / self._mean)
+        return count * (SATURATION + 1) / (count + damping)
+
+    def _known(self, term: str) -> str:
+        """The term, or the one that it may be the beginning or a misspelling of."""
+        if term in self._vocabulary or term in self._kin:
+            return term
         longer = [known for known in self._vocabulary if len(term) > 2 and known.startswith(term)]
-        guesses = longer or difflib.get_close_matches(term, self._vocabulary, n=3, cutoff=0.75)
-        return dict.fromkeys(guesses, RELATED_WEIGHT)
-
-
-def _weighted(page: Page) -> dict[str, float]:
-    counts: dict[str, float] = defaultdict(float)
-    fields = {"name": f"{page.code} {page.slug} {page.family}", "summary": page.summary, **page.sections}
-    for name, text in fields.items():
-        for term in _terms(text):
-            counts[term] += FIELDS.get(name, 1.0)
-    return dict(counts)
+        guesses = sorted(longer, key=len) or difflib.get_close_matches(term, self._vocabulary, n=1, cutoff=0.75)
+        return guesses[0] if guesses else term

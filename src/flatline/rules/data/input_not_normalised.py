@@ -52,7 +52,10 @@ class InputNotNormalised(Rule):
 
     code = "D3"
     severity = "warning"
-    cause = "initialisation and learning rates are made for inputs of mean 0 and deviation 1; these saturate or explode the first layer"
+    cause = (
+        "initialisation and learning rates are made for inputs of mean 0 and deviation 1; "
+        "these saturate or explode the first layer"
+    )
     consequences = ("O25", "G1", "G2", "C2", "C3", "C5")
 
     rms: float = 256.0  # an 8-bit image cannot reach it
@@ -76,8 +79,8 @@ class InputNotNormalised(Rule):
             return
         yield self.finding(
             event,
-            f"the input of {layer.layer} ({layer.kind}), the first layer, ranges from {layer.low:.4g} to {layer.high:.4g}, "
-            f"rms {layer.rms:.3g}, and no normalisation follows",
+            f"the input of {layer.layer} ({layer.kind}), the first layer, ranges from {layer.low:.4g} to "
+            f"{layer.high:.4g}, rms {layer.rms:.3g}, and no normalisation follows",
             fix="scale it: x = (x - mean) / std, with mean and std of the training set per channel or column "
             "(transforms.Normalize, StandardScaler), or begin the model with a BatchNorm layer",
             layer=layer.layer,

@@ -94,8 +94,8 @@ class SameBatchEveryStep(Rule):
             event,
             f"the last {self.batches_needed} batches looked at are one and the same{length}, and the loader was "
             f"restarted {event.restarts} times in {event.step} steps",
-            cause="next(iter(loader)) makes a new iterator each time, and without shuffling its first batch never changes",
-            fix="write `for x, y in loader:`; or make `batches = iter(loader)` once before the loop and call next(batches)",
+            cause="next(iter(loader)) makes a new iterator each time, and unshuffled, its first batch never changes",
+            fix="write `for x, y in loader:`; or call iter(loader) once before the loop and next() in it",
             restarts=event.restarts,
             steps=steps,
             loader_length=event.loader_length,
@@ -143,7 +143,9 @@ class _Input:
         self.step = event.step
         measured = None if layer is None else (layer.rms, layer.low, layer.high)
         self.content = None if measured is None else (facts.fingerprint, measured)
-        self.slice = bool(facts.base_rows) and facts.shape[0] <= share * (facts.base_rows or 0) and not facts.same_object
+        self.slice = (
+            bool(facts.base_rows) and facts.shape[0] <= share * (facts.base_rows or 0) and not facts.same_object
+        )
 
 
 def _equal(inputs: list[_Input], needed: int) -> bool:

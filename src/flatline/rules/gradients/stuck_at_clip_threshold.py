@@ -106,7 +106,7 @@ class StuckAtClipThreshold(Rule):
             event,
             f"all {len(clips)} gradient norms seen were clipped to {threshold:g}: they are {norms[0]:.3g} to "
             f"{norms[-1]:.3g}, median {typical / threshold:.3g} × the threshold",
-            cause=f"every step is shrunk to the threshold, as if the learning rate were {typical / threshold:.3g} × smaller",
+            cause=f"every step is shrunk to the threshold, as if lr were {typical / threshold:.3g} × smaller",
             fix=f"raise max_norm from {threshold:g} to about {advice:.2g}, the 95th percentile of the norms seen",
             where=clips[-1].where,
             threshold=threshold,

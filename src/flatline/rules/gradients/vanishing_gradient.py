@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 from flatline.events import LayerNumbers, NumbersSampled
 from flatline.findings import Finding
@@ -98,7 +99,7 @@ class VanishingGradient(Rule):
         if len(layers) < self.layers_needed or layers[0].gradient_rms / layers[-1].gradient_rms >= self.floor:
             return False
         logs = [math.log10(layer.gradient_rms) for layer in layers]
-        jumps = [later - earlier for earlier, later in zip(logs, logs[1:], strict=False)]
+        jumps = [later - earlier for earlier, later in pairwise(logs)]
         gradual = max(jumps) <= self.largest_jump * (logs[-1] - logs[0])
         return gradual and sum(jump > 0 for jump in jumps) >= self.rising * len(jumps)
 

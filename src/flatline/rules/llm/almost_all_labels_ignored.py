@@ -83,7 +83,8 @@ class AlmostAllLabelsIgnored(Rule):
 
     def _sparse(self, target: TargetFacts) -> bool:
         scored = target.total - target.ignored
-        return target.total >= self.labels_needed and 0 < target.ignored and scored <= max(1, self.sparse * target.total)
+        few = scored <= max(1, self.sparse * target.total)
+        return few and target.ignored > 0 and target.total >= self.labels_needed
 
     def _verdict(self, seen: list[TargetFacts]) -> Severity | None:
         """One label, or one token again and again: a warning. The same few at every step: a hint."""

@@ -49,7 +49,7 @@ class LossGraphKept(Rule):
 
     code = "M1"
     severity = "error"
-    cause = "a loss tensor holds the graph that made it, so every step's graph stays in memory until the process runs out of it"
+    cause = "a loss tensor holds the graph that made it, so the graph of every step stays in memory"
 
     large: int = 200  # nodes of a graph; a small one takes long to fill the memory: a warning
 
@@ -62,7 +62,8 @@ class LossGraphKept(Rule):
             f"the graphs of {event.alive} of the last {event.seen} losses are still alive, "
             f"{event.nodes} nodes each on average{holder}",
             severity=self.severity if event.nodes >= self.large else "warning",
-            fix=fix or "find what holds the loss (a running total, a list, a meter) and give it loss.item() or loss.detach()",
+            fix=fix
+            or "find what holds the loss (a running total, a list, a meter) and give it loss.item() or loss.detach()",
             alive=event.alive,
             seen=event.seen,
             nodes=event.nodes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from flatline.events import ValidationObserved
 from flatline.findings import Finding, Severity
@@ -100,7 +101,7 @@ class ValidationInTrainMode(Rule):
         return f"{many}{'' if event.grad_enabled else ' without gradients'}{source}"
 
     def _verdict(self, event: ValidationObserved, passes: _Passes) -> Severity | None:
-        again = len(passes.steps) >= 2
+        again = len(passes.foreign) >= 2
         if event.grad_enabled:
             enough = event.other_loader and event.forwards >= self.with_gradients and again
             return "warning" if enough else None
@@ -115,7 +116,7 @@ class ValidationInTrainMode(Rule):
 
 def _at_fault(event: ValidationObserved) -> bool:
     """In train mode, with layers that mind, and not for a reason that is known to be good."""
-    if not event.training or not event.sensitive or event.averaged or event.adversarial or event.same_input:
+    if not event.training or not event.sensitive or event.averaged or event.adversarial:
         return False
     return event.where is None or not RECALIBRATION.search(event.where.function.lower())
 
@@ -132,6 +133,7 @@ class _Passes:
 
     def __init__(self) -> None:
         self.steps: list[int] = []  # after which each pass came
+        self.foreign: set[int] = set()  # those on batches of a loader that is never trained on
         self.forwards: list[int] = []
         self.same: list[bool] = []  # it began with the very tensor of the pass before
         self.gap = 0  # steps between the last pass and the one before
@@ -143,6 +145,8 @@ class _Passes:
             self.evaluated = True
             return
         self.monte_carlo = self.monte_carlo or (event.same_input and event.forwards >= 2)
+        if event.other_loader:
+            self.foreign.add(event.step)
         if not self.steps or event.step != self.steps[-1]:
             self.gap = event.step - (self.steps[-1] if self.steps else 0)
             self.steps.append(event.step)
@@ -157,5 +161,5 @@ class _Passes:
 
     def rhythm(self, rare: int) -> bool:
         """Three finished passes of one forward, always the same number of steps apart."""
-        gaps = {later - earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)}
+        gaps = {later - earlier for earlier, later in pairwise(self.steps)}
         return len(self.steps) >= 4 and len(gaps) == 1 and min(gaps) >= rare and max(self.forwards[:-1]) == 1

@@ -111,7 +111,9 @@ class NonFiniteLoss(Rule):
     def _hot(self, event: LossNotFinite) -> _Why:
         rate = f"{event.lr:g}" if event.lr is not None else "the learning rate"
         grown = self._growth(event)
-        history = f": the loss had grown {grown:.2g} × from {event.first_finite:.3g} before it broke" if grown > 1 else ""
+        history = (
+            f": the loss had grown {grown:.2g} × from {event.first_finite:.3g} before it broke" if grown > 1 else ""
+        )
         lower = f"lower it to {event.lr / 10:g} or less" if event.lr else "divide it by 10"
         return _Why(
             f"the learning rate of {event.optimizer or 'the optimizer'} ({rate}) is too high, each step throws the "
@@ -150,9 +152,9 @@ def _first_tensor(event: LossNotFinite) -> str:
 def _inputs(what: str, detail: str) -> _Why:
     share = f" ({detail})" if detail else ""
     return _Why(
-        f"the {what} already {'holds' if what == 'batch' else 'hold'} nan or inf{share}: the fault is in the data, not in the model",
+        f"nan or inf in the {what} already{share}: the fault is in the data, not in the model",
         "find the rows with torch.isfinite(x).all(dim=1) and drop or fill them where the data is loaded "
-        "(torch.nan_to_num, or the mean of the column); empty cells and a division by a zero deviation are the usual source",
+        "(torch.nan_to_num, or the mean of the column); the usual source is an empty cell, or a deviation of 0",
     )
 
 
@@ -169,7 +171,8 @@ def _operation(event: LossNotFinite) -> _Why | None:
     if "(float16" in detail:
         return _Why(
             "float16 ends at 65504, and a number in the forward pass went past it",
-            'use torch.autocast(dtype=torch.bfloat16), or keep this layer in float32 with torch.autocast("cuda", enabled=False)',
+            "use bfloat16: torch.autocast(device, dtype=torch.bfloat16); or keep this layer in float32 with "
+            "torch.autocast(device, enabled=False)",
         )
     if name == "sqrt" and "nan" in detail:
         return _Why(
@@ -179,7 +182,7 @@ def _operation(event: LossNotFinite) -> _Why | None:
     if name in EXPONENTIALS and "inf in the result" in detail:
         return _Why(
             f"{name} overflows: in float32 exp(x) is inf for x above 88",
-            "subtract the maximum first, use torch.logsumexp or F.softmax, or clamp the input: torch.exp(x.clamp(max=20))",
+            "subtract the maximum first, use torch.logsumexp or F.softmax, or clamp: torch.exp(x.clamp(max=20))",
         )
     return None
 
@@ -200,7 +203,7 @@ def _logarithm(detail: str) -> _Why:
 def _weights(event: LossNotFinite) -> _Why:
     if event.last_finite is None:
         return _Why(
-            "the weights were not finite before the first step: uninitialised memory (torch.empty) or a broken checkpoint",
+            "the weights were not finite before the first step: uninitialised (torch.empty), or a broken checkpoint",
             f"initialise {event.origin.detail} (nn.init.…), or check the checkpoint with torch.isfinite",
         )
     note = f" ({event.gradient_note})" if event.gradient_note else ""
@@ -216,14 +219,14 @@ def _overflow(event: LossNotFinite) -> _Why:
     return _Why(
         f"the forward pass leaves the range of its dtype before {event.origin.operation or 'this operation'}: "
         "inf - inf, 0 × inf and 0 / 0 are nan",
-        f"look at what {event.origin.module or 'the model'} does right before it: guard divisions, logarithms and roots "
-        "with an epsilon, and lower the learning rate if the weights have grown",
+        f"look at what {event.origin.module or 'the model'} does right before it: guard divisions, logarithms and "
+        "roots with an epsilon, and lower the learning rate if the weights have grown",
     )
 
 
 def _unknown() -> _Why:
     return _Why(
-        "an operation between the model's output and the loss leaves the numbers: log, sqrt, a division, or an empty mean",
+        "an operation between the model's output and the loss leaves the numbers: log, sqrt, division, empty mean",
         "check the targets with torch.isfinite, guard divisions, logarithms and roots with an epsilon; "
         "torch.autograd.set_detect_anomaly(True) on this batch names the line",
     )

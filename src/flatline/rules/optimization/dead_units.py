@@ -137,12 +137,14 @@ def _also(others: list[str]) -> str:
 def _cause(born_dead: bool) -> str:
     stuck = "a ReLU with a negative input for every sample has gradient 0 and never comes back"
     if born_dead:
-        return f"{stuck}; these were dead when first seen, so biases, initialisation or the scale of the inputs put them there"
+        return f"{stuck}; these were dead when first seen: biases, initialisation or input scale put them there"
     return f"{stuck}; these died in training, pushed over by steps that were too large"
 
 
 def _fix(born_dead: bool) -> str:
     other = "and use nn.LeakyReLU, nn.GELU or nn.SiLU, which keep a gradient"
     if born_dead:
-        return f"start biases at 0 and weights with nn.init.kaiming_normal_, scale the inputs to mean 0 and deviation 1, {other}"
+        return (
+            f"start biases at 0 and weights with nn.init.kaiming_normal_, scale inputs to mean 0, deviation 1, {other}"
+        )
     return f"divide the learning rate by 10 (or warm it up), {other}"

@@ -85,7 +85,9 @@ class LearningRateTooLow(Rule):
         gradient, ratio = median(s.gradient for s in samples), median(s.gradient_ratio for s in samples)
         warming = event.lr > self.rising * samples[0].lr
         decayed = event.peak_lr > 0 and event.lr < self.decayed * event.peak_lr
-        return gradient > self.gradient and ratio > self.gradient_ratio and not (warming or decayed or self._learns(event))
+        return (
+            gradient > self.gradient and ratio > self.gradient_ratio and not (warming or decayed or self._learns(event))
+        )
 
     def _learns(self, event: NumbersSampled) -> bool:
         if event.loss is None or event.first_loss is None:
@@ -101,7 +103,11 @@ class LearningRateTooLow(Rule):
             f"at lr={event.lr:g} a step of {name} changes the weights by {update:.1e} of their size "
             f"(healthy: about 1e-3) on all {len(samples)} sampled steps; {_loss(event)}",
             cause=f"the learning rate is far too low: the gradients are healthy (rms {samples[-1].gradient:.1e}), but "
-            + ("a rate of 0 moves nothing" if event.lr == 0 else "an update near 6e-8 of the weight is lost to float32 rounding"),
+            + (
+                "a rate of 0 moves nothing"
+                if event.lr == 0
+                else "an update near 6e-8 of the weight is lost to float32 rounding"
+            ),
             fix=f"raise lr from {event.lr:g} to about {better} for {name}, or find it with a learning-rate range test",
             where=event.optimizer.where or event.where,
             lr=event.lr,

@@ -1,0 +1,46 @@
+from dataclasses import replace
+
+from flatline.events import ClipFacts, OptimizerStepped, Where
+from flatline.rules.gradients.clip_before_unscale import ClipBeforeUnscale
+from flatline.testing import play
+
+CLIP = ClipFacts(threshold=1.0, norm=9e4, scaled=True, scale=65536.0, where=Where("train.py", 30))
+TAPE = ("zero", "forward", "backward", "clip")
+
+
+def step(clip, tape=TAPE):
+    return OptimizerStepped(step=1, tape=tape, clips=(clip,), scaled=True)
+
+
+def test_fires_on_a_clip_of_scaled_gradients():
+    (finding,) = play(ClipBeforeUnscale, step(CLIP), step(CLIP))
+    assert finding.severity == "error"
+    assert finding.where == Where("train.py", 30)
+    assert finding.message == "clip_grad_norm_ clips gradients of norm 9e+04 to 1 while they carry the loss scale 65536"
+    assert "= 1.5e-05 instead of 1" in finding.cause
+    assert finding.fix == "call scaler.unscale_(optimizer) between backward() and clip_grad_norm_"
+
+
+def test_fires_on_values_and_on_overflow():
+    assert len(play(ClipBeforeUnscale, step(replace(CLIP, kind="value", norm=None)))) == 1
+    assert len(play(ClipBeforeUnscale, step(replace(CLIP, norm=float("inf"))))) == 1
+
+
+def test_near_miss_unscaled_before():
+    assert play(ClipBeforeUnscale, step(replace(CLIP, scaled=False))) == []
+
+
+def test_near_miss_threshold_times_scale():
+    assert play(ClipBeforeUnscale, step(replace(CLIP, threshold=65536.0))) == []
+
+
+def test_near_miss_scale_of_one():
+    assert play(ClipBeforeUnscale, step(replace(CLIP, scale=1.0))) == []
+
+
+def test_near_miss_optimizer_whose_loss_is_not_scaled():
+    assert play(ClipBeforeUnscale, step(replace(CLIP, norm=0.7))) == []
+
+
+def test_near_miss_clip_before_any_backward():
+    assert play(ClipBeforeUnscale, step(CLIP, ("zero", "clip", "forward", "backward"))) == []

@@ -1,0 +1,48 @@
+from flatline.events import ClipFacts, LayerNumbers, NumbersSampled, OptimizerFacts, OptimizerStepped, Where
+from flatline.rules.gradients.stuck_at_clip_threshold import StuckAtClipThreshold
+from flatline.testing import play
+
+SGD = OptimizerFacts(name="SGD")
+ADAM = OptimizerFacts(name="Adam", adaptive=True)
+
+
+def steps(*norms, threshold=1e-5, update=1e-7, optimizer=SGD, every=1, **facts):
+    for number, norm in enumerate(norms):
+        index = 1 + number * every
+        clip = ClipFacts(threshold=threshold, norm=norm, where=Where("train.py", 20), **facts)
+        yield OptimizerStepped(step=index, index=index, clips=(clip,), optimizer=optimizer)
+        layer = LayerNumbers(update_ratio=update)
+        yield NumbersSampled(step=index, index=index, layers=(layer,), optimizer=optimizer)
+
+
+def test_fires_on_a_tiny_threshold():
+    (finding,) = play(StuckAtClipThreshold, *steps(1.0, 0.8, 1.2, 0.9))
+    assert finding.severity == "warning"
+    assert finding.where == Where("train.py", 20)
+    assert finding.message == (
+        "all 4 gradient norms seen were clipped to 1e-05: they are 0.8 to 1.2, median 9.5e+04 × the threshold"
+    )
+    assert finding.fix == "raise max_norm from 1e-05 to about 1.2, the 95th percentile of the norms seen"
+
+
+def test_fires_late_on_an_ordinary_threshold_far_under_the_norms():
+    (finding,) = play(StuckAtClipThreshold, *steps(*[5e4] * 9, threshold=1.0, update=1e-6, every=6))
+    assert finding.step == 43
+
+
+def test_near_miss_all_early_steps_clipped_moderately():
+    assert play(StuckAtClipThreshold, *steps(*[25.0] * 12, threshold=1.0, update=1e-6, every=6)) == []
+
+
+def test_near_miss_one_step_under_the_threshold():
+    assert play(StuckAtClipThreshold, *steps(1.0, 1.0, 5e-6, 1.0, 1.0, 1.0)) == []
+
+
+def test_near_miss_adam_steps_are_ordinary_all_the_same():
+    assert play(StuckAtClipThreshold, *steps(1.0, 1.0, 1.0, 1.0, 1.0, update=2e-3, optimizer=ADAM)) == []
+
+
+def test_near_miss_scaled_gradients_and_clipping_by_value():
+    assert play(StuckAtClipThreshold, *steps(*[1e5] * 6, scaled=True, scale=65536.0)) == []
+    assert play(StuckAtClipThreshold, *steps(*[None] * 6, kind="value")) == []
+    assert play(StuckAtClipThreshold, *steps(*[float("inf")] * 6)) == []

@@ -1,0 +1,44 @@
+from flatline.events import LossComputed, TargetFacts
+from flatline.rules.llm.almost_all_labels_ignored import AlmostAllLabelsIgnored
+from flatline.testing import play
+
+
+def losses(*scored, total=320, low=3.0, high=90.0):
+    return [
+        LossComputed(step=step, target=TargetFacts(total=total, ignored=total - count, low=low, high=high))
+        for step, count in enumerate(scored, 1)
+    ]
+
+
+def test_fires_on_a_single_label():
+    (finding,) = play(AlmostAllLabelsIgnored, *losses(1, 1, 1))
+    assert finding.severity == "warning"
+    assert finding.message == "319 of 320 labels are ignored, 1 scored (0.3%), in all 3 steps looked at"
+    assert "labels[:, :prompt_length] = -100" in finding.fix
+
+
+def test_fires_where_the_only_label_left_is_one_token():
+    (finding,) = play(AlmostAllLabelsIgnored, *losses(16, 15, 16, low=2.0, high=2.0))
+    assert finding.severity == "warning"
+
+
+def test_one_label_per_row_is_a_hint():
+    (finding,) = play(AlmostAllLabelsIgnored, *losses(16, 16, 16))
+    assert finding.severity == "hint"
+
+
+def test_near_miss_masked_language_model():
+    assert play(AlmostAllLabelsIgnored, *losses(48, 51, 44, 50)) == []
+
+
+def test_near_miss_long_prompts_with_short_answers():
+    assert play(AlmostAllLabelsIgnored, *losses(12, 17, 9, 14)) == []
+
+
+def test_near_miss_nothing_ignored_or_few_labels():
+    assert play(AlmostAllLabelsIgnored, *losses(320, 320, 320)) == []
+    assert play(AlmostAllLabelsIgnored, *losses(1, 1, 1, total=16)) == []
+
+
+def test_near_miss_one_odd_batch():
+    assert play(AlmostAllLabelsIgnored, *losses(1, 1, 200, 1, 1)) == []

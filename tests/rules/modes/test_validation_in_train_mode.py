@@ -1,0 +1,104 @@
+from dataclasses import replace
+
+from flatline.events import ValidationObserved, Where
+from flatline.rules.modes.validation_in_train_mode import ValidationInTrainMode
+from flatline.testing import play
+
+SEEN = ValidationObserved(
+    step=20, where=Where("train.py", 60, "accuracy"), model="net", sensitive=5, examples=("bn", "drop", "b1")
+)
+FOREIGN = replace(SEEN, other_loader=True)
+
+
+def passes(event, *steps, forwards=1):
+    return [replace(event, step=step, forwards=n) for step in steps for n in range(1, forwards + 1)]
+
+
+def test_fires_on_a_pass_over_another_loader():
+    (finding,) = play(ValidationInTrainMode, *passes(FOREIGN, 20, forwards=3))
+    assert finding.severity == "error"
+    assert finding.where == Where("train.py", 60, "accuracy")
+    assert finding.message == (
+        "net ran 3 forwards in a row without gradients on batches of a loader that it never trains on in train mode "
+        "after step 20: 5 Dropout and BatchNorm layers active (bn, drop, b1, …)"
+    )
+    assert "model.eval()" in finding.fix
+
+
+def test_fires_on_hand_made_batches():
+    (finding,) = play(ValidationInTrainMode, *passes(SEEN, 20, forwards=2))
+    assert finding.severity == "error"
+
+
+def test_fires_on_one_foreign_batch_seen_twice():
+    (finding,) = play(ValidationInTrainMode, *passes(FOREIGN, 20, 40))
+    assert finding.severity == "error"
+    assert finding.step == 40
+
+
+def test_warns_of_a_validation_set_in_one_tensor():
+    (finding,) = play(
+        ValidationInTrainMode,
+        replace(SEEN, step=1),
+        *[replace(SEEN, step=step, same_input=True) for step in (2, 3)],
+    )
+    assert finding.severity == "warning"
+
+
+def test_warns_of_single_forwards_in_a_fixed_rhythm():
+    (finding,) = play(ValidationInTrainMode, *passes(SEEN, 50, 100, 150, 200))
+    assert finding.severity == "warning"
+
+
+def test_warns_where_gradients_are_on():
+    events = passes(replace(FOREIGN, grad_enabled=True), 20, 40, forwards=4)
+    (finding,) = play(ValidationInTrainMode, *events)
+    assert finding.severity == "warning"
+    assert "without gradients" not in finding.message
+
+
+def test_near_miss_eval_mode():
+    assert play(ValidationInTrainMode, *passes(replace(FOREIGN, training=False), 20, 40, forwards=4)) == []
+
+
+def test_near_miss_nothing_minds_the_mode():
+    assert play(ValidationInTrainMode, *passes(replace(FOREIGN, sensitive=0), 20, 40, forwards=4)) == []
+
+
+def test_near_miss_monte_carlo_dropout():
+    first, *again = passes(SEEN, 20, forwards=4)
+    events = [first, *[replace(event, same_input=True) for event in again]]
+    assert play(ValidationInTrainMode, *events, *[replace(e, step=40, same_input=True) for e in events]) == []
+
+
+def test_near_miss_monte_carlo_dropout_moving_to_the_next_input():
+    first, second, third, fourth = passes(SEEN, 20, forwards=4)
+    assert play(ValidationInTrainMode, first, replace(second, same_input=True), third, fourth) == []
+
+
+def test_near_miss_averaged_copy_and_generator():
+    assert play(ValidationInTrainMode, *passes(replace(FOREIGN, averaged=True), 20, 40, forwards=4)) == []
+    assert play(ValidationInTrainMode, *passes(replace(SEEN, adversarial=True), 20, 40, forwards=4)) == []
+
+
+def test_near_miss_pseudo_labels_at_every_step():
+    assert play(ValidationInTrainMode, *passes(SEEN, *range(1, 30), forwards=2)) == []
+
+
+def test_near_miss_self_conditioning_at_random_steps():
+    assert play(ValidationInTrainMode, *passes(SEEN, 2, 3, 5, 6, 9, 11, 12, 14)) == []
+
+
+def test_near_miss_validated_in_eval_mode_elsewhere():
+    events = passes(replace(SEEN, training=False), 20, forwards=4)
+    assert play(ValidationInTrainMode, *events, *passes(SEEN, 50, 100, 150, 200)) == []
+
+
+def test_near_miss_statistics_recomputed_on_purpose():
+    event = replace(FOREIGN, where=Where("swa.py", 9, "update_bn"))
+    assert play(ValidationInTrainMode, *passes(event, 20, 40, forwards=4)) == []
+
+
+def test_near_miss_first_batch_of_a_new_training_loader():
+    assert play(ValidationInTrainMode, *passes(replace(FOREIGN, grad_enabled=True), 20, 40, forwards=3)) == []
+    assert play(ValidationInTrainMode, replace(FOREIGN, grad_enabled=True, forwards=4)) == []

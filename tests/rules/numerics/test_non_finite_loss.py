@@ -1,0 +1,91 @@
+from dataclasses import replace
+
+import pytest
+
+from flatline.events import LossNotFinite, Origin, Where
+from flatline.findings import Finding
+from flatline.rules.numerics.non_finite_loss import NonFiniteLoss
+from flatline.testing import play
+
+BROKEN = LossNotFinite(
+    step=412,
+    where=Where("train.py", 50),
+    last_finite=3.1,
+    first_finite=4.0,
+    largest=4.2,
+    last_finite_step=411,
+    lr=1e-3,
+    optimizer="AdamW",
+)
+
+
+def found(kind="unknown", operation="", detail="", module="", **facts) -> Finding:
+    origin = Origin(kind=kind, operation=operation, detail=detail, module=module)
+    (finding,) = play(NonFiniteLoss, replace(BROKEN, origin=origin, **facts))
+    return finding
+
+
+def test_fires_with_step_history_and_first_tensor():
+    finding = found("operation", "log", "log of 0", "head")
+    assert finding.severity == "error"
+    assert finding.where == Where("train.py", 50)
+    assert finding.message == (
+        "loss is nan at step 412 (last finite 3.1 at step 411); first non-finite tensor: log of 0, in head"
+    )
+    assert "log(0) is -inf" in finding.cause
+    assert "binary_cross_entropy_with_logits" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("operation", "detail", "cause"),
+    [
+        ("log", "log of -0.3", "negative number"),
+        ("div", "division by 0", "a denominator is exactly 0"),
+        ("sqrt", "nan in the result of sqrt (float32, no finite value)", "square root of a negative"),
+        ("exp", "inf in the result of exp (float32, finite values 1 to 3e+38)", "exp overflows"),
+        ("addmm", "inf in the input of addmm (float16, finite values 1 to 6e+04)", "float16 ends at 65504"),
+        ("relu", "nan in the input of relu (float32, no finite value)", "before relu"),
+    ],
+)
+def test_names_the_operation(operation, detail, cause):
+    assert cause in found("operation", operation, detail).cause
+
+
+def test_names_the_batch():
+    finding = found("inputs", module="net", detail="3 of 100 values of the batch")
+    assert "first non-finite tensor: the input of net, 3 of 100 values of the batch" in finding.message
+    assert "fault is in the data" in finding.cause
+
+
+def test_weights_after_growth_mean_a_high_learning_rate():
+    finding = found("weights", detail="fc.weight", largest=4e5, optimizer="SGD", lr=0.5)
+    assert "the learning rate of SGD (0.5) is too high" in finding.cause
+    assert finding.fix.startswith("lower it to 0.05 or less")
+
+
+def test_an_absurd_rate_needs_no_history():
+    cause = found("weights", detail="fc.weight", first_finite=2.0, largest=2.0, optimizer="SGD", lr=1e4).cause
+    assert "the learning rate of SGD (10000) is too high" in cause
+
+
+def test_weights_without_growth_mean_a_backward_at_zero():
+    finding = found("weights", detail="fc.weight")
+    assert "the loss of step 411 was finite, but its backward made non-finite gradients" in finding.cause
+    assert "torch.sqrt(x + 1e-8)" in finding.fix
+
+
+def test_weights_that_were_never_finite():
+    finding = found(
+        "weights", detail="fc.weight", last_finite=None, first_finite=None, largest=None, last_finite_step=0
+    )
+    assert "loss is nan at step 412, the first one" in finding.message
+    assert "uninitialised (torch.empty)" in finding.cause
+
+
+def test_near_miss_a_high_rate_is_not_blamed_for_a_plain_log_of_zero():
+    assert "learning rate" not in found("operation", "log", "log of 0", lr=10.0).cause
+
+
+def test_near_miss_a_moderate_rate_is_not_blamed():
+    assert "learning rate" not in found("weights", detail="fc.weight", optimizer="SGD", lr=1.0).cause
+    assert "learning rate" not in found("unknown").cause

@@ -1,0 +1,61 @@
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, Where
+from flatline.rules.optimization.learning_rate_too_low import LearningRateTooLow
+from flatline.testing import play
+
+ADAM = OptimizerFacts(name="Adam", adaptive=True, where=Where("train.py", 17))
+INDICES = (1, 2, 3, 4, 5, 8, 12)
+
+
+def samples(*, update=2e-7, gradient=1e-3, lr=1e-8, peak=1e-8, loss=2.31, weight=0.05, indices=INDICES):
+    rates = lr if isinstance(lr, tuple) else (lr,) * len(indices)
+    layer = LayerNumbers(name="fc.weight", update_ratio=update, gradient_rms=gradient, weight_rms=weight)
+    return [
+        NumbersSampled(
+            step=i, index=i, lr=rate, peak_lr=peak, layers=(layer,) * 3, loss=loss, first_loss=2.32, optimizer=ADAM
+        )
+        for i, rate in zip(indices, rates, strict=True)
+    ]
+
+
+def test_fires_on_updates_lost_to_rounding():
+    (finding,) = play(LearningRateTooLow, *samples())
+    assert finding.severity == "warning"
+    assert finding.step == 12
+    assert finding.where == Where("train.py", 17)
+    assert finding.message == (
+        "at lr=1e-08 a step of Adam changes the weights by 2.0e-07 of their size (healthy: about 1e-3) on all 7 sampled "
+        "steps; the loss went from 2.32 to 2.31 in 12 steps"
+    )
+    assert "float32 rounding" in finding.cause
+    assert finding.fix == "raise lr from 1e-08 to about 1e-3 for Adam, or find it with a learning-rate range test"
+
+
+def test_fires_on_a_rate_of_zero():
+    (finding,) = play(LearningRateTooLow, *samples(update=0.0, lr=0.0, peak=0.0))
+    assert "a rate of 0 moves nothing" in finding.cause
+
+
+def test_near_miss_too_early():
+    assert play(LearningRateTooLow, *samples(indices=INDICES[:-1])) == []
+
+
+def test_near_miss_one_step_was_large_enough():
+    assert play(LearningRateTooLow, *samples(update=1e-3)[:1], *samples()[1:]) == []
+
+
+def test_near_miss_warm_up():
+    assert play(LearningRateTooLow, *samples(lr=(0.0, 1e-9, 2e-9, 3e-9, 4e-9, 7e-9, 1.1e-8), peak=1.1e-8)) == []
+
+
+def test_near_miss_end_of_a_decay():
+    assert play(LearningRateTooLow, *samples(peak=1e-3)) == []
+
+
+def test_near_miss_falling_loss():
+    assert play(LearningRateTooLow, *samples(loss=2.0)) == []
+
+
+def test_near_miss_gradients_are_the_defect():
+    assert play(LearningRateTooLow, *samples(gradient=1e-9)) == []
+    assert play(LearningRateTooLow, *samples(gradient=1e-7)) == []
+    assert play(LearningRateTooLow, *samples(gradient=0.0)) == []
