@@ -32,6 +32,7 @@ class Session:
         self.sensors: LiveSensors | None = None
         self.how: How = "finished"
         self.pid = os.getpid()
+        self.script: str | None = None
         self._tell = tell
         self._max_steps: tuple[int, Callable[[], None]] | None = None
         self._started = time.perf_counter()
@@ -140,13 +141,14 @@ class Session:
         torch = sys.modules.get("torch")
         seconds = self._seconds if self._seconds is not None else time.perf_counter() - self._started
         loop = self.sensors.loop if self.sensors is not None else None
-        spent = self.sensors.patches.nanoseconds / 1e9 if self.sensors is not None else 0.0
+        spent = loop.spent / 1e9 if loop is not None else 0.0
         return {
             "steps": loop.steps if loop is not None else 0,
             "seconds": round(seconds, 3),
             "overhead": round(spent / seconds, 5) if seconds > 0 else 0.0,
             "sampled_steps": loop.sampled if loop is not None else 0,
             "how": self.how,
+            "script": self.script,
             "python": platform.python_version(),
             "torch": str(getattr(torch, "__version__", "")) or None,
             "platform": platform.platform(),

@@ -97,6 +97,7 @@ def _watch(session: Session, program: launch.Program, options: argparse.Namespac
         after_import("torch", lambda: _attach(session))
     os.register_at_fork(after_in_child=lambda: children.forked(session))
     sys.argv = list(program.argv)
+    session.script = program.argv[0]
     ending = _run(session, program)
     if os.getpid() != session.pid:
         return ending.leave()
@@ -182,13 +183,15 @@ def _write(report: Report, options: argparse.Namespace) -> None:
 
 
 def _print(text: str, form: str) -> None:
-    stream = sys.stderr if form == "text" else sys.stdout
-    sys.stdout.flush()
+    stream: Any = sys.stderr if form == "text" else sys.stdout
     try:
+        sys.stdout.flush()
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
         stream.write(text if text.endswith("\n") else text + "\n")
         stream.flush()
     except (BrokenPipeError, ValueError):
-        return
+        return  # nobody reads it any more
 
 
 def _rendered(report: Report, options: argparse.Namespace, *, plain: bool = False) -> str:

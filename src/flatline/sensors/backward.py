@@ -21,6 +21,8 @@ from flatline.sensors.sources import keeping_statement, severing_call
 PROBES = 3
 KEPT_GRAPHS = 8  # graphs of this many earlier losses, all alive
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # reading a distributed or fake tensor could communicate, or fail
+FEW_LOOKS = 4
+MANY_NODES = 30_000  # graph nodes walked in one step
 DEFERRED = 32  # losses on a device are read this many at a time
 
 
@@ -41,7 +43,8 @@ class BackwardSensor:
         self.where: Where | None = None
         self.raw_losses: dict[int, Any] = {}  # id of a scaled loss -> (raw loss, scale)
         self.not_finite_told = 0
-        self.on_backward: list[Any] = []
+        self.on_backward: list[Any] = []  # called on closely watched steps
+        self.fed: Any = None  # called after every backward
         self._graphs: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]] = []
         self._deferred: list[tuple[int, Any]] = []
         self._kept_told = False
@@ -72,10 +75,23 @@ class BackwardSensor:
         self.models.in_backward = True
         self._factor = None
         for state in self.loop.optimizers.values():
-            state.signatures = _signatures(state)
-        if self.loop.dense:
+            if state.probes:
+                state.signature = _signature(state.probes[0])
+        self._looked = self.loop.dense and self._may_look()
+        if self._looked:
             self._look(roots[0])
         self._value(roots[0])
+
+    _looked = False
+    _looks: tuple[int, int, int] = (0, 0, 0)  # step, looks at it, nodes seen in them
+
+    def _may_look(self) -> bool:
+        """Every backward of a step is looked at while graphs are small; of large ones only the first few."""
+        self.loop.catch_breath()
+        step, looks, nodes = self._looks
+        if step != self.loop.step:
+            self._looks = step, looks, nodes = self.loop.step, 0, 0
+        return self.loop.dense and (looks < FEW_LOOKS or nodes < MANY_NODES)
 
     _factor: BackwardFacts | None = None
     _graph: Graph | None = None
@@ -85,6 +101,8 @@ class BackwardSensor:
         node = root.grad_fn
         self._leftovers()
         graph = self._graph = walk(node) if node is not None else None
+        step, looks, nodes = self._looks
+        self._looks = step, looks + 1, nodes + (len(graph.nodes) if graph is not None else 0)
         trainable = sum(len(state.ids) for state in self.loop.optimizers.values())
         if graph is None or not graph.leaves:
             self._tell_started(root, graph, trainable)
@@ -138,7 +156,7 @@ class BackwardSensor:
             mine = [p for key, p in graph.leaves.items() if key in state.ids]
             if mine and not any(p is q for p in state.probes for q in mine):
                 state.probes = sorted(mine, key=lambda p: p.numel())[:PROBES]
-                state.signatures = _signatures(state)
+                state.signature = _signature(state.probes[0])
 
     def _scale(self, root: torch.Tensor) -> float:
         entry = self.raw_losses.get(id(root))
@@ -176,12 +194,14 @@ class BackwardSensor:
     # ------------------------------------------------------------------ the loss's value
 
     def _value(self, root: torch.Tensor) -> None:
-        raw = self.raw_losses.pop(id(root), (root, 1.0))[0]
-        self.raw_losses.clear()
+        raw = root
+        if self.raw_losses:
+            raw = self.raw_losses.pop(id(root), (root, 1.0))[0]
+            self.raw_losses.clear()
         if type(raw) not in PLAIN or raw.numel() != 1 or not raw.is_floating_point():
             return
-        if raw.device.type == "cpu":
-            self._read(self.loop.step, float(raw.detach()), raw)
+        if raw.is_cpu:
+            self._read(self.loop.steps + 1, raw.item(), raw)
         else:
             self._deferred.append((self.loop.step, raw.detach()))
             if self.loop.dense or len(self._deferred) >= DEFERRED:
@@ -200,7 +220,7 @@ class BackwardSensor:
         if value - value == 0.0:
             loop.first_loss = value if loop.first_loss is None else loop.first_loss
             loop.last_loss, loop.last_loss_step = value, step
-            loop.largest_loss = max(abs(value), loop.largest_loss or 0.0)
+            loop.largest_loss = max(abs(value), loop.largest_loss)
             return
         self.not_finite_told += 1
         if self.not_finite_told > 1:
@@ -231,8 +251,11 @@ class BackwardSensor:
             return
         self.models.in_backward = False
         graph, self._graph = self._graph, None
-        for callback in self.on_backward:
-            callback()
+        if self.loop.dense:
+            for callback in self.on_backward:
+                callback()
+        if self.fed is not None:
+            self.fed()
         for state in self.loop.optimizers.values():
             if self._reached(state, graph):
                 self._count(state)
@@ -243,18 +266,21 @@ class BackwardSensor:
         self._graph = None
 
     def _reached(self, state: OptimizerState, graph: Graph | None) -> bool:
-        if self.loop.dense and graph is not None:
+        if self._looked and graph is not None:
             return not state.ids.isdisjoint(graph.leaves)
-        return bool(state.probes) and _signatures(state) != state.signatures
+        return bool(state.probes) and _signature(state.probes[0]) != state.signature
 
     def _count(self, state: OptimizerState) -> None:
         window = state.window
         state.backwards += 1
         window.tick("backward")
-        if self.loop.dense and len(window.backwards) < 256:
+        if self._looked and len(window.backwards) < 256:
             window.backwards.append(self._factor or BackwardFacts(where=self.where, plain=False))
+        if self.loop.dense:
             window.norm_after_backward = probe_norm(state)
 
 
-def _signatures(state: OptimizerState) -> tuple[tuple[int, int], ...]:
-    return tuple((id(p.grad), p.grad._version) if p.grad is not None else (0, 0) for p in state.probes)
+def _signature(parameter: torch.Tensor) -> tuple[int, int]:
+    """Changes whenever a gradient is made or added to."""
+    gradient = parameter.grad
+    return (id(gradient), gradient._version) if gradient is not None else (0, 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from flatline.events import Event, RunEnded, StepMissing
 from flatline.sensors.audit import AuditSensor
+from flatline.sensors.callers import caller
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.checkpoints import CheckpointSensor
 from flatline.sensors.clipping import ClipSensor
@@ -19,6 +20,7 @@ from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.schedules import ScheduleSensor
 
+NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
 Broken = Callable[[str, Exception], None]
 
 
@@ -34,7 +36,7 @@ class LiveSensors:
         on_broken: Broken,
     ) -> None:
         self.patches = Patches(on_broken=on_broken)
-        self.loop = loop = Loop(emit, wants=wants, budget=budget, spent=lambda: self.patches.nanoseconds)
+        self.loop = loop = Loop(emit, wants=wants, budget=budget, patches=self.patches)
         self.models = ModelSensor(loop, self.patches)
         self.optimizers = OptimizerSensor(loop, self.patches)
         self.backward = BackwardSensor(loop, self.patches, self.models)
@@ -58,18 +60,24 @@ class LiveSensors:
     def _connect(self) -> None:
         guard = self.patches.guard_inner
         self.optimizers.before_step.append(guard(self.audit.before_step))
-        self.backward.on_backward += [guard(self.audit.after_backward), guard(self.data.after_backward)]
+        self.backward.on_backward.append(guard(self.audit.after_backward))
+        self.backward.fed = guard(self.data.after_backward)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
+        self.optimizers.light_step = guard(self._light_step)
         self.optimizers.after_step += [
-            guard(self._after_step_modes),
+            guard(self._modes),
             guard(self.audit.after_step),
             guard(self.data.after_step),
             guard(self.schedules.after_step),
         ]
 
-    def _after_step_modes(self, state: Any, where: Any) -> None:
-        if self.loop.dense or any(self.models.asleep(state)):
-            self.models.observe_modes(state, where)
+    def _modes(self, state: Any, where: Any) -> None:
+        self.models.observe_modes(state, where)
+
+    def _light_step(self, state: Any) -> None:
+        """What is done at every step, whether it is looked at closely or not."""
+        if self.models.asleep() and not self.loop.dense:
+            self.models.observe_modes(state, caller())
         self.models.forget_step()
 
     def introduce(self, objects: Sequence[object]) -> None:
@@ -93,7 +101,8 @@ class LiveSensors:
 
     def _never_stepped(self, how: str) -> None:
         for state in self.loop.optimizers.values():
-            enough = state.backwards >= 2 and not state.steps and not state.skipped
+            alone = not any(other.steps for other in self.loop.optimizers.values())
+            enough = state.backwards >= (2 if alone else NEVER) and not state.steps and not state.skipped
             if how == "finished" and enough and not self.audit.moved_by_hand(state):
                 zeroed = state.idle_cycles > 0
                 self.loop.emit(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from flatline.sensors.patching import Patches
 from flatline.events import BackwardFacts, ClipFacts, Event, GroupFacts, OptimizerFacts, Tick, Where
 
 DENSE_STEPS = 5  # every one of the first steps is looked at closely: the wiring shows there
@@ -15,7 +16,11 @@ DENSE_LIMIT = 40  # and more of them while some optimizer has not stepped twice
 SPREAD = 1.5  # later looks are this much further apart each time
 EARLY = 30  # up to this step closer looks are taken whatever they cost
 TAPE_LIMIT = 2_000
-WATCHED = 6  # parameters whose requires_grad is compared at each step
+PATIENCE = 700_000_000  # nanoseconds of close looks that are always granted
+TOO_MUCH = 0.15  # share of the time that ends a close look in the middle of a step
+TIMED_EVERY = 32  # light steps
+WATCHED_EVERY = 4  # light steps
+WATCHED = 8  # parameters whose requires_grad is compared then
 DECOUPLED = ("AdamW", "NAdamW", "Lion", "Muon", "RAdamW", "AdaBelief", "StableAdamW", "Adan", "LAMB", "Lamb")
 ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Rprop", "Muon")
 
@@ -36,6 +41,13 @@ class Window:
         """Write on the tape."""
         if len(self.tape) < TAPE_LIMIT:
             self.tape.append(what)
+
+    def next(self) -> Window:
+        """An empty window; this very one while nothing but its tape was written."""
+        if self.backwards or self.clips or self.leftover or self.scaled or self.norm_after_backward is not None:
+            return Window()
+        self.tape.clear()
+        return self
 
     @property
     def fresh(self) -> bool:
@@ -58,11 +70,12 @@ class OptimizerState:
         self.backwards = 0
         self.window = Window()
         self.closure = False
+        self.others_steps = 0  # of all optimizers, when gradients were last thrown away
         self.idle_cycles = 0  # zeroings that threw gradients away, with no step between
         self._next_watched = 0
         self._trainable: dict[int, bool] = {}
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
-        self.signatures: tuple[tuple[int, int], ...] = ()
+        self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
         self.peak_lr = 0.0
         self._count = -1
         self._ids: frozenset[int] = frozenset()
@@ -142,9 +155,10 @@ class Loop:
         *,
         wants: Callable[[type[Event]], bool],
         budget: float,
-        spent: Callable[[], int],
+        patches: Patches,
     ) -> None:
-        self._emit, self._budget, self._spent = emit, budget, spent
+        self._emit, self._budget, self._patches = emit, budget, patches
+        self._light_nanoseconds, self._light_steps, self._timed_from = 0.0, 0, 0
         self.wants = wants
         self.clock = 0  # counts parameters registered and optimizers built
         self.born: dict[int, int] = {}  # id of a parameter -> when it was registered
@@ -161,7 +175,7 @@ class Loop:
         self.first_loss: float | None = None
         self.last_loss: float | None = None
         self.last_loss_step = 0
-        self.largest_loss: float | None = None
+        self.largest_loss = 0.0
         self._next_sample = DENSE_STEPS
         self._dense_until = 0
         self._keys = 0
@@ -204,9 +218,10 @@ class Loop:
         if state.steps <= self.steps:
             return
         self.steps = state.steps
+        self._keep_time()
         if self.dense:
             self.sampled += 1
-        elif state.refrozen():
+        elif self.steps % WATCHED_EVERY == 0 and state.refrozen():
             self._dense_until = self.steps + 2
         waiting = not self.audited and self.steps < DENSE_LIMIT
         if self.steps < max(DENSE_STEPS, self._dense_until) or waiting:
@@ -217,14 +232,39 @@ class Loop:
         else:
             self._set_dense(False)
 
+    def catch_breath(self) -> None:
+        """Stop looking closely within a step when that has cost far too much already."""
+        if self.dense and self.spent > PATIENCE and self.overhead > TOO_MUCH:
+            self._next_sample = max(self._next_sample, 2 * self.steps + 10)
+            self._dense_until = 0
+            self.audited = True
+            self._set_dense(False)
+
     def _set_dense(self, dense: bool) -> None:
         if dense != self.dense:
             self.dense = dense
             for callback in self.on_dense:
                 callback(dense)
+        self._patches.timed = self._patches.timed or dense
+
+    def _keep_time(self) -> None:
+        """Time is counted on closely watched steps, and on one light step in some; the other light ones cost the same."""
+        patches = self._patches
+        if not self.dense:
+            self._light_steps += 1
+            if patches.timed:
+                self._light_nanoseconds = patches.nanoseconds - self._timed_from
+                patches.nanoseconds = self._timed_from
+        patches.timed = self.dense or self._light_steps % TIMED_EVERY == 0
+        self._timed_from = patches.nanoseconds
+
+    @property
+    def spent(self) -> float:
+        """Nanoseconds that flatline used so far."""
+        return self._patches.nanoseconds + self._light_nanoseconds * self._light_steps
 
     @property
     def overhead(self) -> float:
         """flatline's own share of the time since the script's first torch call."""
         elapsed = time.perf_counter_ns() - self.started
-        return self._spent() / elapsed if elapsed > 0 else 0.0
+        return self.spent / elapsed if elapsed > 0 else 0.0

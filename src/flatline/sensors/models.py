@@ -23,7 +23,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 DROPOUTS = (nn.modules.dropout._DropoutNd,)
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 FINGERPRINT_SAMPLE = 32
-CALL_LIMIT = 20_000
+CALL_LIMIT = 4_000  # module calls looked at closely in one step
 HELD_ELEMENTS = 2_000_000  # kept alive to the end of a pass under close look, at most
 
 
@@ -146,6 +146,8 @@ class ModelSensor:
         self.batch_is_foreign = False  # the newest batch came from a loader that never fed a backward
         self.grad_forward_without: Where | None = None
         self._train_depth = 0
+        self.validated: list[Model] = []  # ran without a backward since the last step
+        self._calls = 0  # module calls looked at since the last step
         self.first_sequence = 0  # of the graph last looked at closely
         self._now = Pass()
         self._dense_handles: list[Any] = []
@@ -191,12 +193,12 @@ class ModelSensor:
         """Runs at every module call of every step: one look-up, then nothing for all but the models themselves."""
         from torch.compiler import is_compiling
 
-        models, slow = self.models, self.patches.guard(self._model_called)
+        models, slow, loop, grad_enabled = self.models, self.patches.guard(self._model_called), self.loop, torch.is_grad_enabled
 
         def quick(module: Any, args: Any) -> None:
             if is_compiling():
                 return
-            if id(module) in models:
+            if id(module) in models and (loop.dense or self.batch_is_foreign or not grad_enabled()):
                 slow(module, args)
 
         return quick
@@ -236,6 +238,7 @@ class ModelSensor:
 
     def _validation(self, module: nn.Module, model: Model, args: Any) -> None:
         model.idle_forwards += 1
+        self.validated.append(model)
         first = next(tensors_in(args), None)
         again = first is not None and model.last_idle_input is not None and model.last_idle_input() is first
         model.last_idle_input = weakref.ref(first) if first is not None else None
@@ -279,6 +282,10 @@ class ModelSensor:
         if self.in_backward or _transformed():
             return
         now = self._now
+        self._calls += 1
+        if self._calls > CALL_LIMIT:
+            self._watch_closely(False)
+            return
         if not now.stack:
             new = id(module) not in self.models
             now.model = self._model(module)
@@ -345,8 +352,7 @@ class ModelSensor:
         call.out_grad = any(t.requires_grad for t in outputs)
         call.out_sequence = _sequence(outputs[0] if outputs else None)
         (model.ran if call.grad_enabled else model.ran_without_grad).add(id(module))
-        if len(model.calls) < CALL_LIMIT:
-            model.calls.append(call)
+        model.calls.append(call)
         if call.leaf:
             self._first_layer(model, module, args)
         if call.depth == 0:
@@ -450,18 +456,24 @@ class ModelSensor:
                 yield model, module
 
     def forget_step(self) -> None:
-        """A step was taken: validation passes are counted anew."""
-        for model in self.models.values():
+        """A step was taken: validation passes and module calls are counted anew."""
+        for model in self.validated:
             model.idle_forwards = 0
+        self.validated.clear()
+        if self._calls > CALL_LIMIT:
+            self._watch_closely(self.loop.dense)
+        self._calls = 0
 
     # ------------------------------------------------------------------ modes
 
-    def asleep(self, state: OptimizerState) -> Iterator[bool]:
-        """Models of this optimizer that woke up once and train in eval mode now."""
+    def asleep(self) -> bool:
+        """Some model woke up once, and is in eval mode now."""
         for model in self.models.values():
-            module = model.ref()
-            if module is not None and model.trained_in_train and not module.training and model.sensitive:
-                yield any(id(p) in state.ids for p in module.parameters())
+            if model.trained_in_train and model.sensitive:
+                module = model.ref()
+                if module is not None and not module.training:
+                    return True
+        return False
 
     def observe_modes(self, state: OptimizerState, where: Where | None) -> None:
         """Tell in which modes this optimizer's models trained."""

@@ -9,7 +9,7 @@ import torch
 
 from flatline.events import Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
 from flatline.sensors.callers import caller
-from flatline.sensors.loop import Loop, OptimizerState, Window
+from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
 
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
@@ -32,8 +32,11 @@ class OptimizerSensor:
 
         before, after = self.patches.guard(self._stepping), self.patches.guard(self._stepped)
 
+        loop, known = self.loop, self.loop.optimizers
+
         def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-            before(optimizer, args, kwargs)
+            if loop.dense or id(optimizer) not in known:
+                before(optimizer, args, kwargs)
 
         def post(optimizer: Any, args: Any, kwargs: Any) -> None:
             after(optimizer)
@@ -83,7 +86,10 @@ class OptimizerSensor:
             self._threw_away(state)
 
     def _threw_away(self, state: OptimizerState) -> None:
-        state.idle_cycles += 1
+        """Gradients were zeroed unread. Beside another optimizer's steps that is normal: a critic trains more often."""
+        steps = sum(other.steps for other in self.loop.optimizers.values())
+        state.idle_cycles = state.idle_cycles + 1 if steps == state.others_steps else 0
+        state.others_steps = steps
         if state.idle_cycles == IDLE_CYCLES:
             self.loop.emit(
                 StepMissing(
@@ -99,8 +105,9 @@ class OptimizerSensor:
         state.closure = len(args) > 1 or kwargs.get("closure") is not None
         if not state.closure:
             self._judge(state)
-        for callback in self.before_step:
-            callback(state)
+        if self.loop.dense:
+            for callback in self.before_step:
+                callback(state)
 
     def _judge(self, state: OptimizerState) -> None:
         """Look at the gradients as the step finds them; told when the step is over."""
@@ -112,16 +119,18 @@ class OptimizerSensor:
         state = self._state(optimizer)
         state.steps += 1
         state.idle_cycles = 0
-        if state.peak_lr < (lr := state.lr):
-            state.peak_lr = lr
-        where = caller() if self.loop.dense else None
         if self.loop.dense:
+            state.peak_lr = max(state.peak_lr, state.lr)
+            where = caller()
             self._tell_stepped(state, where)
-        state.window = Window()
-        for callback in self.after_step:
-            callback(state, where)
-        state.closure = False
+            for callback in self.after_step:
+                callback(state, where)
+        if self.light_step is not None:
+            self.light_step(state)
+        state.window = state.window.next()
         self.loop.stepped(state)
+
+    light_step: Callable[[OptimizerState], None] | None = None
 
     def _tell_stepped(self, state: OptimizerState, where: Where | None) -> None:
         window = state.window

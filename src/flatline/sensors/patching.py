@@ -16,7 +16,8 @@ class Patches:
 
     def __init__(self, *, on_broken: Callable[[str, Exception], None]) -> None:
         self.active = True
-        self.nanoseconds = 0  # spent in callbacks
+        self.timed = True  # count the time of callbacks; off on most steps, where counting would cost the most
+        self.nanoseconds = 0
         self._busy = False
         self._on_broken = on_broken
         self._undo: list[Callable[[], None]] = []
@@ -27,10 +28,10 @@ class Patches:
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             nonlocal alive
-            if not alive or not self.active or self._busy:
+            if self._busy or not alive or not self.active:
                 return None
-            started = time.perf_counter_ns()
             self._busy = True
+            started = time.perf_counter_ns() if self.timed else 0
             try:
                 return callback(*args, **kwargs)
             except Exception as error:
@@ -39,7 +40,8 @@ class Patches:
                 return None
             finally:
                 self._busy = False
-                self.nanoseconds += time.perf_counter_ns() - started
+                if started:
+                    self.nanoseconds += time.perf_counter_ns() - started
 
         return guarded
 

@@ -30,6 +30,12 @@ def test_fires_on_steps_in_eval_mode_after_steps_in_train_mode():
     assert "net.train()" in finding.fix
 
 
+def test_names_the_last_training_line_known():
+    awake = replace(ASLEEP, step=5, training=True, in_eval=0)
+    (finding,) = play(TrainModeNotRestored, awake, replace(ASLEEP, where=None), replace(NEXT, where=None))
+    assert finding.where == Where("train.py", 48)
+
+
 def test_near_miss_one_single_step():
     assert play(TrainModeNotRestored, ASLEEP, replace(NEXT, training=True), replace(ASLEEP, step=40)) == []
 

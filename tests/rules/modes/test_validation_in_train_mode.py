@@ -19,7 +19,7 @@ def test_fires_on_a_pass_over_another_loader():
     assert finding.severity == "error"
     assert finding.where == Where("train.py", 60, "accuracy")
     assert finding.message == (
-        "net ran 3 forwards in a row without gradients on batches of a loader that it never trains on in train mode "
+        "net ran 3 forwards in a row in train mode and without gradients, on batches of a loader that it never trains on, "
         "after step 20: 5 Dropout and BatchNorm layers active (bn, drop, b1, …)"
     )
     assert "model.eval()" in finding.fix

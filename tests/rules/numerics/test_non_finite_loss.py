@@ -44,7 +44,11 @@ def test_fires_with_step_history_and_first_tensor():
         ("sqrt", "nan in the result of sqrt (float32, no finite value)", "square root of a negative"),
         ("exp", "inf in the result of exp (float32, finite values 1 to 3e+38)", "exp overflows"),
         ("addmm", "inf in the input of addmm (float16, finite values 1 to 6e+04)", "float16 ends at 65504"),
-        ("relu", "nan in the input of relu (float32, no finite value)", "before relu"),
+        (
+            "relu",
+            "nan in the input of relu (float32, no finite value)",
+            "what reaches relu is not finite though batch and weights are",
+        ),
     ],
 )
 def test_names_the_operation(operation, detail, cause):
@@ -89,3 +93,7 @@ def test_near_miss_a_high_rate_is_not_blamed_for_a_plain_log_of_zero():
 def test_near_miss_a_moderate_rate_is_not_blamed():
     assert "learning rate" not in found("weights", detail="fc.weight", optimizer="SGD", lr=1.0).cause
     assert "learning rate" not in found("unknown").cause
+
+
+def test_suggests_a_usual_rate_where_a_tenth_is_still_absurd():
+    assert found("weights", detail="fc.weight", optimizer="SGD", lr=1e4).fix.startswith("lower it to 0.1 or less")

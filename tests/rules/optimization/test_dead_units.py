@@ -19,7 +19,7 @@ def seen(*dead, layer="1", units=64, samples=100):
 def test_fires_on_a_layer_that_is_dead():
     (finding,) = play(DeadUnits, *seen(64, 64, 64))
     assert finding.severity == "error"
-    assert finding.message == "64 of 64 units of 1 are zero on all 100 samples at step 3, in 3 steps looked at"
+    assert finding.message == "64 of 64 units of the ReLU 1 are zero on all 100 samples at step 3, in 3 steps looked at"
     assert "dead when first seen" in finding.cause
     assert "start biases at 0" in finding.fix
 
@@ -34,7 +34,7 @@ def test_warns_of_a_layer_that_dies():
 def test_layers_that_are_dead_together_are_one_finding():
     facts = tuple(DeadFacts(layer=name, units=64, dead=64, samples=100) for name in ("1", "3"))
     (finding,) = play(DeadUnits, *[ForwardObserved(step=step, dead=facts) for step in (1, 2, 3)])
-    assert finding.message.endswith("; the same in 3")
+    assert finding.message.endswith("; the same in the ReLU 3")
 
 
 def test_fires_without_a_module_where_something_still_learns():

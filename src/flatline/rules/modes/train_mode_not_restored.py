@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ModesObserved
+from flatline.events import ModesObserved, Where
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -62,9 +62,12 @@ class TrainModeNotRestored(Rule):
 
     def __init__(self) -> None:
         self._asleep: dict[str, list[int]] = {}
+        self._where: dict[str, Where] = {}  # the line is told on closely watched steps only
 
     def on_modes_observed(self, event: ModesObserved) -> Iterator[Finding]:
         """A step in eval mode, after steps in train mode."""
+        if event.where is not None:
+            self._where[event.model] = event.where
         if event.training or not event.trained_before or not event.in_eval or not event.trainable:
             self._asleep.pop(event.model, None)
             return
@@ -78,6 +81,7 @@ class TrainModeNotRestored(Rule):
             f"{event.model} trains in eval mode since step {steps[0]}, after steps in train mode: "
             f"{event.in_eval} of {event.sensitive} Dropout and BatchNorm layers are off{_names(event)}{place}",
             fix=f"call {event.model}.train() at the top of every epoch, or right after the validation pass",
+            where=event.where or self._where.get(event.model) or event.eval_where,
             model=event.model,
             first_step=steps[0],
             layers_off=event.in_eval,

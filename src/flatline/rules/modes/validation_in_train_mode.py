@@ -85,7 +85,7 @@ class ValidationInTrainMode(Rule):
             return
         yield self.finding(
             event,
-            f"{event.model} ran {self._seen(event)} in train mode after step {event.step}: "
+            f"{event.model} ran {_seen(event)} after step {event.step}: "
             f"{event.sensitive} Dropout and BatchNorm layers active{_names(event)}",
             severity=severity,
             model=event.model,
@@ -94,11 +94,6 @@ class ValidationInTrainMode(Rule):
             passes=len(passes.steps),
             gradients=event.grad_enabled,
         )
-
-    def _seen(self, event: ValidationObserved) -> str:
-        many = f"{event.forwards} forwards in a row" if event.forwards > 1 else "a validation forward"
-        source = " on batches of a loader that it never trains on" if event.other_loader else ""
-        return f"{many}{'' if event.grad_enabled else ' without gradients'}{source}"
 
     def _verdict(self, event: ValidationObserved, passes: _Passes) -> Severity | None:
         again = len(passes.foreign) >= 2
@@ -119,6 +114,13 @@ def _at_fault(event: ValidationObserved) -> bool:
     if not event.training or not event.sensitive or event.averaged or event.adversarial:
         return False
     return event.where is None or not RECALIBRATION.search(event.where.function.lower())
+
+
+def _seen(event: ValidationObserved) -> str:
+    many = f"{event.forwards} forwards in a row" if event.forwards > 1 else "a validation forward"
+    gradients = "" if event.grad_enabled else " and without gradients"
+    source = ", on batches of a loader that it never trains on," if event.other_loader else ""
+    return f"{many} in train mode{gradients}{source}"
 
 
 def _names(event: ValidationObserved) -> str:

@@ -63,6 +63,8 @@ class NonFiniteLoss(Rule):
     grew: float = 100.0  # largest finite loss over the first: the run was diverging before it broke
     hot_adaptive: float = 0.1  # learning rates of Adam and its kin from here on are out of any band; default 1e-3
     hot_plain: float = 10.0  # the same for SGD; recipes end at about 1
+    usual_adaptive: float = 1e-3  # rates that recipes start from
+    usual_plain: float = 0.1
 
     def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
         """The first loss that is not a number."""
@@ -114,7 +116,8 @@ class NonFiniteLoss(Rule):
         history = (
             f": the loss had grown {grown:.2g} × from {event.first_finite:.3g} before it broke" if grown > 1 else ""
         )
-        lower = f"lower it to {event.lr / 10:g} or less" if event.lr else "divide it by 10"
+        usual = self.usual_adaptive if event.optimizer.startswith(ADAPTIVE) else self.usual_plain
+        lower = f"lower it to {min(event.lr / 10, usual):g} or less" if event.lr else "divide it by 10"
         return _Why(
             f"the learning rate of {event.optimizer or 'the optimizer'} ({rate}) is too high, each step throws the "
             f"weights farther out until they overflow{history}",
@@ -216,10 +219,16 @@ def _weights(event: LossNotFinite) -> _Why:
 
 
 def _overflow(event: LossNotFinite) -> _Why:
+    place = event.origin.module or event.origin.operation or "this operation"
+    if "in the input" in event.origin.detail:
+        return _Why(
+            f"what reaches {place} is not finite though batch and weights are: a division by 0 before it (a deviation, "
+            "a norm or a count of 0), a log, a root or an overflow",
+            f"guard what stands before {place}: x / (std + 1e-8), total / count.clamp(min=1), torch.sqrt(x + 1e-8)",
+        )
     return _Why(
-        f"the forward pass leaves the range of its dtype before {event.origin.operation or 'this operation'}: "
-        "inf - inf, 0 × inf and 0 / 0 are nan",
-        f"look at what {event.origin.module or 'the model'} does right before it: guard divisions, logarithms and "
+        f"the forward pass leaves the range of its dtype at {place}: inf - inf, 0 × inf and 0 / 0 are nan",
+        f"look at what {place} is given: guard divisions, logarithms and "
         "roots with an epsilon, and lower the learning rate if the weights have grown",
     )
 

@@ -71,7 +71,7 @@ class AccumulationNotAveraged(Rule):
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] < self.certain_after:
             return
-        count = len(event.backwards)
+        count = event.tape.count("backward")
         yield self.finding(
             event,
             f"{count} backwards of a mean loss add up before each step of {event.optimizer.name}, and none is divided by {count}",
@@ -89,7 +89,7 @@ class AccumulationNotAveraged(Rule):
         if len({b.where for b in backwards}) != 1 or backwards[0].where is None:
             return False
         averaged = any(abs(b.factor) < 0.999 or not b.mean or not b.plain for b in backwards)
-        return not averaged and _fresh_forwards(event) >= len(backwards)
+        return not averaged and _fresh_forwards(event) >= event.tape.count("backward")
 
     def _why(self, event: OptimizerStepped, count: int) -> str:
         if event.optimizer.adaptive:

@@ -74,7 +74,7 @@ class DeadUnits(Rule):
         for place, facts in enumerate(event.dead):
             if facts.units < self.units_needed or facts.samples < self.samples_needed:
                 continue
-            name = facts.layer or f"the ReLU number {place + 1} of the graph"
+            name = f"the {facts.kind} {facts.layer or f'number {place + 1} of the graph'}"
             history = self._layers.setdefault((name, line, facts.units), _History(name))
             history.add(event.step, facts)
             if self._dead(history, facts):
