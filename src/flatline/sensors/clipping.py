@@ -10,7 +10,7 @@ import torch
 from flatline.events import ClipFacts
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.callers import caller
-from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.loop import Loop, OptimizerState, Window
 from flatline.sensors.patching import Patches
 
 
@@ -94,6 +94,7 @@ class ClipSensor:
         if state is not None and state.steps == self._steps_before:
             state.skipped += 1
             state.idle_cycles = 0
+            state.window = Window()
 
 
 def _last(tape: list[Any], what: str) -> int:

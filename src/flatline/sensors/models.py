@@ -58,7 +58,10 @@ def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
     if flat.numel() == 0:
         return []
     flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
-    spread = flat[:: max(1, flat.numel() // count)][: count + 1]
+    stride = max(1, flat.numel() // count)
+    while stride > 1 and any(size > 1 and stride % size == 0 for size in tensor.shape):
+        stride += 1  # not always the same place of a row
+    spread = flat[::stride][: count + 1]
     return spread.tolist()  # type: ignore[no-any-return]
 
 

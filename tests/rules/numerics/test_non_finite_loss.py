@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import LossNotFinite, Origin, Where
+from flatline.events import LayerNumbers, LossNotFinite, NumbersSampled, Origin, Where
 from flatline.findings import Finding
 from flatline.rules.numerics.non_finite_loss import NonFiniteLoss
 from flatline.testing import play
@@ -43,6 +43,11 @@ def test_fires_with_step_history_and_first_tensor():
         ("div", "division by 0", "a denominator is exactly 0"),
         ("sqrt", "nan in the result of sqrt (float32, no finite value)", "square root of a negative"),
         ("exp", "inf in the result of exp (float32, finite values 1 to 3e+38)", "exp overflows"),
+        (
+            "mseloss",
+            "inf in the input of mseloss (float32, finite values -5.36e+04 to 4.7e+04)",
+            "float16 ends at 65504",
+        ),
         ("addmm", "inf in the input of addmm (float16, finite values 1 to 6e+04)", "float16 ends at 65504"),
         (
             "relu",
@@ -97,3 +102,18 @@ def test_near_miss_a_moderate_rate_is_not_blamed():
 
 def test_suggests_a_usual_rate_where_a_tenth_is_still_absurd():
     assert found("weights", detail="fc.weight", optimizer="SGD", lr=1e4).fix.startswith("lower it to 0.1 or less")
+
+
+def test_finite_gradients_leave_the_update():
+    sampled = NumbersSampled(step=411, layers=(LayerNumbers(gradient_rms=1e-3),))
+    event = replace(BROKEN, origin=Origin(kind="weights", detail="fc.weight"))
+    (finding,) = play(NonFiniteLoss, sampled, event)
+    assert "loss and gradients of step 411 were finite, the update of AdamW was not" in finding.cause
+
+
+def test_near_miss_gradients_of_another_step_or_not_finite():
+    event = replace(BROKEN, origin=Origin(kind="weights", detail="fc.weight"))
+    for step, rms in ((400, 1e-3), (411, float("nan"))):
+        (finding,) = play(NonFiniteLoss, NumbersSampled(step=step, layers=(LayerNumbers(gradient_rms=rms),)), event)
+        assert "its backward made non-finite gradients" in finding.cause
+    assert play(NonFiniteLoss, NumbersSampled(step=1, layers=(LayerNumbers(gradient_rms=float("inf")),))) == []

@@ -63,7 +63,8 @@ class LossGraphKept(Rule):
             f"{event.nodes} nodes each on average{holder}",
             severity=self.severity if event.nodes >= self.large else "warning",
             fix=fix
-            or "find what holds the loss (a running total, a list, a meter) and give it loss.item() or loss.detach()",
+            or "find what holds the loss (a total, a list, a meter) and give it loss.item(); "
+            "a state carried to the next step needs h = h.detach()",
             alive=event.alive,
             seen=event.seen,
             nodes=event.nodes,

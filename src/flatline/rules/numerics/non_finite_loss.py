@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import LossNotFinite
+from flatline.events import LossNotFinite, NumbersSampled
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -58,13 +60,21 @@ class NonFiniteLoss(Rule):
 
     code = "N1"
     severity = "error"
-    consequences = ("G1", "G2", "G3", "C1", "C3", "C6", "C11", "O7", "O22", "O24", "O25")
+    consequences = ("G1", "G2", "G3", "C1", "C3", "C6", "C11", "O7", "O22", "O25")
 
     grew: float = 100.0  # largest finite loss over the first: the run was diverging before it broke
     hot_adaptive: float = 0.1  # learning rates of Adam and its kin from here on are out of any band; default 1e-3
     hot_plain: float = 10.0  # the same for SGD; recipes end at about 1
     usual_adaptive: float = 1e-3  # rates that recipes start from
     usual_plain: float = 0.1
+
+    def __init__(self) -> None:
+        self._finite_gradients = 0  # the last step that was sampled and had them
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> None:
+        """Whether the gradients of this step were numbers."""
+        if event.layers and all(math.isfinite(layer.gradient_rms) for layer in event.layers):
+            self._finite_gradients = event.step
 
     def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
         """The first loss that is not a number."""
@@ -98,7 +108,7 @@ class NonFiniteLoss(Rule):
         if self._too_hot(event):
             return self._hot(event)
         if origin.kind == "weights":
-            return _weights(event)
+            return _update(event) if event.last_finite_step == self._finite_gradients > 0 else _weights(event)
         return _overflow(event) if origin.kind == "operation" else _unknown()
 
     def _too_hot(self, event: LossNotFinite) -> bool:
@@ -171,9 +181,9 @@ def _operation(event: LossNotFinite) -> _Why | None:
             "a denominator is exactly 0, as with the deviation of a constant feature or an empty mask",
             "keep it away from 0: x / (std + 1e-8), or total / count.clamp(min=1)",
         )
-    if "(float16" in detail:
+    if "(float16" in detail or _ends_like_float16(detail):
         return _Why(
-            "float16 ends at 65504, and a number in the forward pass went past it",
+            f"float16 ends at 65504, and a number in the forward pass went past it: {detail}",
             "use bfloat16: torch.autocast(device, dtype=torch.bfloat16); or keep this layer in float32 with "
             "torch.autocast(device, enabled=False)",
         )
@@ -188,6 +198,12 @@ def _operation(event: LossNotFinite) -> _Why | None:
             "subtract the maximum first, use torch.logsumexp or F.softmax, or clamp: torch.exp(x.clamp(max=20))",
         )
     return None
+
+
+def _ends_like_float16(detail: str) -> bool:
+    """An inf whose finite neighbours end shortly before 65504: float32 would have gone on."""
+    span = re.search(r"finite values (\S+) to ([^)\s]+)\)", detail)
+    return detail.startswith("inf") and span is not None and 2**14 < max(abs(float(n)) for n in span.groups()) <= 65504
 
 
 def _logarithm(detail: str) -> _Why:
@@ -215,6 +231,15 @@ def _weights(event: LossNotFinite) -> _Why:
         "derivative of sqrt, norm, pow or a division is infinite at 0, and 0 × inf is nan",
         "keep their input away from 0: torch.sqrt(x + 1e-8), x.norm(dim=1).clamp(min=1e-8), F.pairwise_distance; "
         "torch.autograd.set_detect_anomaly(True) on that batch names the line",
+    )
+
+
+def _update(event: LossNotFinite) -> _Why:
+    name = event.optimizer or "the optimizer"
+    return _Why(
+        f"loss and gradients of step {event.last_finite_step} were finite, the update of {name} was not: "
+        "in float16 its eps of 1e-8 rounds to 0 and it divides by 0, or its state overflows",
+        "keep weights and optimizer state in float32 and use torch.autocast for speed, or raise eps to 1e-4",
     )
 
 
