@@ -42,10 +42,14 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     run.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text, on stderr)")
     run.add_argument("--output", metavar="FILE", help="write the report to FILE")
-    run.add_argument("--fail-on", choices=SEVERITY_CHOICES, help="exit 1 when a finding of this level exists (default: never)")
+    run.add_argument(
+        "--fail-on", choices=SEVERITY_CHOICES, help="exit 1 when a finding of this level exists (default: never)"
+    )
     run.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
     run.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
-    run.add_argument("--budget", metavar="SHARE", default="1%", help="share of the run's time flatline may use (default: 1%%)")
+    run.add_argument(
+        "--budget", metavar="SHARE", default="1%", help="share of the run's time flatline may use (default: 1%%)"
+    )
     run.add_argument("--max-steps", metavar="N", help="end the run after N optimizer steps")
     run.add_argument("--hints", action="store_true", help="show hints, too")
     run.add_argument("--verbose", action="store_true", help="say which rules could not be checked, and why")

@@ -107,13 +107,15 @@ def build(
 def _strings(table: Mapping[str, object], name: str) -> list[str]:
     value = table.get(name, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"[tool.flatline] {name} must be a list of codes, like [\"O12\"]; it is {value!r}")
+        raise ConfigError(f'[tool.flatline] {name} must be a list of codes, like ["O12"]; it is {value!r}')
     return value
 
 
 def _options(table: object) -> dict[str, dict[str, float]]:
     if not isinstance(table, dict):
-        raise ConfigError(f"[tool.flatline.rules] must hold a table per rule, like [tool.flatline.rules.O5]; it is {table!r}")
+        raise ConfigError(
+            f"[tool.flatline.rules] must hold a table per rule, like [tool.flatline.rules.O5]; it is {table!r}"
+        )
     return {key: _checked(key, options) for key, options in table.items()}
 
 
@@ -124,7 +126,9 @@ def _checked(key: str, options: object) -> dict[str, float]:
         raise ConfigError(f"[tool.flatline.rules.{key}] must be a table of options; it is {options!r}")
     for name, value in options.items():
         if name.replace("_", "-") not in known:
-            raise ConfigError(f"[tool.flatline.rules.{key}] has no option {name!r}; it has {', '.join(sorted(known)) or 'none'}")
+            raise ConfigError(
+                f"[tool.flatline.rules.{key}] has no option {name!r}; it has {', '.join(sorted(known)) or 'none'}"
+            )
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ConfigError(f"[tool.flatline.rules.{key}] {name} must be a number; it is {value!r}")
     return dict(options)

@@ -28,7 +28,11 @@ class Engine:
     """Feeds rules. A rule that raises is switched off and told about, and never seen by the user's script."""
 
     def __init__(
-        self, rules: Sequence[Rule], *, on_finding: Callable[[Finding], None], on_broken: Callable[[str, Exception], None]
+        self,
+        rules: Sequence[Rule],
+        *,
+        on_finding: Callable[[Finding], None],
+        on_broken: Callable[[str, Exception], None],
     ) -> None:
         self.rules = tuple(rules)
         self.seen: set[type[Event]] = set()

@@ -46,9 +46,7 @@ class Session:
             return
         from flatline.sensors.live import LiveSensors
 
-        self.sensors = LiveSensors(
-            self._emit, wants=self.engine.wants, budget=self.budget, on_broken=self._broken
-        )
+        self.sensors = LiveSensors(self._emit, wants=self.engine.wants, budget=self.budget, on_broken=self._broken)
         self.sensors.attach()
         if self._max_steps is not None:
             self.sensors.stop_after(*self._max_steps)

@@ -1,7 +1,8 @@
 """The run is never harmed: weights, losses and random states are those of a run without flatline, bit for bit.
 
-Every style below is a small training script. A group of styles runs in one process as ``python main.py …`` and in
-another as ``flatline run main.py …``; what they print must be the same, byte for byte.
+Every style below is a small training script that prints digests of what it ends with. All of them run in one process
+without flatline, then in pairs as ``flatline run main.py STYLE STYLE`` and all together as ``flatline run main.py …``.
+What they print must be the same, byte for byte. A pair that left a note or a finding is run again style by style.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import os
 import re
 import subprocess
 import sys
-from functools import cache
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-GROUPS = 3  # process pairs: the import of torch is most of a style's time
-SECONDS = 100
+SECONDS = 200
+AT_ONCE = 2  # processes
+SHARE = 2  # styles in a process: nearly all of its time is the import of torch
+STATUS = 7  # that main.py ends with
 
 COMMON = """
 import copy, functools, hashlib, io, math, os, pickle, random, sys, threading, warnings
@@ -106,7 +111,7 @@ for name in sys.argv[1:]:
 sys.exit(7)
 """
 
-STYLES = '''
+STYLES = """
 # --- plain
 model = mlp()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -567,11 +572,11 @@ class Waves(nn.Module):
     def __init__(self):
         super().__init__()
         self.w = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))
-        self.half = nn.Parameter(torch.randn(8, dtype=torch.bfloat16))
+        self.short = nn.Parameter(torch.randn(8, dtype=torch.bfloat16))
         self.empty = nn.Parameter(torch.empty(0))
         self.number = nn.Parameter(torch.tensor(1.5))
     def forward(self, x):
-        return (torch.fft.fft(x) @ self.w).abs() * self.half.float() * self.number + self.empty.sum()
+        return (torch.fft.fft(x) @ self.w).abs() * self.short.float() * self.number + self.empty.sum()
 model, losses = Waves(), []
 optimizer = torch.optim.Adam(model.parameters(), 1e-2)
 for x, _ in batches():
@@ -692,9 +697,8 @@ for build in (Lion, functools.partial(torch.optim.AdamW, fused=True), functools.
               functools.partial(torch.optim.Adam, foreach=False, amsgrad=True), torch.optim.Adagrad):
     model = mlp()
     optimizer = build([{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1e-2}], lr=1e-3)
-    fit(model, optimizer, 5, losses)
     optimizer.add_param_group({"params": list(model[4].parameters())})
-    fit(model, optimizer, 5, losses)
+    fit(model, optimizer, 10, losses)
     kept += [model, optimizer.state_dict()]
 with torch.no_grad():
     for p in model.parameters():
@@ -762,19 +766,14 @@ done("traced_tensors", losses, model, optimizer)
 from torch.utils._python_dispatch import TorchDispatchMode
 class Ops(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        counted.append(str(func))
         return func(*args, **(kwargs or {}))
-model, losses, counted = mlp(), [], []
+model, losses = mlp(), []
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-fit(model, optimizer, 20, losses)
-for x, y in batches(3):
-    with Ops():
-        out = model(x)
-    counted.append("|")
-    optimizer.zero_grad()
-    F.cross_entropy(out, y).backward()
-    optimizer.step()
-done("watched_dispatch", [*losses, len(counted)], model)
+with Ops():
+    fit(model, optimizer, 20, losses)
+with torch.overrides.BaseTorchFunctionMode():
+    fit(model, optimizer, 5, losses)
+done("watched_dispatch", losses, model)
 
 # --- subclassed
 class Marked(torch.Tensor):
@@ -861,88 +860,120 @@ for x, y in batches():
     optimizer.step()
     losses.append(loss.item())
 done("caught", losses, model, optimizer)
-'''
+"""
 
 TEXTS = dict(re.findall(r"^# --- (\w+)\n(.*?)(?=^# --- |\Z)", STYLES, re.M | re.S))
 
 
-def group_of(style: str) -> tuple[str, ...]:
-    """The styles that share a process with this one."""
-    names = list(TEXTS)
-    return tuple(names[names.index(style) % GROUPS :: GROUPS])
+@dataclass(frozen=True)
+class Ended:
+    """What a process left behind."""
+
+    status: int
+    out: str
+    errors: str
+    report: dict[str, list]
+
+    def line(self, style: str) -> str:
+        return "\n".join(line for line in self.out.splitlines() if line.split(" ", 1)[0] == style)
 
 
-class Pair:
-    """Some styles, run in a process without flatline and in one with it."""
+class Runs:
+    """Processes started before anyone asks for their results, a few at a time."""
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self.names = names
+    def __init__(self, folder: Path, styles: list[str]) -> None:
+        self.folder, self.styles = folder, styles
+        self.pool = ThreadPoolExecutor(AT_ONCE)
         (folder / "common.py").write_text(COMMON)
         (folder / "main.py").write_text(MAIN)
-        for name in names:
-            (folder / f"style_{name}.py").write_text("from common import *\n" + TEXTS[name])
-        report = folder / "report.json"
-        flatline = ["-m", "flatline", "run", "--format", "json", "--output", str(report)]
-        processes = [_start(folder, *words, "main.py", *names) for words in ([], flatline)]
-        (self.plain, self.plain_errors), (self.watched, self.watched_errors) = map(_wait, processes)
-        self.status, self.watched_status = (process.returncode for process in processes)
-        self.report = json.loads(report.read_text()) if report.exists() else {"notes": ["no report was written"]}
+        for style in styles:
+            (folder / f"style_{style}.py").write_text("from common import *\n" + TEXTS[style])
+        self._plain = self.pool.submit(self.run, *styles)
+        self._some = [self.pool.submit(self.watch, *pair) for pair in self._pairs()]
+        self._together: Future[Ended] = self.pool.submit(self.watch, *styles)
 
-    def lines(self, text: str, name: str) -> list[str]:
-        return [line for line in text.splitlines() if line.split(" ", 1)[0] == name]
+    @cached_property
+    def plain(self) -> Ended:
+        ended = self._plain.result()
+        broken = [style for style in self.styles if " weights " not in ended.line(style)]
+        assert (broken, ended.status) == ([], STATUS), f"without flatline, too:\n{ended.errors[-3000:]}"
+        return ended
 
+    def _pairs(self) -> list[list[str]]:
+        return [self.styles[at : at + SHARE] for at in range(0, len(self.styles), SHARE)]
 
-def _start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.Popen(
-        [sys.executable, *words], cwd=folder, env=settings, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    def some(self, style: str) -> Ended:
+        return self._some[self.styles.index(style) // SHARE].result()
 
+    def alone(self, style: str) -> Ended:
+        """Its pair, when that is as clean as can be; else the style by itself, to tell whose fault it is."""
+        pair = self.some(style)
+        clean = pair.report and not pair.report["notes"] and not pair.report["findings"] and pair.status == STATUS
+        return pair if clean else self._by_itself(style)
 
-def _wait(process: subprocess.Popen[str]) -> tuple[str, str]:
-    try:
-        return process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate()
+    @cache  # noqa: B019 - lives as long as the module's tests
+    def _by_itself(self, style: str) -> Ended:
+        return self.watch(style)
+
+    @property
+    def together(self) -> Ended:
+        return self._together.result()
+
+    def watch(self, *styles: str) -> Ended:
+        report = self.folder / f"{len(styles)}_{styles[0]}.json"
+        flatline = ("-m", "flatline", "run", "--format", "json", "--output", str(report))
+        return self.run(*styles, under=flatline, report=report)
+
+    def run(self, *styles: str, under: tuple[str, ...] = (), report: Path | None = None) -> Ended:
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+        command = [sys.executable, *under, "main.py", *styles]
+        ended = subprocess.run(command, cwd=self.folder, env=settings, capture_output=True, text=True, timeout=SECONDS)
+        read = json.loads(report.read_text()) if report and report.exists() else {}
+        return Ended(ended.returncode, ended.stdout, ended.stderr, read)
 
 
 @pytest.fixture(scope="module")
-def pair_of(tmp_path_factory):
-    @cache
-    def run(names: tuple[str, ...]) -> Pair:
-        return Pair(tmp_path_factory.mktemp("styles"), names)
+def runs(request, tmp_path_factory):
+    mine = [item for item in request.session.items if item.path == request.path]
+    chosen = {item.callspec.params["style"] for item in mine if hasattr(item, "callspec")}
+    everything = Runs(tmp_path_factory.mktemp("styles"), [style for style in TEXTS if style in chosen or not chosen])
+    yield everything
+    everything.pool.shutdown(cancel_futures=True)
 
-    return run
 
-
-@pytest.mark.parametrize("style", TEXTS)
-def test_style_ends_the_same(style, pair_of):
-    pair = pair_of(group_of(style))
-    plain = pair.lines(pair.plain, style)
-    assert len(plain) == 1, f"{style} does not run even without flatline:\n{pair.plain_errors[-2000:]}"
-    assert " raised " not in plain[0], f"{style} does not run even without flatline:\n{pair.plain_errors[-2000:]}"
-    assert pair.lines(pair.watched, style) == plain
+def warnings_in(errors: str) -> list[str]:
+    return re.findall(r"^\S*?(\w+\.py:\d+: \w*Warning.*)$", errors, re.M)
 
 
 @pytest.mark.parametrize("style", TEXTS)
-def test_no_sensor_breaks(style, pair_of):
-    """Notes name no style, so a group with a note is run again style by style."""
-    pair = pair_of(group_of(style))
-    if pair.report["notes"]:
-        assert pair_of((style,)).report["notes"] == []
+def test_ends_the_same(style, runs):
+    watched = runs.some(style)
+    assert watched.line(style) == runs.plain.line(style), watched.errors[-2000:]
+    assert watched.status == STATUS
 
 
-@pytest.mark.parametrize("first", list(TEXTS)[:GROUPS])
-def test_process_ends_the_same(first, pair_of):
-    pair = pair_of(group_of(first))
-    assert pair.watched == pair.plain
-    assert (pair.status, pair.watched_status) == (7, 7)
-    assert pair.report["notes"] == []
+@pytest.mark.parametrize("style", TEXTS)
+def test_no_sensor_breaks(style, runs):
+    assert runs.alone(style).report["notes"] == []
 
 
-@pytest.mark.parametrize("first", list(TEXTS)[:GROUPS])
-def test_users_warnings_are_still_shown(first, pair_of):
-    pair = pair_of(group_of(first))
-    told = re.compile(r"^\S*?(\w+\.py:\d+: \w*Warning.*)$", re.M)
-    assert told.findall(pair.watched_errors) == told.findall(pair.plain_errors)
+@pytest.mark.parametrize("style", TEXTS)
+def test_is_found_healthy(style, runs):
+    assert [f"{f['code']} {f['message']}" for f in runs.alone(style).report["findings"]] == []
+
+
+@pytest.mark.parametrize("style", TEXTS)
+def test_ends_the_same_after_many_other_trainings(style, runs):
+    assert runs.together.line(style) == runs.plain.line(style)
+
+
+def test_many_trainings_in_one_process(runs):
+    assert runs.together.out == runs.plain.out
+    assert runs.together.status == STATUS
+    assert runs.together.report["notes"] == []
+    assert [f"{f['code']} {f['message']}" for f in runs.together.report["findings"]] == []
+
+
+def test_users_warnings_are_still_shown(runs):
+    assert warnings_in(runs.plain.errors)
+    assert warnings_in(runs.together.errors) == warnings_in(runs.plain.errors)

@@ -22,6 +22,8 @@ from flatline.sensors.forensics import parameter_names
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm
 
+RECENT = 60  # steps within which an optimizer counts as active
+LONG_FROZEN = 3  # looks in a row
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
 
@@ -77,7 +79,7 @@ class AuditSensor:
         self._zeroed: set[int] = set()
         self._after_backward: dict[int, float] = {}
         self._norms: dict[int, tuple[Any, Tensor]] = {}
-        self._affine_trained: set[int] = set()
+        self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
         self._before: Snapshot | None = None
 
     # ------------------------------------------------------------------ around backward and step
@@ -111,10 +113,25 @@ class AuditSensor:
             self._first[id(parameter)] = weakref.ref(parameter), _spread(parameter)
 
     def _remember_norm(self, layer: Any) -> None:
-        if layer.affine and any(p.requires_grad for p in layer.parameters(recurse=False)):
-            self._affine_trained.add(id(layer))
-        if id(layer) not in self._norms:
+        """Statistics as they were when the layer was last trainable, and how many looks ago that was."""
+        trainable = layer.affine and any(p.requires_grad for p in layer.parameters(recurse=False))
+        if trainable:
+            self._affine_trained[id(layer)] = 0
+        elif id(layer) in self._affine_trained:
+            self._affine_trained[id(layer)] += 1
+        if trainable or id(layer) not in self._norms:
             self._norms[id(layer)] = weakref.ref(layer), _spread(layer.running_mean)
+
+    def _frozen(self, layer: Any) -> bool:
+        """Frozen from the start, or for long, and not only for another optimizer's step as in a GAN."""
+        affine = list(layer.parameters(recurse=False))
+        if any(p.requires_grad for p in affine):
+            return False
+        if id(layer) not in self._affine_trained:
+            return True
+        held = {id(p) for p in affine}
+        active = [s for s in self.loop.optimizers.values() if s.steps and self.loop.steps - s.last_step < RECENT]
+        return self._affine_trained[id(layer)] >= LONG_FROZEN and not any(held & s.ids for s in active)
 
     def before_step(self, state: OptimizerState) -> None:
         """Note gradients zeroed by hand, and the weights before the update."""
@@ -159,7 +176,7 @@ class AuditSensor:
                     layers.append(self._layer(p, names.get(id(p), ""), order, ratios, group.get("weight_decay", 0.0)))
         self.loop.emit(
             NumbersSampled(
-                step=state.steps,
+                step=self.loop.step,
                 where=where,
                 optimizer=state.facts,
                 index=state.steps,
@@ -171,9 +188,7 @@ class AuditSensor:
             )
         )
 
-    def _layer(
-        self, p: Tensor, name: str, order: dict[int, int], ratios: dict[int, float], decay: Any
-    ) -> LayerNumbers:
+    def _layer(self, p: Tensor, name: str, order: dict[int, int], ratios: dict[int, float], decay: Any) -> LayerNumbers:
         size = p.numel() ** 0.5
         return LayerNumbers(
             name=name,
@@ -215,7 +230,7 @@ class AuditSensor:
         stale = [p for key, p in held.items() if key not in self.backward.reached and key not in seen]
         self.loop.emit(
             ParametersAudited(
-                step=state.steps,
+                step=self.loop.step,
                 where=state.where,
                 parameters=tuple(fact for fact in facts if fact is not None),
                 norms=tuple(self._norm_facts()),
@@ -234,7 +249,9 @@ class AuditSensor:
             for group in optimizer.param_groups if optimizer is not None else ():
                 decay = group.get("weight_decay", 0.0)
                 for p in group["params"]:
-                    found.setdefault(id(p), []).append((state, float(decay) if isinstance(decay, (int, float)) else 0.0))
+                    found.setdefault(id(p), []).append(
+                        (state, float(decay) if isinstance(decay, (int, float)) else 0.0)
+                    )
         return found
 
     def _all_parameters(self) -> list[tuple[str, Tensor, Model | None]]:
@@ -248,10 +265,22 @@ class AuditSensor:
                 if id(p) not in known:
                     known.add(id(p))
                     found.append((f"{model.label}.{name}" if several else name, p, model))
+        names = self._plain_tensors()
         for key, ref in self.backward.reached_refs.items():
             p = ref()
-            if p is not None and key not in known and isinstance(p, nn.Parameter):
-                found.append(("", p, None))
+            if p is not None and key not in known and (isinstance(p, nn.Parameter) or key in names):
+                found.append((names.get(key, ""), p, None))
+        return found
+
+    def _plain_tensors(self) -> dict[int, str]:
+        """Tensors that ask for gradients and are plain attributes of a module, not parameters."""
+        found: dict[int, str] = {}
+        for model in list(self.models.models.values()):
+            module = model.ref()
+            for path, child in module.named_modules() if module is not None else ():
+                for name, value in vars(child).items():
+                    if isinstance(value, Tensor) and value.is_leaf and value.requires_grad:
+                        found[id(value)] = f"{path}.{name}" if path else name
         return found
 
     def _facts(
@@ -286,7 +315,7 @@ class AuditSensor:
             training=layer,
             cut=self._cut(model, owner),
             cut_proven=model is not None and (id(owner) in model.cuts or id(owner) in model.ran_without_grad),
-            kind=type(owner).__name__ if owner is not None else "",
+            kind=type(owner).__name__ if owner is not None else "" if isinstance(p, nn.Parameter) else "tensor",
             norm=owner is not None and is_norm(owner),
             model=model.label if model is not None else "",
         )
@@ -328,7 +357,7 @@ class AuditSensor:
         affine = list(layer.parameters(recurse=False))
         return NormLayerFacts(
             name=path,
-            frozen=id(layer) not in self._affine_trained and not any(p.requires_grad for p in affine),
+            frozen=self._frozen(layer),
             training=layer.training,
             drifted=float((_spread(layer.running_mean) - first).norm() / first.norm().clamp(min=1e-3)),
             copied=any(id(p) in self._moved for p in affine),

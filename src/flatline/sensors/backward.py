@@ -53,7 +53,9 @@ class BackwardSensor:
     def attach(self) -> None:
         """Patch the engine's entry, or the public methods where torch has moved it."""
         around = self.patches.around
-        if not around(torch.autograd, "_engine_run_backward", before=self._starting, after=self._finished, failed=self._failed):
+        if not around(
+            torch.autograd, "_engine_run_backward", before=self._starting, after=self._finished, failed=self._failed
+        ):
             around(torch.autograd, "backward", before=self._public, after=self._public_finished, failed=self._failed)
         self.patches.on_undo(self.flush)
 
@@ -198,7 +200,7 @@ class BackwardSensor:
         if self.raw_losses:
             raw = self.raw_losses.pop(id(root), (root, 1.0))[0]
             self.raw_losses.clear()
-        if type(raw) not in PLAIN or raw.numel() != 1 or not raw.is_floating_point():
+        if type(raw) not in PLAIN or raw.numel() != 1 or not raw.is_floating_point() or raw.is_meta:
             return
         if raw.is_cpu:
             self._read(self.loop.steps + 1, raw.item(), raw)

@@ -25,7 +25,9 @@ class CheckpointSensor:
         """Patch it."""
         self.patches.around(nn.Module, "load_state_dict", after=self._loaded)
 
-    def _loaded(self, result: Any, module: nn.Module, state: Any, strict: bool = True, *args: Any, **kwargs: Any) -> None:
+    def _loaded(
+        self, result: Any, module: nn.Module, state: Any, strict: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
         missing = tuple(getattr(result, "missing_keys", ()))
         unexpected = tuple(getattr(result, "unexpected_keys", ()))
         own = dict(module.named_parameters())

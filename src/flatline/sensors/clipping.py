@@ -55,7 +55,9 @@ class ClipSensor:
 
     def _facts(self, state: OptimizerState, kind: Any, threshold: float, norm: Any) -> ClipFacts:
         tape = state.window.tape
-        after_unscale = "unscale" in tape and ("backward" not in tape or _last(tape, "unscale") > _last(tape, "backward"))
+        after_unscale = "unscale" in tape and (
+            "backward" not in tape or _last(tape, "unscale") > _last(tape, "backward")
+        )
         return ClipFacts(
             kind=kind,
             threshold=threshold,

@@ -59,7 +59,9 @@ def _tensors(frame: FrameType | None) -> dict[str, CrashTensor]:
     if frame is None:
         return {}
     found = {name: frame.f_locals.get(name) for name in ("input", "target")}
-    return {name: _describe(value, found.get("input")) for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {
+        name: _describe(value, found.get("input")) for name, value in found.items() if isinstance(value, torch.Tensor)
+    }
 
 
 def _describe(tensor: torch.Tensor, scores: Any) -> CrashTensor:

@@ -91,7 +91,7 @@ class DataSensor:
         self._trained_on.append(batch)
         self.loop.emit(
             BatchesServed(
-                step=state.steps,
+                step=self.loop.step,
                 where=where,
                 fingerprints=tuple(entry[0] for entry in self._trained_on),
                 indices=tuple(entry[1] for entry in self._trained_on),

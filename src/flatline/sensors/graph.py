@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from flatline.sensors.patching import Patches
+
 Node = Any  # torch.autograd.graph.Node; the attributes read here differ by operation
 
 NODE_LIMIT = 200_000
@@ -14,7 +18,7 @@ SHAPE_ONLY = {
     "View", "UnsafeView", "ReshapeAlias", "Transpose", "T", "Permute", "Squeeze", "Unsqueeze", "Clone", "ToCopy",
     "Contiguous", "Slice", "Alias", "Expand", "Index", "Select", "Split", "SplitWithSizes", "Unbind", "Chunk",
     "AsStrided", "Cat", "Stack", "Movedim", "Swapaxes", "Flatten", "Unflatten", "Copy", "CopySlices", "Mt", "Repeat",
-    "IndexSelect", "MaskedSelect", "ConstantPadNd", "Flip", "Roll",
+    "MaskedFill", "IndexSelect", "MaskedSelect", "ConstantPadNd", "Flip", "Roll",
 }  # fmt: skip
 
 
@@ -40,8 +44,54 @@ def sequence(node: Node) -> int:
     return int(node._sequence_nr()) if hasattr(node, "_sequence_nr") else 0
 
 
+class HookedSpans:
+    """Spans of the forward pass under saved-tensor hooks: reading what was saved there would run them.
+
+    A non-reentrant checkpoint recomputes its forward in such a hook; offloading copies back.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+        self._spans: list[tuple[int, int]] = []
+
+    def attach(self, patches: Patches) -> None:
+        """Follow every ``saved_tensors_hooks`` block."""
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        patches.around(hooks, "__enter__", before=self._entered)
+        patches.around(hooks, "__exit__", after=self._left)
+
+    def clear(self) -> None:
+        """A step is over, and its graphs with it."""
+        if self._spans:
+            self._spans.clear()
+
+    def _entered(self, hooks: Any) -> None:
+        self._open.append(_position())
+
+    def _left(self, result: Any, hooks: Any, *args: Any) -> None:
+        if self._open:
+            self._spans.append((self._open.pop(), _position()))
+
+    def __contains__(self, node: Node) -> bool:
+        if not self._spans and not self._open:
+            return False
+        place = sequence(node)
+        return any(place >= start for start in self._open) or any(a <= place <= b for a, b in self._spans)
+
+
+HOOKED = HookedSpans()
+
+
+def _position() -> int:
+    """Sequence number of the next operation."""
+    read = getattr(torch._C._autograd, "_get_sequence_nr", None)
+    return int(read()) if read is not None else 0
+
+
 def saved(node: Node, name: str) -> Any:
-    """A value that the node saved for backward, or None: it may be freed, or never have been kept."""
+    """A value that the node saved for backward, or None: it may be freed, hooked, or never have been kept."""
+    if node in HOOKED:
+        return None
     try:
         return getattr(node, f"_saved_{name}", None)
     except RuntimeError:

@@ -18,6 +18,7 @@ EARLY = 30  # up to this step closer looks are taken whatever they cost
 TAPE_LIMIT = 2_000
 PATIENCE = 700_000_000  # nanoseconds of close looks that are always granted
 TOO_MUCH = 0.15  # share of the time that ends a close look in the middle of a step
+LEAD_PATIENCE = 8  # steps of other optimizers, before one of them leads
 TIMED_EVERY = 32  # light steps
 WATCHED_EVERY = 4  # light steps
 WATCHED = 8  # parameters whose requires_grad is compared then
@@ -66,6 +67,7 @@ class OptimizerState:
         self.ref = weakref.ref(optimizer)
         self.born = 0
         self.steps = 0
+        self.last_step = 0  # the run's step at its newest step
         self.skipped = 0
         self.backwards = 0
         self.window = Window()
@@ -163,7 +165,6 @@ class Loop:
         self.clock = 0  # counts parameters registered and optimizers built
         self.born: dict[int, int] = {}  # id of a parameter -> when it was registered
         self.started = time.perf_counter_ns()
-        self.training_since: int | None = None
         self.steps = 0
         self.dense = True
         self.sampled = 0
@@ -178,6 +179,8 @@ class Loop:
         self.largest_loss = 0.0
         self._next_sample = DENSE_STEPS
         self._dense_until = 0
+        self._lead: OptimizerState | None = None
+        self._beside = 0  # steps of others since the lead's last one
         self._keys = 0
 
     @property
@@ -209,15 +212,14 @@ class Loop:
     def look_closely(self) -> None:
         """Look at the coming steps closely, whatever the sampling says: something is new."""
         self._next_sample = min(self._next_sample, self.steps)
+        self._dense_until = self.steps + DENSE_STEPS
         self._set_dense(True)
 
     def stepped(self, state: OptimizerState) -> None:
         """An optimizer stepped: advance the count, decide how closely to look at the next step."""
-        if self.training_since is None:
-            self.training_since = time.perf_counter_ns()
-        if state.steps <= self.steps:
+        if not self._leads(state):
             return
-        self.steps = state.steps
+        self.steps += 1
         self._keep_time()
         if self.dense:
             self.sampled += 1
@@ -239,6 +241,15 @@ class Loop:
             self._dense_until = 0
             self.audited = True
             self._set_dense(False)
+
+    def _leads(self, state: OptimizerState) -> bool:
+        """One optimizer's steps count as the run's, until it falls silent and another takes over."""
+        if self._lead is not state:
+            self._beside += 1
+            if self._lead is not None and self._lead.ref() is not None and self._beside < LEAD_PATIENCE:
+                return False
+        self._lead, self._beside = state, 0
+        return True
 
     def _set_dense(self, dense: bool) -> None:
         if dense != self.dense:

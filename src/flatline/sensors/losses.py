@@ -98,7 +98,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         broadcast=_grew(expand, shape),
         target=_target(node, target, models),
         normalised=normalised,
-        masked_mean=_masked_mean(node, graph) if _reduction(node) == "none" else 0.0,
+        masked_mean=_masked_mean(node, graph) if _reduction(node) == "none" else _masked_scores(node, target),
         wrong_and_saturated=_wrong(scores, target) if kind == "binary_cross_entropy" else 0.0,
         gradient_ratio=_gradient_ratio(below, target) if kind == "cross_entropy" and fed_by == "softmax" else None,
         causal=any(saved(n, "is_causal") for n in graph.nodes if "ScaledDotProduct" in n.name()),
@@ -331,6 +331,22 @@ def _masked_mean(node: Node, graph: Graph) -> float:
         if bool(((mask == 0) | (mask == 1)).all()):
             return float((mask == 0).float().mean())
     return 0.0
+
+
+def _masked_scores(node: Node, target: Any) -> float:
+    """Share of padding when scores are multiplied by a mask of sequences, and a plain mean follows."""
+    below, _ = source(node)
+    if below is None or operation(below) != "Mul" or operation(node) not in ("MseLoss", "SmoothL1Loss", "HuberLoss"):
+        return 0.0
+    mask = saved(below, "other")
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or not isinstance(target, torch.Tensor):
+        return 0.0
+    mask = mask.detach()
+    binary = bool(((mask == 0) | (mask == 1)).all())
+    if not binary or mask.shape[1] < 4 or target.shape != mask.shape or _trailing(mask.long())[1] != 0:
+        return 0.0
+    run, _ = _trailing(mask.long())
+    return float(run.float().mean()) if bool((target.detach()[run] == 0).all()) else 0.0
 
 
 # --------------------------------------------------------------------------- the root

@@ -12,6 +12,7 @@ from torch import nn
 
 from flatline.events import ForwardObserved, InputFacts, LayerInput, ModesObserved, ValidationObserved, Where
 from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
 
@@ -41,10 +42,16 @@ def is_sensitive(module: nn.Module) -> bool:
     return isinstance(module, BATCH_NORMS) and module.track_running_stats
 
 
+def readable(tensor: Tensor) -> bool:
+    """Plain and with data: no fake, meta or distributed tensor, whose numbers cannot be had or cost a transfer."""
+    return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
+
+
 def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
-    """Tensors in a nest of tuples, lists and dicts."""
+    """Readable tensors in a nest of tuples, lists and dicts."""
     if isinstance(value, Tensor):
-        yield value
+        if readable(value):
+            yield value
     elif depth and isinstance(value, (tuple, list)):
         for item in value:
             yield from tensors_in(item, depth - 1)
@@ -161,6 +168,7 @@ class ModelSensor:
         """Register the hooks."""
         from torch.nn.modules import module as hooks
 
+        HOOKED.attach(self.patches)
         handle = hooks.register_module_forward_pre_hook(self._quick_hook())
         self.patches.on_undo(handle.remove)
         self.patches.on_undo(lambda: self._watch_closely(False))
@@ -196,7 +204,12 @@ class ModelSensor:
         """Runs at every module call of every step: one look-up, then nothing for all but the models themselves."""
         from torch.compiler import is_compiling
 
-        models, slow, loop, grad_enabled = self.models, self.patches.guard(self._model_called), self.loop, torch.is_grad_enabled
+        models, slow, loop, grad_enabled = (
+            self.models,
+            self.patches.guard(self._model_called),
+            self.loop,
+            torch.is_grad_enabled,
+        )
 
         def quick(module: Any, args: Any) -> None:
             if is_compiling():
@@ -397,7 +410,11 @@ class ModelSensor:
     def _first_layer(self, model: Model, module: nn.Module, args: Any) -> None:
         """Range of what reaches the first layer with a weight matrix; the module after it decides about norms."""
         weighted = [c for c in model.calls if c.leaf and _has_matrix(c.module)]
-        if len(weighted) == 1 and weighted[0].module is module and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+        if (
+            len(weighted) == 1
+            and weighted[0].module is module
+            and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
+        ):
             first = next(tensors_in(args), None)
             if first is not None and first.is_floating_point() and first.numel():
                 low, high = (float(v) for v in torch.aminmax(first.detach()))
@@ -463,6 +480,7 @@ class ModelSensor:
         for model in self.validated:
             model.idle_forwards = 0
         self.validated.clear()
+        HOOKED.clear()
         if self._calls > CALL_LIMIT:
             self._watch_closely(self.loop.dense)
         self._calls = 0

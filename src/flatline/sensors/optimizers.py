@@ -119,6 +119,7 @@ class OptimizerSensor:
         state = self._state(optimizer)
         state.steps += 1
         state.idle_cycles = 0
+        state.last_step = self.loop.steps
         if self.loop.dense:
             state.peak_lr = max(state.peak_lr, state.lr)
             where = caller()
@@ -136,7 +137,7 @@ class OptimizerSensor:
         window = state.window
         self.loop.emit(
             OptimizerStepped(
-                step=state.steps,
+                step=self.loop.step,
                 where=where,
                 optimizer=state.facts,
                 index=state.steps,

@@ -100,9 +100,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
-def _wrapper(
-    original: Callback, before: Callback | None, after: Callback | None, failed: Callback | None
-) -> Callback:
+def _wrapper(original: Callback, before: Callback | None, after: Callback | None, failed: Callback | None) -> Callback:
     from torch.compiler import is_compiling
 
     first, last, instead = before or _nothing, after or _nothing, failed or _nothing

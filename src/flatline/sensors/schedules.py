@@ -13,6 +13,7 @@ from flatline.sensors.patching import Patches
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
 HORIZONS = ("T_max", "total_steps", "total_iters")
+LAMBDA_HORIZONS = ("num_training_steps", "total_steps", "training_steps", "max_steps", "t_total", "num_steps")
 
 
 class Schedule:
@@ -46,10 +47,24 @@ def horizon_of(scheduler: Any) -> int | None:
         if isinstance(value, int) and value > 0:
             return value
     for function in getattr(scheduler, "lr_lambdas", ()):
-        total = getattr(function, "keywords", {}).get("num_training_steps")
-        if isinstance(total, int):
-            return total
+        known = _bound(function)
+        for name in LAMBDA_HORIZONS:
+            if isinstance(known.get(name), int) and known[name] > 1:
+                return int(known[name])
     return None
+
+
+def _bound(function: Any) -> dict[str, Any]:
+    """Values that a partial or a closure carries, by name."""
+    keywords = dict(getattr(function, "keywords", {}))
+    cells = getattr(function, "__closure__", None) or ()
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, cells, strict=False):
+        try:
+            keywords[name] = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    return keywords
 
 
 class ScheduleSensor:
@@ -155,7 +170,7 @@ class ScheduleSensor:
             self._learn(schedule, scheduler)
         floor = schedule.floor_since
         return ScheduleObserved(
-            step=state.steps,
+            step=self.loop.steps,
             where=schedule.stepped_at or schedule.built,
             built_where=schedule.built,
             name=schedule.name,

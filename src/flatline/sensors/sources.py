@@ -8,7 +8,21 @@ from collections.abc import Iterator
 
 from flatline.events import Where
 
-SEVERING = ("item", "detach", "numpy", "tolist", "argmax", "round", "int", "long", "bool", "data", "sign", "floor", "ceil")
+SEVERING = (
+    "item",
+    "detach",
+    "numpy",
+    "tolist",
+    "argmax",
+    "round",
+    "int",
+    "long",
+    "bool",
+    "data",
+    "sign",
+    "floor",
+    "ceil",
+)
 REBUILDING = ("tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "Variable")
 REACH = 40  # lines above the backward that are looked at
 
@@ -22,7 +36,9 @@ def _function(where: Where) -> ast.AST | None:
     best: ast.AST = tree
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.lineno <= where.line <= (node.end_lineno or node.lineno) and node.lineno >= getattr(best, "lineno", 0):
+            if node.lineno <= where.line <= (node.end_lineno or node.lineno) and node.lineno >= getattr(
+                best, "lineno", 0
+            ):
                 best = node
     return best
 

@@ -4,7 +4,9 @@ from flatline.testing import play
 
 
 def test_fires_on_softmax_under_cross_entropy():
-    event = LossComputed(step=1, where=Where("train.py", 48), fed_by="softmax", feed_where="classifier.3", gradient_ratio=14.2)
+    event = LossComputed(
+        step=1, where=Where("train.py", 48), fed_by="softmax", feed_where="classifier.3", gradient_ratio=14.2
+    )
     (finding,) = play(DoubleSoftmax, event)
     assert finding.code == "O12"
     assert finding.severity == "error"

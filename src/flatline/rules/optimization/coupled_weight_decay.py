@@ -70,7 +70,10 @@ class CoupledWeightDecay(Rule):
         if event.optimizer.adaptive and not event.optimizer.decoupled:
             decay = max(group.weight_decay for group in groups)
             yield self.finding(
-                event, f"{event.optimizer.name}(weight_decay={decay:g}) is coupled to the gradient", key="coupled", weight_decay=decay
+                event,
+                f"{event.optimizer.name}(weight_decay={decay:g}) is coupled to the gradient",
+                key="coupled",
+                weight_decay=decay,
             )
         small = sum(group.small_tensors for group in groups)
         if small and event.optimizer.adaptive:

@@ -60,7 +60,9 @@ class FrozenNormDrifts(Rule):
         """Affine weights frozen from the start, statistics that moved."""
         learning = any(p.optimizers and p.trainable and p.reached for p in event.parameters)
         other = any(p.trainable and p.optimizers and not p.norm for p in event.parameters)
-        layers = [n for n in event.norms if n.frozen and n.training and n.ran and not n.copied and n.drifted > self.drift]
+        layers = [
+            n for n in event.norms if n.frozen and n.training and n.ran and not n.copied and n.drifted > self.drift
+        ]
         if not layers or not learning or not other:
             return
         worst = max(layers, key=lambda layer: layer.drifted)

@@ -99,5 +99,8 @@ def _change(prefix: str) -> tuple[str, str] | None:
         return None
     name = prefix[1:]
     if prefix[0] == "-":
-        return f"the checkpoint's keys begin with {name!r}", f"{{k.removeprefix({name!r}): v for k, v in checkpoint.items()}}"
+        return (
+            f"the checkpoint's keys begin with {name!r}",
+            f"{{k.removeprefix({name!r}): v for k, v in checkpoint.items()}}",
+        )
     return f"the model's keys begin with {name!r}", f"{{{name!r} + k: v for k, v in checkpoint.items()}}"

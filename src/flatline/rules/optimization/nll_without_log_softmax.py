@@ -65,7 +65,11 @@ class NllWithoutLogSoftmax(Rule):
         self._seen += 1
         if self._seen < self.certain_after:
             return
-        given = "probabilities (a softmax)" if event.fed_by == "softmax" else f"raw scores (from a {event.fed_by} operation)"
+        given = (
+            "probabilities (a softmax)"
+            if event.fed_by == "softmax"
+            else f"raw scores (from a {event.fed_by} operation)"
+        )
         place = f" of {event.feed_where}" if event.feed_where else ""
         yield self.finding(
             event,

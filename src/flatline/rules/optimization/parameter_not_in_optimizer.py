@@ -84,8 +84,11 @@ class ParameterNotInOptimizer(Rule):
     def _forgotten(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> Finding:
         new = [p for p in left_out if p.after_optimizer]
         loose = [p for p in left_out if not p.registered]
+        plain = [p for p in loose if p.kind == "tensor"]
         why = self.cause
-        if loose:
+        if plain:
+            why = "a tensor with requires_grad=True that is a plain attribute of a module is not found by parameters()"
+        elif loose:
             why = "modules kept in a plain list or dict are not found by model.parameters(), so no optimizer got them"
         elif new:
             why = "these layers were made after the optimizer was built, so it cannot hold them"
@@ -96,16 +99,24 @@ class ParameterNotInOptimizer(Rule):
             f"unchanged after {event.step} steps though gradients arrive",
             severity="error" if sure else "warning",
             cause=why,
-            fix="keep them in nn.ModuleList / nn.ModuleDict" if loose else self._fix(new),
+            fix=self._fix(new, loose, plain),
             tensors=len(left_out),
             elements=sum(p.numel for p in left_out),
             first=left_out[0].name,
         )
 
-    def _fix(self, new: Sequence[ParameterFacts]) -> str:
+    def _fix(
+        self, new: Sequence[ParameterFacts], loose: Sequence[ParameterFacts], plain: Sequence[ParameterFacts]
+    ) -> str:
+        if plain:
+            return f"self.{plain[0].name.rpartition('.')[2]} = nn.Parameter(…)"
+        if loose:
+            return "keep them in nn.ModuleList / nn.ModuleDict"
         if new:
             return "build the optimizer after the last change of the model, or optimizer.add_param_group({'params': …})"
-        return "pass these parameters to the optimizer, or freeze them with requires_grad_(False) if they shall not learn"
+        return (
+            "pass these parameters to the optimizer, or freeze them with requires_grad_(False) if they shall not learn"
+        )
 
     def _stale(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> Finding:
         return self.finding(

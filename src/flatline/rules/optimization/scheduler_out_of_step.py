@@ -106,7 +106,9 @@ class SchedulerOutOfStep(Rule):
         if length and length > 2 and event.horizon and event.horizon < length and event.calls > 1:
             if event.name != "CosineAnnealingLR" and event.calls <= event.horizon:
                 return None
-            return self._too_fast(event, f"its {event.horizon} steps are over after {event.horizon / length:.0%} of an epoch")
+            return self._too_fast(
+                event, f"its {event.horizon} steps are over after {event.horizon / length:.0%} of an epoch"
+            )
         left = _left_after(event, length)
         if left is not None and left < self.collapse:
             where = "at the end of the first epoch" if length else f"after {event.calls} steps"

@@ -95,7 +95,12 @@ class TargetForm(Rule):
     def on_script_crashed(self, event: ScriptCrashed) -> Iterator[Finding]:
         """The crash, with the offending values."""
         scores, target = event.tensors.get("input"), event.tensors.get("target")
-        if scores is None or target is None or "cross_entropy" not in event.functions and "nll_loss" not in event.functions:
+        if (
+            scores is None
+            or target is None
+            or "cross_entropy" not in event.functions
+            and "nll_loss" not in event.functions
+        ):
             return
         classes = scores.shape[1] if len(scores.shape) > 1 else scores.shape[0] if scores.shape else 0
         message, cause, fix = self._judge(event, scores, target, classes)

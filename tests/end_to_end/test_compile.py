@@ -1,0 +1,223 @@
+"""torch.compile does the same with flatline as without: graphs, graph breaks, recompilations and losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+BACKENDS = ("eager", "aot_eager", "counting")
+WAYS = ("without", "before", "after", "run")  # flatline.watch() before or after torch.compile, or `flatline run`
+
+SCRIPT = """
+import contextlib, json, sys, warnings
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.utils import counters
+
+way, backend = sys.argv[1:]
+graphs = []
+
+
+def counting(graph, inputs):
+    graphs.append(sorted(str(node.target) for node in graph.graph.nodes))
+    return graph.forward
+
+
+def attach(when):
+    if way == when:
+        import flatline
+        runs.append(flatline.watch())
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.act = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True)
+        self.drop, self.b = nn.Dropout(0.2), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.b(self.drop(self.act(self.norm(self.a(x)))))
+
+
+class Broken(Net):
+    def forward(self, x):
+        x = self.act(self.a(x))
+        torch._dynamo.graph_break()
+        return self.b(x)
+
+
+def loss_of(model, x):
+    return F.cross_entropy(model(x), x[:, :3].argmax(1))
+
+
+def each_step(model, optimizer, sizes, forward):
+    for size in sizes:
+        x = torch.randn(size, 8)
+        optimizer.zero_grad()
+        loss = forward(x)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield loss.item()
+
+
+def module(model, optimizer, compiled, sizes):
+    fast = compiled(model)
+    attach("after")
+    return list(each_step(model, optimizer, sizes, lambda x: loss_of(fast, x)))
+
+
+def own_method(model, optimizer, compiled, sizes):
+    model.compile(backend=chosen)
+    attach("after")
+    return list(each_step(model, optimizer, sizes, lambda x: loss_of(model, x)))
+
+
+def loss_function(model, optimizer, compiled, sizes):
+    fast = compiled(lambda x: loss_of(model, x))
+    attach("after")
+    return list(each_step(model, optimizer, sizes, fast))
+
+
+def whole_step(model, optimizer, compiled, sizes):
+    @compiled
+    def step(x):
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+    attach("after")
+    return [step(torch.randn(size, 8)).item() for size in sizes]
+
+
+def optimizer_step(model, optimizer, compiled, sizes):
+    step, losses = compiled(lambda: optimizer.step()), []
+    attach("after")
+    for size in sizes:
+        x = torch.randn(size, 8)
+        loss = loss_of(model, x)
+        loss.backward()
+        step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def validated(model, optimizer, compiled, sizes):
+    losses = module(model, optimizer, compiled, sizes)
+    fast = compiled(model.eval())
+    for size in sizes[:3]:
+        with torch.no_grad():
+            losses.append(loss_of(fast, torch.randn(size, 8)).item())
+    return losses
+
+
+def case(name, train, *, net=Net, sizes=(16,) * 14, **options):
+    torch._dynamo.reset()
+    counters.clear(), graphs.clear(), runs.clear()
+    torch.manual_seed(3)
+    attach("before")
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    try:
+        losses = train(model, optimizer, lambda thing: torch.compile(thing, backend=chosen, **options), sizes)
+    except Exception as error:
+        losses = [f"{type(error).__name__}: {str(error).splitlines()[0]}"]
+    notes = [note for run in runs for note in (run.close(), run.report.notes)[1]]
+    stats, breaks = counters["stats"], counters["graph_break"]
+    known = torch._dynamo.utils.guard_failures if hasattr(torch._dynamo.utils, "guard_failures") else {}
+    print(json.dumps([name, {
+        "losses": losses, "weights": [p.double().sum().item() for p in model.parameters()], "captured": stats["calls_captured"],
+        "graphs": stats["unique_graphs"], "nodes": list(graphs), "breaks": sum(breaks.values()),
+        "recompiled": counters["recompiles"] and sum(counters["recompiles"].values()),
+        "frames": dict(counters["frames"]), "notes": notes,
+    }]))
+
+
+runs, chosen = [], counting if backend == "counting" else backend
+case("module", module)
+case("whole graph", module, fullgraph=True)
+case("own method", own_method)
+case("loss function", loss_function, fullgraph=True)
+case("whole step", whole_step)
+case("optimizer step", optimizer_step)
+case("with a break", module, net=Broken)
+case("sizes change", module, sizes=(16, 16, 12, 12, 7, 16) * 3)
+case("static sizes", module, sizes=(16, 12, 16, 12) * 3, dynamic=False)
+case("validated", validated)
+
+torch._dynamo.reset()
+torch.manual_seed(4)
+attach("before")
+model = Net()
+attach("after")
+explained = torch._dynamo.explain(model)(torch.randn(4, 8))
+print(json.dumps(["explain", {"graphs": explained.graph_count, "breaks": explained.graph_break_count,
+                              "ops": explained.op_count, "notes": [], "losses": []}]))
+"""
+
+CASES = (
+    "module", "whole graph", "own method", "loss function", "whole step", "optimizer step", "with a break",
+    "sizes change", "static sizes", "validated", "explain",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """(way, backend) -> case -> what torch.compile did, and the errors that were printed."""
+    folder = tmp_path_factory.mktemp("compile")
+    (folder / "train.py").write_text(SCRIPT)
+    pairs = [(way, backend) for backend in BACKENDS for way in WAYS]
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(pairs, pool.map(lambda pair: _outcome(folder, *pair), pairs), strict=True))
+
+
+def _outcome(folder: Path, way: str, backend: str) -> dict[str, dict]:
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+    report = folder / f"{backend}.json"
+    flatline = ["-m", "flatline", "run", "--format", "json", "--output", str(report)] if way == "run" else []
+    command = [sys.executable, *flatline, "train.py", way, backend]
+    ended = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found = dict(json.loads(line) for line in ended.stdout.splitlines())
+    if way == "run":
+        found["notes"] = {"notes": json.loads(report.read_text())["notes"]}
+    return found
+
+
+def changed(plain: dict, watched: dict) -> dict:
+    """What torch.compile did otherwise: name -> (without flatline, with it)."""
+    return {key: (value, watched[key]) for key, value in plain.items() if watched[key] != value and key != "notes"}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_compiles_the_same(way, backend, name, outcomes):
+    assert changed(outcomes["without", backend][name], outcomes[way, backend][name]) == {}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_no_sensor_breaks(way, backend, outcomes):
+    assert [note for case in outcomes[way, backend].values() for note in case["notes"]] == []
+
+
+@pytest.mark.parametrize("name", ["module", "whole graph", "loss function"])
+@pytest.mark.parametrize("way", WAYS)
+def test_one_graph_and_no_break(way, name, outcomes):
+    """Against a script in which nothing compiles, with or without flatline."""
+    case = outcomes[way, "counting"][name]
+    assert (case["graphs"], len(case["nodes"]), case["breaks"]) == (1, 1, 0)
+    assert len(case["losses"]) == 14
+    assert all(isinstance(loss, float) for loss in case["losses"])
