@@ -69,6 +69,7 @@ class OptimizerFacts:
     decoupled: bool = False  # weight decay applied to the weight, like AdamW
     groups: tuple[GroupFacts, ...] = ()
     steps: int = 0
+    seen: bool = True  # every backward since it was built was looked at
     where: Where | None = None
 
 

@@ -20,11 +20,12 @@ from flatline.events import (
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.forensics import parameter_names
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm
+from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable
 
 RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
 SAMPLE = 16  # elements of each parameter that are remembered between looks
+HALF = (torch.float16, torch.bfloat16)  # their norms overflow, or lose digits, unless summed in float32
 Tensor = torch.Tensor
 
 
@@ -48,7 +49,7 @@ class Snapshot:
 
 
 def _plain(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.is_floating_point() and tensor.numel() > 0
+    return readable(tensor) and tensor.is_floating_point() and tensor.numel() > 0
 
 
 def _spread(tensor: Tensor) -> Tensor:
@@ -140,6 +141,9 @@ class AuditSensor:
             return
         parameters = state.parameters
         now = _norms({id(p): p.grad for p in parameters if p.grad is not None})
+        self._had_gradient.update(now)
+        if state.steps < 2:
+            self._first_look()
         self._zeroed.update(k for k, norm in now.items() if norm == 0.0 and self._after_backward.get(k, 0.0) > 0.0)
         self._gradients = now
         self._before = Snapshot(parameters)
@@ -370,7 +374,9 @@ def _norms(gradients: dict[int, Any]) -> dict[int, float]:
     plain = {k: g.detach() for k, g in gradients.items() if _plain(g) and not g.is_sparse}
     sparse = {k: g.detach().coalesce().values() for k, g in gradients.items() if g is not None and g.is_sparse}
     found = {k: float(values.float().norm()) for k, values in sparse.items()}
-    if plain:
-        values = torch._foreach_norm(list(plain.values()), 2, torch.float32)
-        found.update(zip(plain, torch.stack([v.cpu() for v in values]).tolist(), strict=True))
+    for half in (True, False):
+        group = {k: g for k, g in plain.items() if (g.dtype in HALF) is half}
+        if group:
+            values = torch._foreach_norm(list(group.values()), 2, torch.float32 if half else None)
+            found.update(zip(group, torch.stack([v.double().cpu() for v in values]).tolist(), strict=True))
     return found

@@ -13,14 +13,13 @@ from flatline.sensors.activations import dead_units
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, walk
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import ModelSensor
+from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.optimizers import is_nonzero, probe_norm
 from flatline.sensors.patching import Patches
 from flatline.sensors.sources import keeping_statement, severing_call
 
 PROBES = 3
 KEPT_GRAPHS = 8  # graphs of this many earlier losses, all alive
-PLAIN = (torch.Tensor, torch.nn.Parameter)  # reading a distributed or fake tensor could communicate, or fail
 FEW_LOOKS = 4
 MANY_NODES = 30_000  # graph nodes walked in one step
 DEFERRED = 32  # losses on a device are read this many at a time
@@ -79,9 +78,12 @@ class BackwardSensor:
         for state in self.loop.optimizers.values():
             if state.probes:
                 state.signature = _signature(state.probes[0])
-        self._looked = self.loop.dense and self._may_look()
+        self._looked = self.loop.dense and readable(roots[0]) and self._may_look()
         if self._looked:
             self._look(roots[0])
+        elif not self.loop.audited or self.loop.dense:
+            for state in self.loop.optimizers.values():
+                state.unseen_backwards += 1
         self._value(roots[0])
 
     _looked = False
@@ -200,7 +202,7 @@ class BackwardSensor:
         if self.raw_losses:
             raw = self.raw_losses.pop(id(root), (root, 1.0))[0]
             self.raw_losses.clear()
-        if type(raw) not in PLAIN or raw.numel() != 1 or not raw.is_floating_point() or raw.is_meta:
+        if raw.numel() != 1 or not raw.is_floating_point() or not readable(raw):
             return
         if raw.is_cpu:
             self._read(self.loop.steps + 1, raw.item(), raw)

@@ -63,6 +63,7 @@ class LiveSensors:
         self.backward.on_backward.append(guard(self.audit.after_backward))
         self.backward.fed = guard(self.data.after_backward)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
+        self.optimizers.in_backward = lambda: self.models.in_backward
         self.optimizers.light_step = guard(self._light_step)
         self.optimizers.after_step += [
             guard(self._modes),

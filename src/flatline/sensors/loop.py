@@ -67,6 +67,7 @@ class OptimizerState:
         self.ref = weakref.ref(optimizer)
         self.born = 0
         self.steps = 0
+        self.unseen_backwards = 0  # that were not looked at: what they reached is not known
         self.last_step = 0  # the run's step at its newest step
         self.skipped = 0
         self.backwards = 0
@@ -129,6 +130,7 @@ class OptimizerState:
             decoupled=_decoupled(optimizer, name),
             groups=groups,
             steps=self.steps,
+            seen=not self.unseen_backwards,
             where=self.where,
         )
 

@@ -10,6 +10,7 @@ import torch
 from flatline.events import Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
 from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches
 
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
@@ -24,6 +25,7 @@ class OptimizerSensor:
         self.after_step: list[Callable[[OptimizerState, Where | None], None]] = []
         self.stop_after: int | None = None
         self.on_stop: Callable[[], None] | None = None
+        self.in_backward: Callable[[], bool] = lambda: False  # a step taken by a gradient hook
         self._told: set[int] = set()
 
     def attach(self) -> None:
@@ -102,7 +104,7 @@ class OptimizerSensor:
     def _stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         state = self._state(optimizer)
         self._tell_built(state)
-        state.closure = len(args) > 1 or kwargs.get("closure") is not None
+        state.closure = len(args) > 1 or kwargs.get("closure") is not None or self.in_backward()
         if not state.closure:
             self._judge(state)
         if self.loop.dense:
@@ -166,6 +168,8 @@ def gradients_of(state: OptimizerState) -> Gradients:
 
 def is_nonzero(gradient: torch.Tensor) -> bool:
     """Whether a gradient, dense or sparse, holds anything but zeros."""
+    if not readable(gradient):
+        return True
     gradient = gradient.detach()
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return bool(values.count_nonzero().item()) if values.numel() else False
@@ -173,7 +177,8 @@ def is_nonzero(gradient: torch.Tensor) -> bool:
 
 def probe_norm(state: OptimizerState) -> float | None:
     """Norm of the gradients of a few parameters."""
-    found = [p.grad.detach() for p in state.probes if p.grad is not None and not p.grad.is_sparse]
+    held = [p.grad for p in state.probes if p.grad is not None]
+    found = [g.detach() for g in held if readable(g) and not g.is_sparse]
     return float(torch.stack([g.float().norm() for g in found]).norm()) if found else None
 
 

@@ -23,16 +23,27 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def guard(self, callback: Callback) -> Callback:
-        """``callback`` timed, never raising, never re-entered, silent once broken."""
+        """``callback`` timed, never raising, never re-entered, silent once broken, and unseen by the user's modes.
+
+        Under a dispatch mode (a counter, a tracer, fake tensors) every operation of ours would be seen: do nothing.
+        """
+        import torch
+
         alive = True
+        user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
+        function_modes = getattr(torch._C, "_len_torch_function_stack", _none)
+        without_functions = torch._C.DisableTorchFunction
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             nonlocal alive
-            if self._busy or not alive or not self.active:
+            if self._busy or not alive or not self.active or user_modes():
                 return None
             self._busy = True
             started = time.perf_counter_ns() if self.timed else 0
             try:
+                if function_modes():
+                    with without_functions():
+                        return callback(*args, **kwargs)
                 return callback(*args, **kwargs)
             except Exception as error:
                 alive = False
@@ -94,6 +105,10 @@ class Patches:
 
 def _name(callback: Callback) -> str:
     return f"{callback.__module__}.{callback.__qualname__}".removeprefix("flatline.sensors.")
+
+
+def _none() -> int:
+    return 0
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

@@ -64,7 +64,7 @@ class ParameterNotInOptimizer(Rule):
         if not event.optimizers:
             return
         left_out = [p for p in event.parameters if self._left_out(p)]
-        if event.held and event.stale == event.held and left_out:
+        if event.held and event.stale == event.held and left_out and all(o.seen for o in event.optimizers):
             yield self._stale(event, left_out)
         elif left_out and not self._only_borrowed(event, left_out):
             yield self._forgotten(event, left_out)

@@ -133,7 +133,8 @@ class SchedulerOutOfStep(Rule):
         if event.ended not in ("finished",) or event.others_stepped:
             return None
         if not event.calls:
-            return self._never(event) if event.name not in CYCLIC[-1:] else None
+            due = event.epochs >= 1 or event.epoch_length is None
+            return self._never(event) if due and event.name != "SWALR" else None
         if event.horizon and event.calls * 2 < event.horizon and 0.9 < event.optimizer_steps / event.horizon < 1.1:
             return self._too_slow(event)
         if event.steps_at_floor > self.idle * event.optimizer_steps and event.steps_at_floor > 10:
