@@ -19,6 +19,7 @@ class Parser(argparse.ArgumentParser):
     """One clear line and exit 2 for a wrong option."""
 
     def error(self, message: str) -> NoReturn:
+        """Print the line and leave."""
         self.exit(2, f"{self.prog}: {message} (see `{self.prog} --help`)\n")
 
 

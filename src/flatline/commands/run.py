@@ -166,7 +166,7 @@ def _show(error: BaseException) -> None:
 def _fails(report: Report, level: str) -> bool:
     if level == "never":
         return False
-    worst = SEVERITIES.index(level)  # type: ignore[arg-type]
+    worst = SEVERITIES.index(level)
     return any(SEVERITIES.index(finding.severity) <= worst for finding in report.findings)
 
 

@@ -1,0 +1,1 @@
+"""Live torch objects in, events out. Tensors stop here."""

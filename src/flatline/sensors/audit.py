@@ -82,6 +82,7 @@ class AuditSensor:
         self._norms: dict[int, tuple[Any, Tensor]] = {}
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
         self._before: Snapshot | None = None
+        self._gradients: dict[int, float] = {}
 
     # ------------------------------------------------------------------ around backward and step
 
@@ -148,8 +149,6 @@ class AuditSensor:
         self._gradients = now
         self._before = Snapshot(parameters)
 
-    _gradients: dict[int, float] = {}
-
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Measure the update; audit all parameters when every optimizer has stepped twice."""
         if not self.loop.dense or self._before is None:
@@ -174,7 +173,8 @@ class AuditSensor:
     def _numbers(self, state: OptimizerState, ratios: dict[int, float], where: Where | None) -> None:
         names, order = parameter_names(self.models), self._order()
         layers = []
-        for group in state.ref().param_groups if state.ref() is not None else ():
+        optimizer = state.ref()
+        for group in optimizer.param_groups if optimizer is not None else ():
             for p in group["params"]:
                 if id(p) in ratios and _plain(p):
                     layers.append(self._layer(p, names.get(id(p), ""), order, ratios, group.get("weight_decay", 0.0)))

@@ -81,7 +81,7 @@ class BackwardSensor:
         self._looked = self.loop.dense and readable(roots[0]) and self._may_look()
         if self._looked:
             self._look(roots[0])
-        elif not self.loop.audited or self.loop.dense:
+        else:
             for state in self.loop.optimizers.values():
                 state.unseen_backwards += 1
         self._value(roots[0])
@@ -121,7 +121,7 @@ class BackwardSensor:
         for loss in found:
             self.loop.emit(loss)
         dead_units(graph, self.loop, self.models, self.where)
-        self._factor = losses.backward_facts(root, graph, found, where=self.where, scale=self._scale(root))
+        self._factor = losses.backward_facts(graph, found, where=self.where, scale=self._scale(root))
         self._follow(graph)
 
     def _tell_started(self, root: torch.Tensor, graph: Graph | None, trainable: int) -> None:

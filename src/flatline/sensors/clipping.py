@@ -47,7 +47,7 @@ class ClipSensor:
     def _clipped(self, parameters: Any, kind: str, threshold: float, norm: Any) -> None:
         held = _parameters(parameters)
         for state in self.loop.optimizers.values():
-            if held is not None and held.isdisjoint(state.ids) or threshold == float("inf"):
+            if (held is not None and held.isdisjoint(state.ids)) or threshold == float("inf"):
                 continue
             state.window.tick("clip")
             if self.loop.dense and len(state.window.clips) < 64:

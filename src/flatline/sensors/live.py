@@ -8,8 +8,8 @@ from typing import Any
 
 from flatline.events import Event, RunEnded, StepMissing
 from flatline.sensors.audit import AuditSensor
-from flatline.sensors.callers import caller
 from flatline.sensors.backward import BackwardSensor
+from flatline.sensors.callers import caller
 from flatline.sensors.checkpoints import CheckpointSensor
 from flatline.sensors.clipping import ClipSensor
 from flatline.sensors.crashes import CrashSensor

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flatline.sensors.patching import Patches
 from flatline.events import BackwardFacts, ClipFacts, Event, GroupFacts, OptimizerFacts, Tick, Where
+from flatline.sensors.patching import Patches
 
 DENSE_STEPS = 5  # every one of the first steps is looked at closely: the wiring shows there
 DENSE_LIMIT = 40  # and more of them while some optimizer has not stepped twice

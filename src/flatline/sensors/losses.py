@@ -276,7 +276,7 @@ def _token_input(models: ModelSensor) -> torch.Tensor | None:
     """The integer [batch, time] tensor that a model was last called with."""
     for model in models.models.values():
         tokens = model.integer_input() if model.integer_input is not None else None
-        if tokens is not None and tokens.dim() == 2 and tokens.dtype in (torch.int64, torch.int32):
+        if isinstance(tokens, torch.Tensor) and tokens.dim() == 2 and tokens.dtype in (torch.int64, torch.int32):
             return tokens.detach()
     return None
 
@@ -291,8 +291,8 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
 def _trailing(tokens: torch.Tensor) -> tuple[torch.Tensor, int | None]:
     """Mask of the run of one token that fills up the rows' ends, and that token; it differs in length by row."""
     last = tokens[:, -1]
-    pad = int(last.mode().values) if len(last) else None
-    run = (tokens == pad).flip(1).int().cumprod(1).flip(1).bool()
+    pad = int(last.mode().values)
+    run = torch.eq(tokens, last.new_tensor(pad)).flip(1).int().cumprod(1).flip(1).bool()
     lengths = run.sum(1)
     ragged = bool(lengths.max() >= PADDING_RUN and lengths.min() < lengths.max() and (lengths < tokens.shape[1]).any())
     return run, (pad if ragged else None)
@@ -352,9 +352,7 @@ def _masked_scores(node: Node, target: Any) -> float:
 # --------------------------------------------------------------------------- the root
 
 
-def backward_facts(
-    root: torch.Tensor, graph: Graph, found: list[LossComputed], *, where: Where | None, scale: float
-) -> BackwardFacts:
+def backward_facts(graph: Graph, found: list[LossComputed], *, where: Where | None, scale: float) -> BackwardFacts:
     """What stands between the loss functions and the tensor that backward was called on."""
     node: Node | None = graph.root
     factor, plain, steps = 1.0, True, 0

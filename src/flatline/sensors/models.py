@@ -69,7 +69,7 @@ def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
     while stride > 1 and any(size > 1 and stride % size == 0 for size in tensor.shape):
         stride += 1  # not always the same place of a row
     spread = flat[::stride][: count + 1]
-    return spread.tolist()  # type: ignore[no-any-return]
+    return list(spread.tolist())
 
 
 def fingerprint(tensor: Tensor) -> int:
@@ -330,7 +330,8 @@ class ModelSensor:
         model.calls = []
         self._now.outputs, self._now.held = {}, 0
         self._now.inputs = {_pointer(t) for t in tensors_in(args)}
-        if model.paths and model.ref() is not None and len(model.paths) != sum(1 for _ in model.ref().modules()):
+        module = model.ref()
+        if module is not None and len(model.paths) != sum(1 for _ in module.modules()):
             model.refresh()
         whole = next((t for t in tensors_in(args) if not t.is_floating_point() and t.dim() >= 1), None)
         model.integer_input = weakref.ref(whole) if whole is not None else None
@@ -499,7 +500,7 @@ class ModelSensor:
     def observe_modes(self, state: OptimizerState, where: Where | None) -> None:
         """Tell in which modes this optimizer's models trained."""
         for model, module in self.training_models(state):
-            layers = [(path, child) for path, child in model.sensitive if not _frozen_norm(child, module)]
+            layers = [(path, child) for path, child in model.sensitive if not _frozen_norm(child)]
             asleep = [path for path, child in layers if not child.training]
             self.loop.emit(
                 ModesObserved(
@@ -518,7 +519,7 @@ class ModelSensor:
             model.trained_in_train = model.trained_in_train or module.training
 
 
-def _frozen_norm(module: nn.Module, root: nn.Module) -> bool:
+def _frozen_norm(module: nn.Module) -> bool:
     """A BatchNorm put to sleep on purpose: in eval while its model trains, or without trainable weights."""
     if not isinstance(module, BATCH_NORMS):
         return False
@@ -547,7 +548,7 @@ def _transformed() -> bool:
     functorch = getattr(torch._C, "_functorch", None)
     if functorch is not None and functorch.peek_interpreter_stack() is not None:
         return True
-    return torch.jit.is_tracing()
+    return torch._C._get_tracing_state() is not None
 
 
 def _uncompiled(callback: Any) -> Any:
@@ -570,5 +571,5 @@ def _variable_name(value: Any) -> str:
     for scope in (frame.f_locals, frame.f_globals, owner):
         for name, held in list(scope.items()):
             if held is value and name != "self" and not name.startswith("_"):
-                return name
+                return str(name)
     return ""

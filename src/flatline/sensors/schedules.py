@@ -30,9 +30,8 @@ class Schedule:
         self.floor_since: int | None = None
         self.horizon = horizon_of(scheduler)
         self.gamma = _number(scheduler, "gamma")
-        self.period = int(size) if isinstance(size := getattr(scheduler, "step_size", None), int) else None
-        if self.gamma is not None and self.name == "ExponentialLR":
-            self.period = 1
+        size = getattr(scheduler, "step_size", 1 if self.name == "ExponentialLR" else None)
+        self.period: int | None = size if isinstance(size, int) else None
 
 
 def _number(scheduler: Any, name: str) -> float | None:

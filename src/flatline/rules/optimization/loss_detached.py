@@ -98,7 +98,12 @@ class LossDetached(Rule):
         """An optimizer whose model runs, and none of whose parameters any loss reaches."""
         for optimizer in event.optimizers:
             mine = [p for p in event.parameters if optimizer.key in p.optimizers and p.trainable]
-            if optimizer.steps < 2 or not optimizer.seen or not mine or any(p.reached or p.moved or not p.ran for p in mine):
+            if (
+                optimizer.steps < 2
+                or not optimizer.seen
+                or not mine
+                or any(p.reached or p.moved or not p.ran for p in mine)
+            ):
                 continue
             yield self.finding(
                 event,

@@ -66,7 +66,7 @@ class ParameterNotInOptimizer(Rule):
         left_out = [p for p in event.parameters if self._left_out(p)]
         if event.held and event.stale == event.held and left_out and all(o.seen for o in event.optimizers):
             yield self._stale(event, left_out)
-        elif left_out and not self._only_borrowed(event, left_out):
+        elif left_out and any(p.optimizers and p.reached for p in event.parameters):
             yield self._forgotten(event, left_out)
         else:
             yield from self._nearly_all_frozen(event)
@@ -74,12 +74,6 @@ class ParameterNotInOptimizer(Rule):
     def _left_out(self, p: ParameterFacts) -> bool:
         wanted = p.trainable and p.reached and not p.optimizers and p.has_gradient
         return wanted and not p.moved and not p.loaded and p.training
-
-    def _only_borrowed(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> bool:
-        """Whole models without a single tensor in an optimizer, that stand beside one that trains."""
-        models = {p.model for p in left_out if p.registered}
-        training = {p.model for p in event.parameters if p.optimizers and p.reached}
-        return not training
 
     def _forgotten(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> Finding:
         new = [p for p in left_out if p.after_optimizer]

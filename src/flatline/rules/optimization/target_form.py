@@ -98,8 +98,7 @@ class TargetForm(Rule):
         if (
             scores is None
             or target is None
-            or "cross_entropy" not in event.functions
-            and "nll_loss" not in event.functions
+            or ("cross_entropy" not in event.functions and "nll_loss" not in event.functions)
         ):
             return
         classes = scores.shape[1] if len(scores.shape) > 1 else scores.shape[0] if scores.shape else 0

@@ -1,0 +1,23 @@
+"""Binary cross entropy by hand: a probability reaches exactly 0, and its logarithm is -inf."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(512, 10)
+y = (x[:, 0] + x[:, 1] > 0).float()
+x[300] *= 1000  # one row that was recorded in another unit
+
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+for epoch in range(3):
+    for i in range(0, len(x), 32):
+        xb, yb = x[i : i + 32], y[i : i + 32]
+        optimizer.zero_grad()
+        p = torch.sigmoid(model(xb).squeeze(1))
+        loss = -(yb * torch.log(p) + (1 - yb) * torch.log(1 - p)).mean()
+        loss.backward()  # <- here
+        optimizer.step()
+    print(f"epoch {epoch}: loss {loss.item():.3f}")
