@@ -370,8 +370,15 @@ def machine() -> dict[str, object]:
 def main() -> None:
     options = arguments()
     if options.child:
-        return child(*options.child)
-    plan, found = QUICK if options.quick else FULL, []
+        child(*options.child)
+    else:
+        report(options)
+
+
+def report(options: argparse.Namespace) -> None:
+    """Print each row when it is known; write all of them to the file."""
+    found: list[Row] = []
+    plan = QUICK if options.quick else FULL
     print(" · ".join(f"{name} {value}" for name, value in machine().items()))
     with tempfile.TemporaryDirectory() as folder:
         peer, why = find_peer(folder)

@@ -24,7 +24,7 @@ criterion = nn.CrossEntropyLoss()
 for epoch in range(5):
     for i in range(0, len(x), 32):
         optimizer.zero_grad()
-        loss = criterion(model(x[i : i + 32]), y[i : i + 32])  # <- here
-        loss.backward()
+        loss = criterion(model(x[i : i + 32]), y[i : i + 32])
+        loss.backward()  # <- here
         optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}")

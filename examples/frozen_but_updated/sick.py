@@ -10,7 +10,7 @@ y = (x @ torch.randn(10, 3)).argmax(1)
 
 backbone, head = nn.Sequential(nn.Linear(10, 32), nn.ReLU()), nn.Linear(32, 3)
 model = nn.Sequential(backbone, head)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)  # <- here
 
 for epoch in range(6):
     if epoch == 2:
@@ -19,5 +19,5 @@ for epoch in range(6):
         optimizer.zero_grad(set_to_none=False)
         loss = F.cross_entropy(model(x[i : i + 32]), y[i : i + 32])
         loss.backward()
-        optimizer.step()  # <- here
+        optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}, backbone {backbone[0].weight.norm():.4f}")

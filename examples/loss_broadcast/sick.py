@@ -15,7 +15,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 for epoch in range(5):
     for xb, yb in loader:
         optimizer.zero_grad()
-        loss = (model(xb) - yb).pow(2).mean()  # <- here
-        loss.backward()
+        loss = (model(xb) - yb).pow(2).mean()
+        loss.backward()  # <- here
         optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}")

@@ -1,7 +1,6 @@
 """Binary cross entropy by hand: a probability reaches exactly 0, and its logarithm is -inf."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 torch.manual_seed(0)

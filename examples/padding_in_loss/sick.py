@@ -29,7 +29,7 @@ for epoch in range(3):
     for i in range(0, 256, 16):
         words, gold = (pad_sequence(part[i : i + 16], batch_first=True) for part in (sentences, tags))
         optimizer.zero_grad()
-        loss = criterion(model(words).flatten(0, 1), gold.flatten())  # <- here
-        loss.backward()
+        loss = criterion(model(words).flatten(0, 1), gold.flatten())
+        loss.backward()  # <- here
         optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}")

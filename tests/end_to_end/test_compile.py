@@ -171,7 +171,7 @@ print(json.dumps(["explain", {"graphs": explained.graph_count, "breaks": explain
                               "ops": explained.op_count, "notes": [], "losses": []}]))
 """
 
-CASES = re.findall(r'^case\("([\w ]+)"', SCRIPT, re.M) + ["explain"]
+CASES = [*re.findall(r'^case\("([\w ]+)"', SCRIPT, re.M), "explain"]
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def _outcome(folder: Path, way: str, backend: str) -> dict[str, dict]:
     report = folder / f"{backend}.json"
     flatline = ["-m", "flatline", "run", "--format", "json", "--output", str(report)] if way == "run" else []
     command = [sys.executable, *flatline, "train.py", way, backend]
-    ended = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     found = dict(json.loads(line) for line in ended.stdout.splitlines())
     found["errors"] = {"lines": ended.stderr.splitlines(), "notes": []}
@@ -216,7 +216,7 @@ def test_no_sensor_breaks(way, backend, outcomes):
 
 
 @pytest.mark.parametrize("name", ["module", "whole graph", "loss function"])
-@pytest.mark.parametrize("way", ("without", *WAYS))
+@pytest.mark.parametrize("way", ["without", *WAYS])
 def test_one_graph_and_no_break(way, name, outcomes):
     """Against a script in which nothing compiles, with or without flatline."""
     case = outcomes[way, "counting"][name]

@@ -927,7 +927,9 @@ class Runs:
     def run(self, *styles: str, under: tuple[str, ...] = (), report: Path | None = None) -> Ended:
         settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
         command = [sys.executable, *under, "main.py", *styles]
-        ended = subprocess.run(command, cwd=self.folder, env=settings, capture_output=True, text=True, timeout=SECONDS)
+        ended = subprocess.run(
+            command, cwd=self.folder, env=settings, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
         read = json.loads(report.read_text()) if report and report.exists() else {}
         return Ended(ended.returncode, ended.stdout, ended.stderr, read)
 

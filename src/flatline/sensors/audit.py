@@ -58,6 +58,11 @@ def _spread(tensor: Tensor) -> Tensor:
     return flat[:: max(1, flat.numel() // SAMPLE)][: SAMPLE + 1].to(torch.float32, copy=True)
 
 
+def _affine(layer: Any) -> Tensor:
+    parts = [_spread(p) for p in layer.parameters(recurse=False)]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
 def _ratio(before: Tensor, after: Tensor) -> Tensor:
     changed = torch.nan_to_num(after - before, nan=1.0, posinf=1.0, neginf=1.0)
     exact = (before != after).any()
@@ -79,7 +84,7 @@ class AuditSensor:
         self._nonzero: set[int] = set()
         self._zeroed: set[int] = set()
         self._after_backward: dict[int, float] = {}
-        self._norms: dict[int, tuple[Any, Tensor]] = {}
+        self._norms: dict[int, tuple[Any, Tensor, Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
         self._before: Snapshot | None = None
         self._gradients: dict[int, float] = {}
@@ -103,7 +108,7 @@ class AuditSensor:
             for parameter in module.parameters() if module is not None else ():
                 self._remember(parameter)
             for child in module.modules() if module is not None else ():
-                if isinstance(child, BATCH_NORMS) and child.running_mean is not None:
+                if isinstance(child, BATCH_NORMS) and child.running_mean is not None and _plain(child.running_mean):
                     self._remember_norm(child)
         for state in self.loop.optimizers.values():
             for parameter in state.parameters:
@@ -121,8 +126,9 @@ class AuditSensor:
             self._affine_trained[id(layer)] = 0
         elif id(layer) in self._affine_trained:
             self._affine_trained[id(layer)] += 1
-        if trainable or id(layer) not in self._norms:
-            self._norms[id(layer)] = weakref.ref(layer), _spread(layer.running_mean)
+        known = self._norms.get(id(layer))
+        if trainable or known is None or known[0]() is not layer:
+            self._norms[id(layer)] = weakref.ref(layer), _spread(layer.running_mean), _affine(layer)
 
     def _frozen(self, layer: Any) -> bool:
         """Frozen from the start, or for long, and not only for another optimizer's step as in a GAN."""
@@ -223,7 +229,9 @@ class AuditSensor:
     def _compare(self) -> None:
         for key, (ref, first) in self._first.items():
             parameter = ref()
-            if parameter is not None and key not in self._moved and not torch.equal(first, _spread(parameter)):
+            if parameter is None or key in self._moved or not _plain(parameter):
+                continue
+            if not torch.equal(first.cpu(), _spread(parameter).cpu()):
                 self._moved.add(key)
 
     def _audit(self, state: OptimizerState) -> None:
@@ -348,23 +356,26 @@ class AuditSensor:
         return self.loop.born.get(id(p), 0) > newest > 0
 
     def _norm_facts(self) -> list[NormLayerFacts]:
-        found = []
+        found: dict[int, NormLayerFacts] = {}
         for model in list(self.models.models.values()):
             module = model.ref()
             for path, layer in module.named_modules() if module is not None and model.grad_forwards else ():
-                if isinstance(layer, BATCH_NORMS) and id(layer) in self._norms and layer.affine:
-                    found.append(self._norm(layer, path, model))
-        return found
+                if isinstance(layer, BATCH_NORMS) and self._followed(layer) and id(layer) not in found:
+                    found[id(layer)] = self._norm(layer, path, model)
+        return list(found.values())
+
+    def _followed(self, layer: Any) -> bool:
+        known = self._norms.get(id(layer))
+        return known is not None and known[0]() is layer and bool(layer.affine) and _plain(layer.running_mean)
 
     def _norm(self, layer: Any, path: str, model: Model) -> NormLayerFacts:
-        first = self._norms[id(layer)][1]
-        affine = list(layer.parameters(recurse=False))
+        _, first, weights = self._norms[id(layer)]
         return NormLayerFacts(
             name=path,
             frozen=self._frozen(layer),
             training=layer.training,
-            drifted=float((_spread(layer.running_mean) - first).norm() / first.norm().clamp(min=1e-3)),
-            copied=any(id(p) in self._moved for p in affine),
+            drifted=float((_spread(layer.running_mean).cpu() - first.cpu()).norm() / first.cpu().norm().clamp(min=1e-3)),
+            copied=not torch.equal(weights.cpu(), _affine(layer).cpu()),
             ran=id(layer) in model.ran,
         )
 

@@ -74,7 +74,7 @@ class LossDetached(Rule):
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Layers that ran, whose output reached the next layer without its gradient."""
         cut = [p for p in event.parameters if p.trainable and not p.reached and p.optimizers and p.cut and not p.moved]
-        if event.opaque:
+        if event.opaque or not all(optimizer.seen for optimizer in event.optimizers):
             return
         if not cut:
             yield from self._whole_optimizers(event)
