@@ -22,6 +22,7 @@ from flatline.sensors.forensics import parameter_names
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable
 
+LATELY = 10  # steps within which a model that trains has run
 RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
 SAMPLE = 16  # elements of each parameter that are remembered between looks
@@ -83,6 +84,9 @@ class AuditSensor:
         self._had_gradient: set[int] = set()
         self._nonzero: set[int] = set()
         self._zeroed: set[int] = set()
+        self._by_id = (
+            self._moved, self._moved_at_step, self._moved_frozen, self._had_gradient, self._nonzero, self._zeroed
+        )  # fmt: skip
         self._after_backward: dict[int, float] = {}
         self._norms: dict[int, tuple[Any, Tensor, Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
@@ -95,12 +99,12 @@ class AuditSensor:
         """Remember which gradients were zero right after backward."""
         if not self.loop.dense:
             return
+        self._first_look()
         held = [p for state in self.loop.optimizers.values() for p in state.parameters]
         held += [p for ref in self.backward.reached_refs.values() if (p := ref()) is not None and p.is_leaf]
         self._after_backward = _norms({id(p): p.grad for p in held if p.grad is not None})
         self._had_gradient.update(self._after_backward)
         self._nonzero.update(key for key, norm in self._after_backward.items() if norm != 0.0)
-        self._first_look()
 
     def _first_look(self) -> None:
         for model in list(self.models.models.values()):
@@ -118,6 +122,8 @@ class AuditSensor:
         known = self._first.get(id(parameter))
         if (known is None or known[0]() is not parameter) and _plain(parameter):
             self._first[id(parameter)] = weakref.ref(parameter), _spread(parameter)
+            for known_of in self._by_id:
+                known_of.discard(id(parameter))  # said of another tensor, that lived at this address before
 
     def _remember_norm(self, layer: Any) -> None:
         """Statistics as they were when the layer was last trainable, and how many looks ago that was."""
@@ -127,7 +133,8 @@ class AuditSensor:
         elif id(layer) in self._affine_trained:
             self._affine_trained[id(layer)] += 1
         known = self._norms.get(id(layer))
-        if trainable or known is None or known[0]() is not layer:
+        just_frozen = self._affine_trained.get(id(layer)) == 1
+        if trainable or just_frozen or known is None or known[0]() is not layer:
             self._norms[id(layer)] = weakref.ref(layer), _spread(layer.running_mean), _affine(layer)
 
     def _frozen(self, layer: Any) -> bool:
@@ -147,10 +154,10 @@ class AuditSensor:
         if not self.loop.dense:
             return
         parameters = state.parameters
-        now = _norms({id(p): p.grad for p in parameters if p.grad is not None})
-        self._had_gradient.update(now)
         if state.steps < 2:
             self._first_look()
+        now = _norms({id(p): p.grad for p in parameters if p.grad is not None})
+        self._had_gradient.update(now)
         self._zeroed.update(k for k, norm in now.items() if norm == 0.0 and self._after_backward.get(k, 0.0) > 0.0)
         self._gradients = now
         self._before = Snapshot(parameters)
@@ -239,7 +246,7 @@ class AuditSensor:
         seen: set[int] = set()
         facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
         held = {id(p): p for s in self.loop.optimizers.values() for p in s.parameters}
-        stale = [p for key, p in held.items() if key not in self.backward.reached and key not in seen]
+        stale = [p for key, p in held.items() if not self.backward.reaches(p) and key not in seen]
         self.loop.emit(
             ParametersAudited(
                 step=self.loop.step,
@@ -273,7 +280,7 @@ class AuditSensor:
         several = len(self.models.models) > 1
         for model in list(self.models.models.values()):
             module = model.ref()
-            for name, p in module.named_parameters() if module is not None and model.grad_forwards else ():
+            for name, p in module.named_parameters() if module is not None and self._trains(model) else ():
                 if id(p) not in known:
                     known.add(id(p))
                     found.append((f"{model.label}.{name}" if several else name, p, model))
@@ -283,6 +290,10 @@ class AuditSensor:
             if p is not None and key not in known and (isinstance(p, nn.Parameter) or key in names):
                 found.append((names.get(key, ""), p, None))
         return found
+
+    def _trains(self, model: Model) -> bool:
+        """It ran with gradients, and not only long ago."""
+        return bool(model.grad_forwards) and self.loop.steps - model.last_seen <= LATELY
 
     def _plain_tensors(self) -> dict[int, str]:
         """Tensors that ask for gradients and are plain attributes of a module, not parameters."""
@@ -312,7 +323,7 @@ class AuditSensor:
             numel=p.numel(),
             trainable=p.requires_grad,
             optimizers=tuple(state.key for state, _ in holders),
-            reached=id(p) in self.backward.reached,
+            reached=self.backward.reaches(p),
             has_gradient=id(p) in self._had_gradient,
             moved=id(p) in self._moved,
             moved_at_step=id(p) in self._moved_at_step,

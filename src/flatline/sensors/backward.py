@@ -36,8 +36,7 @@ class BackwardSensor:
 
     def __init__(self, loop: Loop, patches: Patches, models: ModelSensor) -> None:
         self.loop, self.patches, self.models = loop, patches, models
-        self.reached: set[int] = set()  # ids of parameters that some loss reached
-        self.reached_refs: dict[int, Any] = {}
+        self.reached_refs: dict[int, Any] = {}  # id of a parameter that some loss reached -> weak reference
         self.opaque = False
         self.where: Where | None = None
         self.raw_losses: dict[int, Any] = {}  # id of a scaled loss -> (raw loss, scale)
@@ -112,7 +111,6 @@ class BackwardSensor:
             self._tell_started(root, graph, trainable)
             return
         self.opaque = self.opaque or graph.opaque
-        self.reached.update(graph.leaves)
         self.reached_refs.update((key, weakref.ref(tensor)) for key, tensor in graph.leaves.items())
         self._choose_probes(graph)
         self.models.first_sequence = graph.first_sequence
@@ -210,6 +208,11 @@ class BackwardSensor:
             self._deferred.append((self.loop.step, raw.detach()))
             if self.loop.dense or len(self._deferred) >= DEFERRED:
                 self.flush()
+
+    def reaches(self, parameter: torch.Tensor) -> bool:
+        """Whether some loss that was looked at reached this parameter."""
+        ref = self.reached_refs.get(id(parameter))
+        return ref is not None and ref() is parameter
 
     def flush(self) -> None:
         """Read the losses kept on the device, in one transfer."""

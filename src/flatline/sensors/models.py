@@ -101,6 +101,7 @@ class Model:
         self.sensitive: list[tuple[str, Any]] = []
         self.trained_in_train = False
         self.grad_forwards = 0
+        self.last_seen = 0  # step of the last forward that was looked at
         self.idle_forwards = 0  # forwards without gradients since the last step
         self.last_idle_input: Any = None
         self.calls: list[Call] = []
@@ -328,6 +329,7 @@ class ModelSensor:
         if model is None:
             return
         model.calls = []
+        model.last_seen = self.loop.steps
         self._now.outputs, self._now.held = {}, 0
         self._now.inputs = {_pointer(t) for t in tensors_in(args)}
         module = model.ref()

@@ -1,0 +1,85 @@
+from dataclasses import replace
+
+from flatline.events import BackwardFacts, OptimizerFacts, OptimizerStepped, Where
+from flatline.rules.optimization.accumulation_not_averaged import AccumulationNotAveraged
+from flatline.testing import play
+
+BACKWARD = BackwardFacts(where=Where("train.py", 20))
+MICRO = ("batch", "forward", "backward")
+
+
+def windows(*backwards, steps=3, tape=None, **facts):
+    tape = tape or ("zero", *MICRO * len(backwards))
+    return [OptimizerStepped(step=i, index=i, tape=tape, backwards=backwards, **facts) for i in range(1, steps + 1)]
+
+
+def test_fires_on_micro_batches_that_add_up():
+    (finding,) = play(AccumulationNotAveraged, *windows(*[BACKWARD] * 4))
+    assert finding.severity == "warning"
+    assert finding.step == 2
+    assert finding.count == 2
+    assert finding.where == Where("train.py", 20)
+    assert finding.message == ("4 backwards of a mean loss add up before each step of SGD, and none is divided by 4")
+    assert "the learning rate is 4 times higher" in finding.cause
+    assert finding.fix == "divide before backward: (loss / 4).backward()"
+    assert finding.evidence == {"micro_batches": 4}
+
+
+def test_fires_without_a_data_loader():
+    assert len(play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, tape=("zero", *MICRO[1:] * 2)))) == 1
+
+
+def test_adam_hides_it():
+    (finding,) = play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, optimizer=OptimizerFacts(adaptive=True)))
+    assert "Adam hides it" in finding.cause
+
+
+def test_each_optimizer_on_its_own():
+    first, second = (windows(BACKWARD, BACKWARD, steps=2, optimizer=OptimizerFacts(key=key)) for key in (1, 2))
+    found = play(AccumulationNotAveraged, first[0], second[0])
+    assert found == []
+    assert [f.key for f in play(AccumulationNotAveraged, *first, *second)] == ["1", "2"]
+
+
+def test_near_miss_one_backward():
+    assert play(AccumulationNotAveraged, *windows(BACKWARD)) == []
+
+
+def test_near_miss_divided():
+    assert play(AccumulationNotAveraged, *windows(*[replace(BACKWARD, factor=0.25)] * 4)) == []
+
+
+def test_near_miss_sums():
+    assert play(AccumulationNotAveraged, *windows(*[replace(BACKWARD, mean=False)] * 4)) == []
+
+
+def test_near_miss_gradients_divided_by_hand():
+    assert play(AccumulationNotAveraged, *windows(*[BACKWARD] * 4, rescaled_by_hand=True)) == []
+
+
+def test_near_miss_several_losses_one_by_one():
+    other = replace(BACKWARD, where=Where("train.py", 21))
+    assert play(AccumulationNotAveraged, *windows(BACKWARD, other)) == []
+    assert play(AccumulationNotAveraged, *windows(*[replace(BACKWARD, plain=False)] * 2)) == []
+
+
+def test_near_miss_one_forward_for_both():
+    tape = ("zero", "batch", "forward", "backward", "backward")
+    assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, tape=tape)) == []
+
+
+def test_near_miss_real_and_fake_half_of_one_batch():
+    tape = ("zero", "batch", "forward", "backward", "forward", "backward")
+    assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, tape=tape)) == []
+
+
+def test_near_miss_one_window():
+    assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, steps=1), *windows(BACKWARD)) == []
+
+
+def test_near_miss_not_zeroed_is_another_rule():
+    assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, leftover=True)) == []
+
+
+def test_near_miss_closure():
+    assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, closure=True)) == []

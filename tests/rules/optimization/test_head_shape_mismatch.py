@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+from flatline.events import CheckpointLoaded, ScriptCrashed, Where
+from flatline.rules.optimization.head_shape_mismatch import HeadShapeMismatch
+from flatline.testing import play
+
+KEYS = tuple(f"body.{i}.weight" for i in range(10))
+LOADED = CheckpointLoaded(where=Where("train.py", 9), model="ResNet", strict=False, tensors=10)
+CRASH = ScriptCrashed(
+    where=Where("train.py", 9),
+    message="Error(s) in loading state_dict for ResNet:\n\tsize mismatch for fc.weight: copying a param with shape …",
+    functions=("<module>", "load_state_dict"),
+    checkpoint_keys=("fc.weight", "fc.bias"),
+)
+
+
+def loaded(missing, unexpected, **facts):
+    return replace(LOADED, missing=tuple(missing), unexpected=tuple(unexpected), **facts)
+
+
+def test_fires_on_a_prefix_that_keeps_every_key_from_fitting():
+    (finding,) = play(HeadShapeMismatch, loaded(KEYS, (f"module.{key}" for key in KEYS), prefix="-module."))
+    assert finding.severity == "error"
+    assert finding.where == Where("train.py", 9)
+    assert finding.message == (
+        "0 of the 10 tensors of ResNet were loaded; 10 keep their random values (first body.0.weight; the checkpoint has "
+        "module.body.0.weight)"
+    )
+    assert finding.cause == "strict=False hides that the names do not fit: the checkpoint's keys begin with 'module.'"
+    assert finding.fix == "{k.removeprefix('module.'): v for k, v in checkpoint.items()}"
+    assert finding.evidence == {"missing": 10, "unexpected": 10, "tensors": 10}
+
+
+def test_fires_on_a_prefix_of_the_model():
+    (finding,) = play(HeadShapeMismatch, loaded(KEYS, KEYS, prefix="+model."))
+    assert finding.fix == "{'model.' + k: v for k, v in checkpoint.items()}"
+
+
+def test_fires_on_names_that_have_nothing_in_common():
+    (finding,) = play(HeadShapeMismatch, loaded(KEYS, ["conv1.weight"]))
+    assert "rename the checkpoint's keys" in finding.fix
+
+
+def test_fires_on_a_part_under_a_prefix():
+    (finding,) = play(HeadShapeMismatch, loaded(KEYS[:6], [f"encoder.{key}" for key in KEYS[:6]], prefix="-encoder."))
+    assert finding.message.startswith("4 of the 10 tensors of ResNet were loaded; 6 keep their random values")
+
+
+def test_near_miss_everything_fits():
+    assert play(HeadShapeMismatch, loaded([], []), loaded([], ["ema.decay"])) == []
+
+
+def test_near_miss_only_the_head_is_missing():
+    assert play(HeadShapeMismatch, loaded(["fc.weight", "fc.bias"], ["old.weight", "old.bias"])) == []
+    assert play(HeadShapeMismatch, loaded(KEYS[:4], KEYS[:4], prefix="-module.")) == []
+
+
+def test_near_miss_adapters_alone():
+    assert play(HeadShapeMismatch, loaded(KEYS[:8], [])) == []
+    assert play(HeadShapeMismatch, loaded(KEYS, [])) == []
+
+
+def test_near_miss_a_larger_new_part_without_a_prefix():
+    assert play(HeadShapeMismatch, loaded(KEYS[:6], ["fc.weight"])) == []
+
+
+def test_near_miss_strict():
+    assert play(HeadShapeMismatch, loaded(KEYS, KEYS, prefix="-module.", strict=True)) == []
+
+
+def test_fires_on_shapes_that_do_not_fit():
+    (finding,) = play(HeadShapeMismatch, CRASH)
+    assert finding.severity == "error"
+    assert finding.key == "crash"
+    assert finding.message == ("2 tensors of the checkpoint have another shape than the model's (fc.weight, fc.bias)")
+    assert "never shapes" in finding.cause
+    assert finding.fix.endswith("if not k.startswith('fc.')}")
+
+
+def test_the_fix_names_a_parameter_without_a_module():
+    (finding,) = play(HeadShapeMismatch, replace(CRASH, checkpoint_keys=("pos_embed",)))
+    assert "'pos_embed'" in finding.fix
+
+
+def test_near_miss_keys_that_are_missing():
+    assert play(HeadShapeMismatch, replace(CRASH, message="Missing key(s) in state_dict: 'fc.weight'.")) == []
+
+
+def test_near_miss_sizes_in_the_forward_pass():
+    functions = ("<module>", "forward", "linear")
+    assert play(HeadShapeMismatch, replace(CRASH, message="size mismatch, m1: [32 x 10]", functions=functions)) == []
+    assert play(HeadShapeMismatch, replace(CRASH, functions=functions)) == []

@@ -1,0 +1,171 @@
+from dataclasses import replace
+
+from flatline.events import BackwardStarted, OptimizerFacts, ParameterFacts, ParametersAudited, ScriptCrashed, Where
+from flatline.rules.optimization.loss_detached import LossDetached
+from flatline.testing import play
+
+LINE = Where("train.py", 30)
+LEAF = BackwardStarted(
+    step=1, where=LINE, has_graph=False, is_leaf=True, reached=0, optimizer_parameters=6, source_hint=".item()",
+    hint_where=Where("train.py", 28),
+)  # fmt: skip
+CUT = ParameterFacts(name="body.weight", optimizers=(0,), reached=False, moved=False, cut="before head")
+HEAD = ParameterFacts(name="head.weight", optimizers=(0,))
+SGD = OptimizerFacts(name="SGD", steps=3, where=Where("train.py", 12))
+CRASH = ScriptCrashed(
+    where=LINE, message="element 0 of tensors does not require grad and does not have a grad_fn", in_backward=True
+)
+
+
+def audit(*parameters, **facts):
+    return ParametersAudited(step=3, backward_where=LINE, parameters=parameters, optimizers=(SGD,), **facts)
+
+
+# --------------------------------------------------------------------------- backward
+
+
+def test_fires_on_a_number_that_was_told_to_require_a_gradient():
+    (finding,) = play(LossDetached, LEAF)
+    assert finding.severity == "error"
+    assert finding.where == LINE
+    assert finding.key == "leaf"
+    assert finding.message == (
+        "backward() was called on a tensor that was not computed from any parameter (.item() at line 28): "
+        "0 of 6 tensors of the optimizers get a gradient"
+    )
+    assert finding.evidence == {"reached": 0, "severing_call": ".item()"}
+
+
+def test_fires_without_a_hint():
+    (finding,) = play(LossDetached, replace(LEAF, source_hint="", hint_where=None))
+    assert "from any parameter: 0 of 6" in finding.message
+    assert finding.evidence["severing_call"] is None
+
+
+def test_near_miss_a_graph():
+    assert play(LossDetached, BackwardStarted(optimizer_parameters=6)) == []
+
+
+def test_near_miss_a_leaf_that_is_optimised_itself():
+    assert play(LossDetached, replace(LEAF, optimizer_parameters=0)) == []
+
+
+def test_near_miss_no_leaf_crashes_anyway():
+    assert play(LossDetached, replace(LEAF, is_leaf=False)) == []
+
+
+# --------------------------------------------------------------------------- parameters
+
+
+def test_fires_on_a_cut_between_layers():
+    (finding,) = play(LossDetached, audit(CUT, replace(CUT, name="body.bias"), HEAD))
+    assert finding.severity == "error"
+    assert finding.where == LINE
+    assert finding.key == "cut"
+    assert finding.message == (
+        "2 of 3 parameters in the optimizer are never reached by the loss (first body.weight): the gradient ends before "
+        "head"
+    )
+    assert finding.fix.startswith("take out what cuts the graph before head")
+    assert finding.evidence == {"unreached": 2, "total": 3, "cut": "before head"}
+
+
+def test_a_cut_that_is_not_proven_is_a_warning():
+    (finding,) = play(LossDetached, audit(CUT, replace(CUT, cut_proven=False), HEAD))
+    assert finding.severity == "warning"
+
+
+def test_near_miss_reached():
+    assert play(LossDetached, audit(replace(CUT, reached=True), HEAD)) == []
+
+
+def test_near_miss_not_in_the_path_of_this_loss():
+    assert play(LossDetached, audit(replace(CUT, cut=""), HEAD)) == []
+
+
+def test_near_miss_stop_gradient_on_a_target_network():
+    assert play(LossDetached, audit(replace(CUT, optimizers=()), HEAD)) == []
+    assert play(LossDetached, audit(replace(CUT, trainable=False), HEAD)) == []
+
+
+def test_near_miss_cut_in_this_step_and_moved_in_others():
+    assert play(LossDetached, audit(replace(CUT, moved=True), HEAD)) == []
+
+
+def test_near_miss_graph_that_cannot_be_seen():
+    assert play(LossDetached, audit(CUT, HEAD, opaque=True)) == []
+
+
+# --------------------------------------------------------------------------- whole optimizers
+
+ALONE = replace(CUT, name="encoder.weight", cut="")
+
+
+def test_fires_on_an_optimizer_that_gets_no_gradient():
+    other = OptimizerFacts(key=1, steps=3)
+    (finding,) = play(LossDetached, replace(audit(ALONE, replace(HEAD, optimizers=(1,))), optimizers=(SGD, other)))
+    assert finding.severity == "error"
+    assert finding.where == Where("train.py", 12)
+    assert finding.key == "optimizer 0"
+    assert finding.message == (
+        "SGD made 3 steps without a gradient: none of its 1 parameters is reached by any loss (first encoder.weight)"
+    )
+
+
+def test_near_miss_optimizer_that_has_hardly_stepped():
+    assert play(LossDetached, replace(audit(ALONE), optimizers=(replace(SGD, steps=1),))) == []
+
+
+def test_near_miss_optimizer_whose_backwards_were_not_all_seen():
+    assert play(LossDetached, replace(audit(ALONE), optimizers=(replace(SGD, seen=False),))) == []
+
+
+def test_near_miss_optimizer_of_a_model_that_does_not_run_or_moves():
+    assert play(LossDetached, audit(replace(ALONE, ran=False))) == []
+    assert play(LossDetached, audit(replace(ALONE, moved=True))) == []
+    assert play(LossDetached, audit(replace(ALONE, trainable=False))) == []
+
+
+# --------------------------------------------------------------------------- crashes
+
+
+def crash(**facts):
+    (finding,) = play(LossDetached, replace(CRASH, **facts))
+    assert (finding.severity, finding.key, finding.where) == ("error", "crash", LINE)
+    return finding
+
+
+def test_fires_on_a_crash_with_its_severing_call():
+    finding = crash(source_hint=".item()", hint_where=Where("train.py", 28))
+    assert finding.message == "backward() was called on a loss without a graph: .item() at line 28 cut it"
+    assert finding.evidence == {"severing_call": ".item()"}
+
+
+def test_fires_on_a_crash_under_no_grad():
+    hinted = crash(source_hint="with torch.no_grad()", hint_where=Where("train.py", 25))
+    assert hinted.message == "backward() was called on a loss without a graph: gradients were off at line 25"
+    seen = crash(forward_without_grad=Where("train.py", 26))
+    assert seen.message.endswith("gradients were off at line 26")
+    assert seen.fix == "run the training forward outside of no_grad()"
+
+
+def test_fires_on_a_crash_of_a_frozen_model():
+    finding = crash(all_frozen=True, source_hint=".item()", hint_where=Where("train.py", 28))
+    assert finding.cause == "every parameter of the model has requires_grad=False"
+    assert "requires_grad_(True)" in finding.fix
+
+
+def test_fires_on_a_crash_without_a_trace():
+    assert crash().message == "backward() was called on a loss without a graph"
+
+
+def test_near_miss_other_errors_of_backward():
+    for message in (
+        "grad can be implicitly created only for scalar outputs",
+        "Trying to backward through the graph a second time",
+    ):
+        assert play(LossDetached, replace(CRASH, message=message)) == []
+
+
+def test_near_miss_interrupted():
+    assert play(LossDetached, replace(CRASH, error="KeyboardInterrupt", message="")) == []

@@ -1,0 +1,61 @@
+import pytest
+
+from flatline.events import LossComputed, Where
+from flatline.rules.optimization.nll_without_log_softmax import NllWithoutLogSoftmax
+from flatline.testing import play
+
+
+def losses(fed_by, *, normalised=False, kind="nll", count=3, **facts):
+    return [
+        LossComputed(step=n, where=Where("train.py", 40), kind=kind, fed_by=fed_by, normalised=normalised, **facts)
+        for n in range(1, count + 1)
+    ]
+
+
+def test_fires_on_raw_scores():
+    (finding,) = play(NllWithoutLogSoftmax, *losses("linear", feed_where="head", classes=10))
+    assert finding.severity == "error"
+    assert finding.step == 2
+    assert finding.count == 2
+    assert finding.where == Where("train.py", 40)
+    assert finding.message == (
+        "nll_loss is given raw scores (from a linear operation) of head: exp of a row does not sum to 1"
+    )
+    assert finding.fix == "use cross_entropy on the raw scores"
+    assert finding.evidence == {"fed_by": "linear", "classes": 10}
+
+
+def test_fires_on_probabilities():
+    (finding,) = play(NllWithoutLogSoftmax, *losses("softmax"))
+    assert finding.message == "nll_loss is given probabilities (a softmax): exp of a row does not sum to 1"
+    assert finding.fix == "use cross_entropy on the raw scores, without the softmax"
+
+
+@pytest.mark.parametrize("fed_by", ["convolution", "relu", "tanh", "sigmoid"])
+def test_fires_on_other_scores(fed_by):
+    assert len(play(NllWithoutLogSoftmax, *losses(fed_by))) == 1
+
+
+def test_near_miss_log_softmax():
+    assert play(NllWithoutLogSoftmax, *losses("log_softmax", normalised=True)) == []
+
+
+def test_near_miss_log_of_a_softmax():
+    assert play(NllWithoutLogSoftmax, *losses("log", normalised=True)) == []
+
+
+@pytest.mark.parametrize("normalised", [True, None])
+def test_near_miss_log_probabilities_made_in_another_way(normalised):
+    assert play(NllWithoutLogSoftmax, *losses("linear", normalised=normalised)) == []
+
+
+def test_near_miss_unknown_feed():
+    assert play(NllWithoutLogSoftmax, *losses("")) == []
+
+
+def test_near_miss_cross_entropy():
+    assert play(NllWithoutLogSoftmax, *losses("linear", kind="cross_entropy")) == []
+
+
+def test_near_miss_seen_once():
+    assert play(NllWithoutLogSoftmax, *losses("linear", count=1), *losses("linear", normalised=True)) == []

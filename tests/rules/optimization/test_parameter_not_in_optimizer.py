@@ -1,0 +1,143 @@
+from dataclasses import replace
+
+import pytest
+
+from flatline.events import OptimizerFacts, ParameterFacts, ParametersAudited, Where
+from flatline.rules.optimization.parameter_not_in_optimizer import ParameterNotInOptimizer
+from flatline.testing import play
+
+SGD = OptimizerFacts()
+BODY = ParameterFacts(name="body.weight", numel=1000, optimizers=(0,))
+HEAD = ParameterFacts(name="head.weight", numel=5120, moved=False)
+NORM = ParameterFacts(name="bn.weight", numel=10, optimizers=(0,), norm=True, kind="BatchNorm2d")
+FROZEN = ParameterFacts(name="body.weight", numel=990, optimizers=(0,), trainable=False, moved=False)
+
+
+def audit(*parameters, optimizers=(SGD,), **facts):
+    return ParametersAudited(step=3, where=Where("train.py", 30), parameters=parameters, optimizers=optimizers, **facts)
+
+
+def found(*parameters, **facts):
+    (finding,) = play(ParameterNotInOptimizer, audit(*parameters, **facts))
+    assert finding.where == Where("train.py", 30)
+    return finding
+
+
+# --------------------------------------------------------------------------- left out
+
+
+def test_fires_on_a_head_made_after_the_optimizer():
+    finding = found(BODY, replace(HEAD, after_optimizer=True))
+    assert finding.severity == "error"
+    assert finding.message == (
+        "1 trainable parameter (5,120 elements) that the loss reaches in no optimizer (head.weight): "
+        "unchanged after 3 steps though gradients arrive"
+    )
+    assert "made after the optimizer was built" in finding.cause
+    assert finding.fix.startswith("build the optimizer after the last change of the model")
+    assert finding.evidence == {"tensors": 1, "elements": 5120, "first": "head.weight"}
+
+
+def test_fires_on_layers_in_a_plain_list():
+    layers = [replace(HEAD, name=f"layers.{i}.weight", numel=10, registered=False) for i in range(5)]
+    finding = found(BODY, *layers)
+    assert finding.severity == "error"
+    assert "5 trainable parameters (50 elements)" in finding.message
+    assert "(layers.0.weight, layers.1.weight, layers.2.weight, … 2 more)" in finding.message
+    assert "plain list or dict" in finding.cause
+    assert finding.fix == "keep them in nn.ModuleList / nn.ModuleDict"
+
+
+def test_fires_on_a_plain_tensor():
+    finding = found(BODY, replace(HEAD, name="model.scale", registered=False, kind="tensor"))
+    assert "plain attribute of a module" in finding.cause
+    assert finding.fix == "self.scale = nn.Parameter(…)"
+
+
+def test_fires_on_a_submodule_that_was_not_passed():
+    finding = found(BODY, HEAD)
+    assert finding.severity == "error"
+    assert finding.fix.startswith("pass these parameters to the optimizer")
+
+
+def test_another_model_without_any_optimizer_is_a_warning():
+    assert found(BODY, replace(HEAD, model="encoder")).severity == "warning"
+
+
+def test_near_miss_all_in_an_optimizer():
+    assert play(ParameterNotInOptimizer, audit(BODY, replace(HEAD, optimizers=(0,)))) == []
+
+
+def test_near_miss_an_optimizer_each():
+    both = OptimizerFacts(key=0), OptimizerFacts(key=1)
+    assert play(ParameterNotInOptimizer, audit(BODY, replace(HEAD, optimizers=(1,)), optimizers=both)) == []
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"trainable": False},  # frozen teacher
+        {"reached": False},  # averaged copy
+        {"has_gradient": False},
+        {"moved": True},  # updated by hand
+        {"training": False},  # a network in eval mode, through which the loss only passes
+        {"loaded": True},
+    ],
+)
+def test_near_miss_not_meant_to_learn(facts):
+    assert play(ParameterNotInOptimizer, audit(BODY, replace(HEAD, **facts))) == []
+
+
+def test_near_miss_no_optimizer_of_torch():
+    assert play(ParameterNotInOptimizer, audit(replace(HEAD, moved=False), optimizers=())) == []
+
+
+# --------------------------------------------------------------------------- an optimizer of another model
+
+
+def test_fires_on_an_optimizer_of_another_model():
+    finding = found(HEAD, held=8, stale=8)
+    assert finding.severity == "error"
+    assert finding.message == (
+        "none of the 8 tensors in the optimizer is reached by the loss; it trains 1 trainable parameter "
+        "(5,120 elements) that no optimizer holds (head.weight)"
+    )
+    assert "another model object" in finding.cause
+    assert finding.evidence == {"held": 8, "stale": 8}
+
+
+def test_near_miss_some_tensors_are_reached():
+    assert play(ParameterNotInOptimizer, audit(HEAD, held=8, stale=7)) == []
+
+
+def test_near_miss_backwards_that_nobody_looked_at():
+    assert play(ParameterNotInOptimizer, audit(HEAD, held=8, stale=8, optimizers=(OptimizerFacts(seen=False),))) == []
+
+
+def test_near_miss_updated_by_hand_beside_an_optimizer_of_plain_tensors():
+    assert play(ParameterNotInOptimizer, audit(replace(HEAD, moved=True), held=8, stale=8)) == []
+
+
+# --------------------------------------------------------------------------- nearly all frozen
+
+
+def test_warns_where_only_norms_learn():
+    finding = found(NORM, FROZEN)
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "the optimizer holds 2 tensors, of which 1 have requires_grad=False; only normalisation layers learn "
+        "(1.0% of the elements, bn.weight)"
+    )
+    assert finding.evidence == {"frozen": 1, "learning": 1}
+
+
+def test_near_miss_a_head_learns_too():
+    assert play(ParameterNotInOptimizer, audit(NORM, FROZEN, replace(HEAD, optimizers=(0,)))) == []
+
+
+def test_near_miss_norms_of_a_pretrained_network():
+    assert play(ParameterNotInOptimizer, audit(NORM, replace(FROZEN, loaded=True))) == []
+
+
+def test_near_miss_only_norms_were_passed():
+    assert play(ParameterNotInOptimizer, audit(NORM, replace(FROZEN, optimizers=()))) == []

@@ -1,0 +1,202 @@
+from dataclasses import replace
+
+import pytest
+
+from flatline.events import ScheduleObserved, Where
+from flatline.rules.optimization.scheduler_out_of_step import SchedulerOutOfStep
+from flatline.testing import play
+
+HEALTHY = ScheduleObserved(
+    step=100, where=Where("train.py", 30), built_where=Where("train.py", 12), name="StepLR", calls=100,
+    optimizer_steps=100, backwards=100, gamma=0.1, period=1000, epoch_length=50, epochs=2, first_lr=0.1, peak_lr=0.1,
+    lr=0.1,
+)  # fmt: skip
+COSINE = replace(HEALTHY, name="CosineAnnealingLR", gamma=None, period=None, horizon=100, lr=0.0)
+
+
+def found(event):
+    (finding,) = play(SchedulerOutOfStep, event)
+    assert finding.severity == "warning"
+    assert finding.where in (Where("train.py", 30), Where("train.py", 12))
+    return finding
+
+
+def quiet(event, **facts):
+    return play(SchedulerOutOfStep, replace(event, **facts)) == []
+
+
+def test_near_miss_one_step_per_batch():
+    assert quiet(HEALTHY)
+    assert quiet(COSINE, ended="finished")
+
+
+# --------------------------------------------------------------------------- before the first step
+
+
+def test_fires_before_the_first_optimizer_step():
+    finding = found(replace(HEALTHY, calls_before_first_step=1))
+    assert finding.key == "order"
+    assert finding.where == Where("train.py", 30)
+    assert finding.message == "StepLR.step() ran 1 × before the first optimizer.step()"
+    assert finding.fix == "call optimizer.step() first, then scheduler.step()"
+    assert finding.evidence == {"before": 1}
+
+
+def test_near_miss_first_step_skipped_by_the_scaler():
+    assert quiet(HEALTHY, calls_before_first_step=1, skipped_steps=1)
+
+
+def test_near_miss_fast_forwarded_before_any_training():
+    assert quiet(HEALTHY, calls=7, calls_before_first_step=7, optimizer_steps=0, backwards=0)
+
+
+# --------------------------------------------------------------------------- per micro-batch
+
+
+def test_fires_per_micro_batch():
+    finding = found(replace(HEALTHY, calls=400, backwards=400))
+    assert finding.key == "pace"
+    assert finding.message == "StepLR steps 4 × for every optimizer step: once per micro-batch"
+    assert finding.cause == "with 4 backwards per step the schedule runs 4 times too fast"
+
+
+def test_near_miss_accumulation_with_one_call_per_step():
+    assert quiet(HEALTHY, backwards=400)
+
+
+def test_near_miss_two_losses_with_one_backward_each():
+    assert quiet(HEALTHY, backwards=200)
+
+
+def test_near_miss_twice_as_many_calls_without_accumulation():
+    assert quiet(HEALTHY, calls=200)
+
+
+def test_near_miss_two_steps_prove_no_pace():
+    assert quiet(HEALTHY, calls=8, optimizer_steps=2, backwards=8)
+
+
+def test_near_miss_most_steps_skipped_by_the_scaler():
+    assert quiet(HEALTHY, optimizer_steps=40, skipped_steps=60)
+
+
+# --------------------------------------------------------------------------- sized in epochs, stepped per batch
+
+
+def test_fires_on_a_horizon_of_epochs():
+    finding = found(replace(COSINE, calls=2, optimizer_steps=2, horizon=10, lr=0.09))
+    assert finding.key == "epochs"
+    assert (
+        finding.message == "CosineAnnealingLR steps after every batch, and its 10 steps are over after 20% of an epoch"
+    )
+    assert finding.cause == "its sizes are counted in epochs of 50 batches, but it advances once per batch"
+    assert finding.fix.startswith("move scheduler.step() out of the batch loop")
+
+
+def test_fires_on_a_linear_decay_that_is_over():
+    assert found(replace(COSINE, name="PolynomialLR", horizon=10)).key == "epochs"
+
+
+def test_fires_on_decays_within_the_first_epoch():
+    finding = found(replace(HEALTHY, calls=2, optimizer_steps=2, period=10))
+    assert finding.key == "epochs"
+    assert finding.message == (
+        "StepLR steps after every batch, and the rate is 1e-05 of its first value at the end of the first epoch"
+    )
+    assert (finding.evidence["gamma"], finding.evidence["period"]) == (0.1, 10)
+
+
+def test_fires_on_decays_without_a_data_loader():
+    finding = found(replace(HEALTHY, name="ExponentialLR", gamma=0.9, period=1, epoch_length=None))
+    assert finding.message.endswith("the rate is 3e-05 of its first value after 100 steps")
+
+
+def test_near_miss_once_per_epoch():
+    assert quiet(HEALTHY, calls=2, period=10)
+    assert quiet(COSINE, calls=2, horizon=10)
+
+
+def test_near_miss_slow_decay_per_batch():
+    assert quiet(HEALTHY, name="ExponentialLR", gamma=0.999, period=1)
+
+
+def test_near_miss_warm_up_per_batch():
+    warm = {"name": "LinearLR", "gamma": None, "period": None, "horizon": 20, "first_lr": 0.01}
+    assert quiet(HEALTHY, **warm, calls=10, optimizer_steps=10, lr=0.05, peak_lr=0.05)
+    assert quiet(HEALTHY, **warm, calls=40, optimizer_steps=40)
+
+
+def test_near_miss_one_cycle_per_batch():
+    assert quiet(COSINE, name="OneCycleLR", ended="finished")
+    assert quiet(COSINE, name="OneCycleLR", calls=10, optimizer_steps=10, horizon=40)
+
+
+@pytest.mark.parametrize("name", ["CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau"])
+def test_near_miss_restarts_and_plateaus(name):
+    assert quiet(COSINE, name=name, horizon=10, steps_at_floor=60, ended="finished")
+
+
+# --------------------------------------------------------------------------- at the end
+
+
+def test_fires_on_a_schedule_that_never_stepped():
+    finding = found(replace(HEALTHY, calls=0, ended="finished"))
+    assert finding.key == "never"
+    assert finding.where == Where("train.py", 12)
+    assert finding.message == "StepLR was built and never stepped in 100 optimizer steps: the rate stayed at 0.1"
+
+
+def test_near_miss_not_stepped_in_less_than_an_epoch():
+    assert quiet(HEALTHY, calls=0, epochs=0, epoch_length=500, ended="finished")
+
+
+def test_near_miss_not_stepped_yet():
+    assert quiet(HEALTHY, calls=0)
+    assert quiet(HEALTHY, calls=0, ended="interrupted")
+
+
+def test_near_miss_another_one_steps():
+    assert quiet(HEALTHY, calls=0, ended="finished", others_stepped=True)
+
+
+def test_near_miss_averaging_that_did_not_start():
+    assert quiet(HEALTHY, name="SWALR", calls=0, ended="finished")
+
+
+def test_fires_on_a_schedule_in_steps_moved_per_epoch():
+    finding = found(replace(COSINE, calls=2, lr=0.0999, ended="finished"))
+    assert finding.key == "slow"
+    assert finding.message == (
+        "CosineAnnealingLR was sized for 100 steps and made 2, while the optimizer made 100: the rate only got from 0.1 "
+        "to 0.0999"
+    )
+
+
+def test_near_miss_sized_in_epochs():
+    assert quiet(COSINE, calls=2, horizon=2, ended="finished")
+
+
+def test_near_miss_stopped_early():
+    assert quiet(COSINE, horizon=1000, ended="finished")
+    assert quiet(COSINE, calls=2, ended="crashed")
+
+
+def test_fires_on_a_schedule_that_was_over_early():
+    finding = found(replace(COSINE, horizon=60, calls=100, lr=0.0, steps_at_floor=40, ended="finished"))
+    assert finding.key == "early"
+    assert finding.message == ("the rate was under a thousandth of its peak 0.1 for the last 40 of 100 steps (40%)")
+    assert finding.cause == "CosineAnnealingLR had run its course long before the run was over"
+
+
+def test_near_miss_the_tail_of_a_decay():
+    assert quiet(COSINE, steps_at_floor=20, ended="finished")
+    assert quiet(COSINE, calls=20, optimizer_steps=20, horizon=60, steps_at_floor=9, ended="finished")
+
+
+def test_near_miss_at_the_floor_while_it_runs():
+    assert quiet(COSINE, horizon=60, steps_at_floor=40)
+
+
+def test_is_reported_once_with_its_count():
+    (finding,) = play(SchedulerOutOfStep, *[replace(HEALTHY, step=n, calls=400, backwards=400) for n in (3, 4, 5)])
+    assert (finding.step, finding.count) == (3, 3)

@@ -1,0 +1,89 @@
+from flatline.events import CrashTensor, LossComputed, ScriptCrashed, Where
+from flatline.rules.optimization.sigmoid_before_bce import SigmoidBeforeBce
+from flatline.testing import play
+
+RANGE = "all elements of input should be between 0 and 1"
+LINE = Where("train.py", 21)
+
+
+def double(fed_by="sigmoid", feed_where=""):
+    return LossComputed(
+        step=1, where=LINE, kind="binary_cross_entropy_with_logits", fed_by=fed_by, feed_where=feed_where
+    )
+
+
+def single(*wrong, fed_by="sigmoid"):
+    return [
+        LossComputed(step=n, where=LINE, kind="binary_cross_entropy", fed_by=fed_by, wrong_and_saturated=share)
+        for n, share in enumerate(wrong, 1)
+    ]
+
+
+def test_fires_on_a_double_sigmoid():
+    (finding,) = play(SigmoidBeforeBce, double(feed_where="net.3"))
+    assert finding.severity == "error"
+    assert finding.where == LINE
+    assert finding.key == "double"
+    assert finding.message == "the input of binary_cross_entropy_with_logits is already a sigmoid (net.3)"
+    assert "between 0.5 and 0.73" in finding.cause
+    assert finding.evidence == {"module": "net.3"}
+
+
+def test_hints_at_a_single_sigmoid():
+    (finding,) = play(SigmoidBeforeBce, *single(0.0, 0.0))
+    assert finding.severity == "hint"
+    assert finding.key == "plain"
+    assert finding.count == 2
+    assert finding.message == "sigmoid and binary_cross_entropy are two steps where one is stable"
+
+
+def test_warns_of_a_saturated_sigmoid():
+    finding, hint = play(SigmoidBeforeBce, *single(0.2, 0.2, 0.25))
+    assert finding.severity == "warning"
+    assert finding.step == 3
+    assert finding.key == "saturated"
+    assert finding.message == ("25% of the probabilities given to binary_cross_entropy are exactly 0 or 1 and wrong")
+    assert hint.key == "plain"
+
+
+def test_near_miss_raw_scores():
+    assert play(SigmoidBeforeBce, double("linear"), double("")) == []
+
+
+def test_near_miss_no_sigmoid_of_torch():
+    assert play(SigmoidBeforeBce, *single(0.2, 0.2, 0.2, fed_by="clamp")) == []
+
+
+def test_near_miss_sigmoid_before_another_loss():
+    assert play(SigmoidBeforeBce, LossComputed(kind="mse_loss", fed_by="sigmoid")) == []
+
+
+def test_near_miss_saturated_now_and_then_is_only_a_hint():
+    (finding,) = play(SigmoidBeforeBce, *single(0.2, 0.2, 0.0, 0.2, 0.2))
+    assert finding.severity == "hint"
+    (finding,) = play(SigmoidBeforeBce, *single(*[0.005] * 5))
+    assert finding.severity == "hint"
+
+
+def test_fires_on_scores_that_bce_refuses():
+    scores = CrashTensor(shape=(32, 1), low=-2.314, high=3.1)
+    (finding,) = play(SigmoidBeforeBce, ScriptCrashed(where=LINE, message=RANGE, tensors={"input": scores}))
+    assert finding.severity == "error"
+    assert finding.where == LINE
+    assert finding.key == "crash"
+    assert finding.message == "binary_cross_entropy was given raw scores (-2.31 to 3.1); it takes probabilities"
+
+
+def test_fires_without_the_tensors():
+    (finding,) = play(SigmoidBeforeBce, ScriptCrashed(message=RANGE))
+    assert finding.message == "binary_cross_entropy was given raw scores; it takes probabilities"
+
+
+def test_near_miss_targets_that_bce_refuses():
+    assert play(SigmoidBeforeBce, ScriptCrashed(message="all elements of target should be between 0 and 1")) == []
+
+
+def test_near_miss_other_crashes():
+    functions = ("<module>", "binary_cross_entropy")
+    message = "Found dtype Long but expected Float"
+    assert play(SigmoidBeforeBce, ScriptCrashed(message=message, functions=functions)) == []

@@ -1,0 +1,51 @@
+from flatline.events import ModesObserved, Where
+from flatline.rules.optimization.training_in_eval_mode import TrainingInEvalMode
+from flatline.testing import play
+
+
+def modes(*, count=3, **facts):
+    known = {"training": False, "sensitive": 4, "in_eval": 4, "examples": ("drop", "bn")} | facts
+    return [ModesObserved(step=n, where=Where("train.py", 30), **known) for n in range(1, count + 1)]
+
+
+def test_fires_on_updates_in_eval_mode():
+    (finding,) = play(TrainingInEvalMode, *modes(eval_where=Where("train.py", 11)))
+    assert finding.severity == "error"
+    assert finding.step == 2
+    assert finding.count == 2
+    assert finding.where == Where("train.py", 30)
+    assert finding.message == (
+        "model is updated in eval mode: 4 of 4 Dropout and BatchNorm layers are off (drop, bn); eval() was called at "
+        "line 11"
+    )
+    assert finding.evidence == {"in_eval": 4, "layers": 4, "eval_line": 11}
+
+
+def test_fires_without_the_line_of_eval():
+    (finding,) = play(TrainingInEvalMode, *modes(model="bert"))
+    assert finding.message == "bert is updated in eval mode: 4 of 4 Dropout and BatchNorm layers are off (drop, bn)"
+
+
+def test_near_miss_train_mode():
+    assert play(TrainingInEvalMode, *modes(training=True, in_eval=0)) == []
+
+
+def test_near_miss_frozen_batchnorm_in_train_mode():
+    assert play(TrainingInEvalMode, *modes(training=True)) == []
+    assert play(TrainingInEvalMode, *modes(in_eval=3)) == []
+
+
+def test_near_miss_backbone_that_does_not_learn():
+    assert play(TrainingInEvalMode, *modes(trainable=0)) == []
+
+
+def test_near_miss_no_dropout_and_no_batchnorm():
+    assert play(TrainingInEvalMode, *modes(sensitive=0, in_eval=0)) == []
+
+
+def test_near_miss_after_a_validation_is_another_rule():
+    assert play(TrainingInEvalMode, *modes(trained_before=True)) == []
+
+
+def test_near_miss_one_step_each_of_two_models():
+    assert play(TrainingInEvalMode, *modes(count=1), *modes(count=1, model="critic")) == []

@@ -1,0 +1,162 @@
+from dataclasses import replace
+
+import pytest
+
+from flatline.events import OptimizerFacts, OptimizerStepped, StepMissing, Where
+from flatline.rules.optimization.update_order_broken import UpdateOrderBroken
+from flatline.testing import play
+
+GOOD = ("zero", "forward", "backward")
+BETWEEN = ("forward", "backward", "zero")
+ADAM = OptimizerFacts(key=7, name="Adam")
+FIRST = OptimizerStepped(
+    step=1, index=1, where=Where("train.py", 25), optimizer=ADAM, tape=("zero", "forward"), gradients="none",
+    backward_ever=False,
+)  # fmt: skip
+
+
+def steps(*tapes, first=1, **facts):
+    known = {"where": Where("train.py", 25), "optimizer": ADAM} | facts
+    return [OptimizerStepped(step=i, index=i, tape=tape, **known) for i, tape in enumerate(tapes, first)]
+
+
+# --------------------------------------------------------------------------- never zeroed
+
+
+def test_fires_on_gradients_that_are_never_zeroed():
+    (finding,) = play(UpdateOrderBroken, *steps(*[GOOD[1:]] * 4, leftover=True))
+    assert finding.severity == "error"
+    assert (finding.step, finding.count) == (2, 3)
+    assert finding.where == Where("train.py", 25)
+    assert finding.key == "unzeroed 7"
+    assert finding.message == "the gradients of the step before were still there when Adam step 2 added to them"
+    assert finding.fix == "call optimizer.zero_grad() once per step, before backward()"
+
+
+def test_fires_on_a_closure_that_does_not_zero():
+    (finding,) = play(UpdateOrderBroken, *steps(GOOD[1:] * 5, closure=True, leftover=True))
+    assert finding.message.startswith("the gradients of the closure's previous run were still there")
+    assert finding.fix == "call optimizer.zero_grad() first thing in the closure"
+
+
+def test_near_miss_canonical_order():
+    assert play(UpdateOrderBroken, *steps(*[GOOD] * 5)) == []
+
+
+def test_near_miss_zeroed_after_the_step():
+    assert play(UpdateOrderBroken, *steps(GOOD[1:], *[GOOD] * 5)) == []
+
+
+def test_near_miss_zeroed_by_hand():
+    assert play(UpdateOrderBroken, *steps(*[GOOD[1:]] * 5)) == []
+
+
+def test_near_miss_accumulation():
+    assert play(UpdateOrderBroken, *steps(*[("zero", *GOOD[1:] * 4)] * 5)) == []
+
+
+def test_near_miss_gradients_of_before_the_first_step():
+    assert play(UpdateOrderBroken, *steps(GOOD[1:], leftover=True)) == []
+
+
+def test_near_miss_closure_that_zeroes():
+    assert play(UpdateOrderBroken, *steps(*[GOOD * 5] * 3, closure=True)) == []
+
+
+# --------------------------------------------------------------------------- zeroed in between
+
+
+def test_fires_on_zeroing_between_backward_and_step():
+    (finding,) = play(UpdateOrderBroken, *steps(*[BETWEEN] * 3, gradients="none", zero_where=Where("train.py", 24)))
+    assert finding.severity == "error"
+    assert (finding.step, finding.count) == (2, 2)
+    assert finding.key == "between 7"
+    assert finding.message == ("zero_grad() (line 24) stands between backward() and step(): Adam found no gradient")
+    assert finding.fix == "move zero_grad() before backward()"
+    assert finding.evidence == {"gradients": "none"}
+
+
+def test_fires_on_zeroing_with_zeros():
+    (finding,) = play(UpdateOrderBroken, *steps(*[BETWEEN] * 2, gradients="zero"))
+    assert finding.message == "zero_grad() stands between backward() and step(): Adam found only zeros"
+
+
+def test_near_miss_zeroed_in_between_once():
+    assert play(UpdateOrderBroken, *steps(BETWEEN, gradients="none"), *steps(*[GOOD] * 5, first=2)) == []
+
+
+def test_near_miss_gradients_that_are_zero_themselves():
+    assert play(UpdateOrderBroken, *steps(*[GOOD] * 5, gradients="zero")) == []
+
+
+def test_near_miss_zeroed_in_between_for_other_parameters():
+    assert play(UpdateOrderBroken, *steps(*[BETWEEN] * 5)) == []
+
+
+def test_near_miss_no_backward_reached_its_parameters():
+    assert play(UpdateOrderBroken, *steps(*[("zero", "forward")] * 5, gradients="none")) == []
+    assert play(UpdateOrderBroken, *steps(*[BETWEEN] * 5, gradients="none", backward_ever=False)) == []
+
+
+# --------------------------------------------------------------------------- step before backward
+
+
+def test_fires_on_a_step_before_backward():
+    later = steps(*[("backward", "zero", "forward")] * 2, first=2, gradients="none")
+    (finding,) = play(UpdateOrderBroken, FIRST, *later)
+    assert finding.severity == "error"
+    assert (finding.step, finding.count) == (2, 2)
+    assert finding.key == "before 7"
+    assert finding.message == "step() runs before this batch's backward(): Adam found no gradient"
+    assert finding.fix == "move step() behind backward()"
+
+
+def test_fires_on_gradients_of_the_batch_before():
+    (finding,) = play(UpdateOrderBroken, FIRST, *steps(*[("zero", "backward", "forward")] * 2, first=2))
+    assert finding.message == (
+        "step() runs before this batch's backward(): Adam applied the gradients of the batch before"
+    )
+
+
+def test_near_miss_a_forward_pass_for_logging_after_backward():
+    assert play(UpdateOrderBroken, *steps(*[(*GOOD, "forward")] * 5)) == []
+
+
+def test_near_miss_empty_first_step():
+    assert play(UpdateOrderBroken, FIRST, *steps(*[GOOD] * 5, first=2)) == []
+
+
+def test_near_miss_optimizers_that_alternate():
+    other = replace(ADAM, key=8)
+    events = []
+    for first, second in zip(
+        steps(*[("forward", "backward", *GOOD)] * 5), steps(*[("forward", "backward", *GOOD)] * 5), strict=True
+    ):
+        events += [first, replace(second, optimizer=other)]
+    assert play(UpdateOrderBroken, *events) == []
+
+
+# --------------------------------------------------------------------------- no step
+
+
+def test_fires_where_step_is_missing():
+    event = StepMissing(where=Where("train.py", 24), optimizer=ADAM, cycles=12)
+    (finding,) = play(UpdateOrderBroken, event)
+    assert finding.severity == "error"
+    assert finding.where == Where("train.py", 24)
+    assert finding.key == "missing 7"
+    assert finding.message == (
+        "gradients were computed and zeroed again 12 times, and Adam.step() was never called in between"
+    )
+    assert finding.fix == "call optimizer.step() after backward(), with its parentheses"
+    assert finding.evidence == {"cycles": 12}
+
+
+def test_fires_where_nothing_is_zeroed_either():
+    (finding,) = play(UpdateOrderBroken, StepMissing(cycles=12, zeroed=False))
+    assert finding.message == "gradients were computed 12 times, and SGD.step() was never called in between"
+
+
+@pytest.mark.parametrize("tape", [("zero", *GOOD * 12), ("forward", "backward", "zero") * 12 + GOOD])
+def test_near_miss_attacks_and_saliency_maps_between_steps(tape):
+    assert play(UpdateOrderBroken, *steps(*[tape] * 3)) == []
