@@ -100,6 +100,7 @@ MAIN = """
 import importlib, sys, traceback
 import common
 
+print("main", [__name__, __file__, __package__, __spec__, __doc__, sys.argv[0], sys.path[0], sys.flags.optimize])
 for name in sys.argv[1:]:
     common.begin()
     try:
@@ -970,10 +971,14 @@ def test_ends_the_same_after_many_other_trainings(style, runs):
 
 
 def test_many_trainings_in_one_process(runs):
-    assert runs.together.out == runs.plain.out
+    assert runs.together.out.splitlines()[1:] == runs.plain.out.splitlines()[1:]
     assert runs.together.status == STATUS
     assert runs.together.report["notes"] == []
     assert [f"{f['code']} {f['message']}" for f in runs.together.report["findings"]] == []
+
+
+def test_the_script_is_started_as_by_python(runs):
+    assert runs.together.line("main") == runs.plain.line("main")
 
 
 def test_users_warnings_are_still_shown(runs):

@@ -37,6 +37,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "_site": ("children",),
 }
 THIRD_PARTIES = {"torch": ("sensors", "api"), "rich": ("reporters",), "tomli": ("config",)}
+NETWORK = ("socket", "ssl", "http", "urllib.request", "smtplib", "ftplib", "asyncio", "xmlrpc")
 DOORS = ("cli", "__main__", "__init__", "commands.run", "commands.explain", "commands.rules", "children", "api")
 
 
@@ -120,6 +121,11 @@ def test_imports_follow_the_arrow(module):
 @pytest.mark.parametrize("module", TREE)
 def test_only_the_standard_library_and_what_is_declared(module):
     assert foreign(module, TREE[module]) == []
+
+
+@pytest.mark.parametrize("module", TREE)
+def test_nothing_opens_a_connection(module):
+    assert [i.name for i in TREE[module] if any(f"{i.name}.".startswith(f"{name}.") for name in NETWORK)] == []
 
 
 @pytest.mark.parametrize("module", [module for module in TREE if not module.startswith("sensors")])

@@ -32,13 +32,10 @@ def file_of(rule: type[Rule]) -> Path:
     return RULES.joinpath(*rule.__module__.split(".")[2:]).with_suffix(".py")
 
 
-def test_of(rule: type[Rule]) -> Path:
+def the_test_of(rule: type[Rule]) -> Path:
     """The test file that belongs to a rule."""
     file = file_of(rule)
     return ROOT / "tests" / "rules" / file.parent.relative_to(RULES) / f"test_{file.name}"
-
-
-test_of.__test__ = False  # type: ignore[attr-defined]
 
 
 @cache
@@ -183,7 +180,7 @@ def test_numbers_are_options_that_say_where_they_come_from(rule):
 # --------------------------------------------------------------------------- its test
 
 
-def tests_in(path: Path) -> tuple[int, int]:
+def counted_in(path: Path) -> tuple[int, int]:
     """Firing tests and near misses of a test file; every set of parameters counts as one."""
     firing = near = 0
     for node in ast.walk(tree(path)):
@@ -192,9 +189,6 @@ def tests_in(path: Path) -> tuple[int, int]:
             near += count if node.name.startswith("test_near_miss") else 0
             firing += 0 if node.name.startswith("test_near_miss") else count
     return firing, near
-
-
-tests_in.__test__ = False  # type: ignore[attr-defined]
 
 
 def _cases(function: ast.FunctionDef) -> int:
@@ -208,15 +202,15 @@ def _cases(function: ast.FunctionDef) -> int:
 
 @each_rule
 def test_has_a_test(rule):
-    assert test_of(rule).is_file(), f"write {test_of(rule).relative_to(ROOT)}"
+    assert the_test_of(rule).is_file(), f"write {the_test_of(rule).relative_to(ROOT)}"
 
 
 @each_rule
 def test_every_hook_fires_and_is_nearly_fooled(rule):
-    path = test_of(rule)
+    path = the_test_of(rule)
     if not path.is_file():
         pytest.skip("has no test")
-    firing, near = tests_in(path)
+    firing, near = counted_in(path)
     hooks = judging(rule)
     assert firing >= len(hooks)
     assert near >= NEAR_MISSES * len(hooks), "tests named test_near_miss…"
@@ -225,5 +219,5 @@ def test_every_hook_fires_and_is_nearly_fooled(rule):
 
 
 def test_every_test_belongs_to_a_rule():
-    known = {test_of(rule) for rule in EVERY}
+    known = {the_test_of(rule) for rule in EVERY}
     assert sorted(set((ROOT / "tests" / "rules").rglob("test_*.py")) - known) == []
