@@ -219,7 +219,9 @@ def step_rows(model: str, plan: Plan, contenders: list[str], peer: str | None) -
     for _ in range(plan.restarts):
         tensors = measure(model, plan, contenders, peer, steady=steady, first=first)
     yield from compared(f"{model}, {tensors} tensors", steady)
-    yield from (row for row in compared(f"{model}, first {WARM} steps", first) if row.contender in ("plain", "flatline"))
+    yield from (
+        row for row in compared(f"{model}, first {WARM} steps", first) if row.contender in ("plain", "flatline")
+    )
 
 
 def measure(model: str, plan: Plan, contenders: list[str], peer: str | None, *, steady: Samples, first: Samples) -> int:
@@ -388,7 +390,12 @@ def report(options: argparse.Namespace) -> None:
             found.append(row)
             print(shown(row), flush=True)
     if options.json:
-        record = {"machine": machine(), "plan": asdict(plan), "peer": why or PEER, "rows": [asdict(row) for row in found]}
+        record = {
+            "machine": machine(),
+            "plan": asdict(plan),
+            "peer": why or PEER,
+            "rows": [asdict(row) for row in found],
+        }
         Path(options.json).write_text(json.dumps(record, indent=2) + "\n")
 
 

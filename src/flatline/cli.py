@@ -11,7 +11,6 @@ from typing import NoReturn
 
 from flatline import __version__
 
-SEVERITY_CHOICES = ("error", "warning", "never")
 FORMATS = ("text", "json", "sarif", "github")
 
 
@@ -44,13 +43,13 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text, on stderr)")
     run.add_argument("--output", metavar="FILE", help="write the report to FILE")
     run.add_argument(
-        "--fail-on", choices=SEVERITY_CHOICES, help="exit 1 when a finding of this level exists (default: never)"
+        "--fail-on",
+        choices=("error", "warning", "never"),
+        help="exit 1 when a finding of this level exists (default: never)",
     )
     run.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
     run.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
-    run.add_argument(
-        "--budget", metavar="SHARE", default="1%", help="share of the run's time flatline may use (default: 1%%)"
-    )
+    run.add_argument("--budget", metavar="SHARE", help="share of the run's time flatline may use (default: 1%%)")
     run.add_argument("--max-steps", metavar="N", help="end the run after N optimizer steps")
     run.add_argument("--hints", action="store_true", help="show hints, too")
     run.add_argument("--verbose", action="store_true", help="say which rules could not be checked, and why")
@@ -95,7 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from flatline.commands.run import run
 
         return run(options, command)
-    return _other(options)
+    try:
+        return _other(options)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _other(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 KNOWN = {"select", "ignore", "rules", "budget", "fail-on", "hints"}
+FAIL_ON = ("error", "warning", "never")
 COMMENT = re.compile(r"#\s*flatline:\s*ignore(?:\[([\w\s,-]*)\])?", re.IGNORECASE)
 
 
@@ -86,6 +87,9 @@ def load(start: Path) -> Mapping[str, object]:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("flatline", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
+    level = table.get("fail-on", "never")
+    if level not in FAIL_ON:
+        raise ConfigError(f"{path}: fail-on must be one of {', '.join(FAIL_ON)}; it is {level!r}")
     unknown = sorted(set(table) - KNOWN)
     if unknown:
         raise ConfigError(f"{path}: [tool.flatline] has no setting {unknown[0]!r}; it has {', '.join(sorted(KNOWN))}")

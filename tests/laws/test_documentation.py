@@ -21,7 +21,10 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "examples/*.md") for path in ROOT.glob(pattern) if path.is_file()
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+    if path.is_file()
 )
 SHELL = re.compile(r"^```(?:sh|bash|console|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

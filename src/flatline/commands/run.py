@@ -47,7 +47,7 @@ def settings_of(options: argparse.Namespace) -> tuple[config.Config, float, int 
     steps = options.max_steps
     if steps is not None and (not steps.isdigit() or int(steps) < 1):
         raise config.ConfigError(f"--max-steps must be a whole number of at least 1; it is {steps!r}")
-    return settings, _share(options.budget), int(steps) if steps else None
+    return settings, _share(str(options.budget or table.get("budget", "1%"))), int(steps) if steps else None
 
 
 def _codes(given: Sequence[str]) -> list[str]:

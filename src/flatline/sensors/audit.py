@@ -385,7 +385,9 @@ class AuditSensor:
             name=path,
             frozen=self._frozen(layer),
             training=layer.training,
-            drifted=float((_spread(layer.running_mean).cpu() - first.cpu()).norm() / first.cpu().norm().clamp(min=1e-3)),
+            drifted=float(
+                (_spread(layer.running_mean).cpu() - first.cpu()).norm() / first.cpu().norm().clamp(min=1e-3)
+            ),
             copied=not torch.equal(weights.cpu(), _affine(layer).cpu()),
             ran=id(layer) in model.ran,
         )

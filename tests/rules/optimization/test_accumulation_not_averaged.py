@@ -61,6 +61,7 @@ def test_near_miss_several_losses_one_by_one():
     other = replace(BACKWARD, where=Where("train.py", 21))
     assert play(AccumulationNotAveraged, *windows(BACKWARD, other)) == []
     assert play(AccumulationNotAveraged, *windows(*[replace(BACKWARD, plain=False)] * 2)) == []
+    assert play(AccumulationNotAveraged, *windows(*[replace(BACKWARD, where=None)] * 2)) == []
 
 
 def test_near_miss_one_forward_for_both():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from flatline.events import ParameterFacts, ParametersAudited, Where
 from flatline.rules.optimization.frozen_but_updated import FrozenButUpdated
 from flatline.testing import play
@@ -63,6 +65,7 @@ def test_near_miss_gradual_unfreezing():
     unfrozen = ParameterFacts(name="body.weight", optimizers=(0,), moved_at_step=True)
     frozen_later = ParameterFacts(name="body.weight", trainable=False, optimizers=(0,), moved_at_step=True)
     assert play(FrozenButUpdated, audit(unfrozen), audit(frozen_later)) == []
+    assert play(FrozenButUpdated, audit(replace(frozen(), trainable=True))) == []
 
 
 def test_near_miss_zeroed_and_unmoved():

@@ -53,6 +53,7 @@ def test_near_miss_nothing_learns():
     frozen = replace(HEAD, trainable=False)
     assert play(FrozenNormDrifts, audit(NORM, parameters=(frozen,))) == []
     assert play(FrozenNormDrifts, audit(NORM, parameters=(replace(HEAD, optimizers=()),))) == []
+    assert play(FrozenNormDrifts, audit(NORM, parameters=(replace(HEAD, reached=False),))) == []
 
 
 def test_near_miss_only_norms_learn():

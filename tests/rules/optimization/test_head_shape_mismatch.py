@@ -53,6 +53,7 @@ def test_near_miss_everything_fits():
 def test_near_miss_only_the_head_is_missing():
     assert play(HeadShapeMismatch, loaded(["fc.weight", "fc.bias"], ["old.weight", "old.bias"])) == []
     assert play(HeadShapeMismatch, loaded(KEYS[:4], KEYS[:4], prefix="-module.")) == []
+    assert play(HeadShapeMismatch, loaded(KEYS[:6], KEYS[:6], prefix="-module.", tensors=60)) == []
 
 
 def test_near_miss_adapters_alone():

@@ -96,6 +96,10 @@ def test_near_miss_graph_that_cannot_be_seen():
     assert play(LossDetached, audit(CUT, HEAD, opaque=True)) == []
 
 
+def test_near_miss_cut_while_not_every_backward_was_looked_at():
+    assert play(LossDetached, replace(audit(CUT, HEAD), optimizers=(replace(SGD, seen=False),))) == []
+
+
 # --------------------------------------------------------------------------- whole optimizers
 
 ALONE = replace(CUT, name="encoder.weight", cut="")

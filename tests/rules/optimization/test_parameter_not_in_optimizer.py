@@ -62,6 +62,7 @@ def test_fires_on_a_submodule_that_was_not_passed():
 
 def test_another_model_without_any_optimizer_is_a_warning():
     assert found(BODY, replace(HEAD, model="encoder")).severity == "warning"
+    assert found(BODY, replace(HEAD, model="encoder", after_optimizer=True)).severity == "error"
 
 
 def test_near_miss_all_in_an_optimizer():

@@ -54,7 +54,7 @@ class AlmostAllLabelsIgnored(Rule):
     consequences = ("C2", "C3", "C5")
 
     labels_needed: int = 32  # in the batch; fewer say nothing about a share
-    steps_needed: int = 3
+    steps_needed: int = 3  # losses in a row: one batch may hold short answers
     sparse: float = 0.0625  # share of labels that is scored; masked language models have 0.15
 
     def __init__(self) -> None:

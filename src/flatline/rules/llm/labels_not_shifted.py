@@ -53,7 +53,7 @@ class LabelsNotShifted(Rule):
     fix = "shift by one: F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())"
     consequences = ("C4",)
 
-    steps_needed: int = 3
+    steps_needed: int = 3  # losses in a row: the tokens of one batch may be equal by chance
 
     def __init__(self) -> None:
         self._steps: set[int] = set()

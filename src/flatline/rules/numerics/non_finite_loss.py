@@ -66,7 +66,7 @@ class NonFiniteLoss(Rule):
     hot_adaptive: float = 0.1  # learning rates of Adam and its kin from here on are out of any band; default 1e-3
     hot_plain: float = 10.0  # the same for SGD; recipes end at about 1
     usual_adaptive: float = 1e-3  # rates that recipes start from
-    usual_plain: float = 0.1
+    usual_plain: float = 0.1  # the same for SGD
 
     def __init__(self) -> None:
         self._finite_gradients = 0  # the last step that was sampled and had them

@@ -60,7 +60,7 @@ class CoupledWeightDecay(Rule):
     samples: int = 3  # sampled steps that agree
 
     def __init__(self) -> None:
-        self._dominated = 0
+        self._dominated: dict[int, int] = {}
 
     def on_optimizer_created(self, event: OptimizerCreated) -> Iterator[Finding]:
         """Told as a hint: coupled decay, and decay on one-dimensional tensors."""
@@ -93,10 +93,10 @@ class CoupledWeightDecay(Rule):
         layers = [n for n in event.layers if n.matrix and n.weight_decay >= self.strong and n.gradient_rms > 0]
         ruled = [n for n in layers if _decay_share(n) >= self.share]
         if not layers or len(ruled) * 2 < len(layers):
-            self._dominated = 0
+            self._dominated[optimizer.key] = 0
             return
-        self._dominated += 1
-        if self._dominated == self.samples:
+        self._dominated[optimizer.key] = self._dominated.get(optimizer.key, 0) + 1
+        if self._dominated[optimizer.key] == self.samples:
             worst = max(ruled, key=_decay_share)
             yield self.finding(
                 event,

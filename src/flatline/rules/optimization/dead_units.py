@@ -57,7 +57,7 @@ class DeadUnits(Rule):
     share: float = 0.9  # of the units; SageMaker Debugger warns at half of a layer
     samples_needed: int = 32  # in the batch: fewer miss rare units
     units_needed: int = 8  # a handful of units may well be zero together
-    steps_needed: int = 3
+    steps_needed: int = 3  # observations in a row: one batch may miss a unit by chance
 
     def __init__(self) -> None:
         self._layers: dict[tuple[str, int, int], _History] = {}

@@ -84,14 +84,16 @@ class HeadShapeMismatch(Rule):
             event,
             f"{len(keys)} tensors of the checkpoint have another shape than the model's ({', '.join(keys[:3])})",
             cause="strict=False forgives missing and unexpected keys, never shapes",
-            fix=f"drop them before loading: {{k: v for k, v in checkpoint.items() if not k.startswith({_head(keys)!r})}}",
+            fix=f"drop them before loading: {{k: v for k, v in checkpoint.items() if not k.startswith({_heads(keys)})}}",
             key="crash",
             mismatched=len(keys),
         )
 
 
-def _head(keys: tuple[str, ...]) -> str:
-    return (keys[0].rpartition(".")[0] if keys else "head") + "."
+def _heads(keys: tuple[str, ...]) -> str:
+    """The modules of these keys, as the argument of startswith; a key without a module stands for itself."""
+    heads = tuple(dict.fromkeys(key.rpartition(".")[0] + "." if "." in key else key for key in keys))
+    return repr(heads[0]) if len(heads) == 1 else repr(heads[:3])
 
 
 def _change(prefix: str) -> tuple[str, str] | None:

@@ -104,8 +104,8 @@ class SchedulerOutOfStep(Rule):
         if abs(event.calls - event.optimizer_steps) > 1 or event.calls < 2:
             return None
         if length and length > 2 and event.horizon and event.horizon < length and event.calls > 1:
-            if event.name != "CosineAnnealingLR" and event.calls <= event.horizon:
-                return None
+            if event.name != "CosineAnnealingLR" and (event.calls <= event.horizon or event.lr >= event.peak_lr):
+                return None  # a warm-up is over when its rate has arrived
             return self._too_fast(
                 event, f"its {event.horizon} steps are over after {event.horizon / length:.0%} of an epoch"
             )

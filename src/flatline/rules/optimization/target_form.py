@@ -102,6 +102,8 @@ class TargetForm(Rule):
         ):
             return
         classes = scores.shape[1] if len(scores.shape) > 1 else scores.shape[0] if scores.shape else 0
+        if _well_formed(scores, target):
+            return  # the crash is about something else: memory, a device, a weight
         message, cause, fix = self._judge(event, scores, target, classes)
         yield self.finding(
             event,
@@ -123,7 +125,7 @@ class TargetForm(Rule):
         if target.bad:
             first = " (labels seem to count from 1)" if target.high == classes and (target.low or 0) >= 1 else ""
             fix = "subtract 1 from the labels" if first else f"the last layer needs {int(target.high or 0) + 1} outputs"
-            if (target.low or 0) < 0:
+            if (target.low or 0) < 0 and target.low != event.ignore_index:
                 fix = f"pass ignore_index={int(target.low or 0)} if it marks what shall not count, or renumber the classes from 0"
             return f"labels outside [0, {classes}): {target.bad}{first}", self.cause, fix
         if target.shape == scores.shape and "float" not in target.dtype:
@@ -133,3 +135,8 @@ class TargetForm(Rule):
         if "float" in target.dtype:
             return f"float labels where indices are meant: {form}", self.cause, "pass y.long()"
         return f"targets do not fit the scores: {form}", self.cause, self.fix
+
+
+def _well_formed(scores: CrashTensor, target: CrashTensor) -> bool:
+    indices = target.dtype in ("int64", "uint8") and target.shape == (*scores.shape[:1], *scores.shape[2:])
+    return not target.bad and (indices or (target.shape == scores.shape and "float" in target.dtype))

@@ -1,0 +1,196 @@
+"""Launchers and ranks under ``flatline run``: all are watched, a defect is told once with its ranks, nothing else changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+BIN = Path(sys.executable).parent
+SECONDS = 120
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+LAUNCHED = """
+import os, sys
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+sick, status = sys.argv[1] == "sick", int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(1 + rank)
+for step in range(6):
+    x, y = torch.randn(8, 8), torch.randint(0, 3, (8,))
+    optimizer.zero_grad()
+    scores = model(x)
+    loss = F.cross_entropy(scores.softmax(1) if sick else scores, y)
+    loss.backward()
+    optimizer.step()
+weights = sum(p.double().sum() for p in model.parameters())
+both = [torch.zeros((), dtype=torch.float64) for _ in range(2)]
+dist.all_gather(both, weights.detach())
+if rank == 0:
+    print("ranks agree", both[0].item() == both[1].item(), both[0].item(), flush=True)
+dist.destroy_process_group()
+if status and rank == 1:
+    sys.exit(status)
+"""
+ACCELERATED = """
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+x, y = torch.randn(96, 8), torch.randint(0, 3, (96,))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(TensorDataset(x, y), 8, shuffle=True))
+for xb, yb in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(xb).softmax(1), yb)
+    accelerator.backward(loss)
+    optimizer.step()
+accelerator.print("processes", accelerator.num_processes)
+accelerator.end_training()
+"""
+SPAWNED = """
+import os
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def work(rank, world, address):
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(8, 8)).softmax(1), torch.randint(0, 3, (8,))).backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    print("rank", rank, "is done", flush=True)
+
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(2, "file://" + os.path.abspath("rendezvous")), nprocs=2)
+    print("all are done")
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a launch left behind."""
+
+    status: int
+    out: list[str]
+    err: str
+    report: dict
+
+    @property
+    def found(self) -> list[str]:
+        return [finding["code"] for finding in self.report["findings"]]
+
+    def told_at_once(self, code: str) -> int:
+        """How often the finding was told while the script ran."""
+        return sum(line.startswith(f"flatline: {code} ") for line in self.err.splitlines())
+
+
+def launch(folder: Path, *command: str, options: tuple[str, ...] = ()) -> Ended:
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    path = os.pathsep.join((str(BIN), os.environ["PATH"]))
+    settings = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(SOURCE),
+        "PATH": path,
+        "ACCELERATE_USE_CPU": "true",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "flatline", "run", "--format", "json", "--output", str(report), *options, *command],
+        cwd=folder, env=settings, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert report.exists(), ended.stderr
+    return Ended(ended.returncode, ended.stdout.splitlines(), ended.stderr, json.loads(report.read_text()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    for name, text in (("train.py", LAUNCHED), ("accelerated.py", ACCELERATED), ("spawned.py", SPAWNED)):
+        (folder / name).write_text(text)
+    return folder
+
+
+TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2", "train.py")
+
+
+def sees_both_ranks(ended: Ended, script: str) -> None:
+    """The planted double softmax, once, with both ranks, at the user's line."""
+    assert ended.found == ["O12"], ended.err
+    (finding,) = ended.report["findings"]
+    assert finding["ranks"] == [0, 1]
+    assert Path(finding["where"]["file"]).name == script
+    assert ended.told_at_once("O12") == 1
+    assert ended.report["run"]["processes"] == 2
+    assert ended.report["notes"] == []
+
+
+def test_torchrun_watches_every_rank_and_tells_once(folder):
+    ended = launch(folder, *TORCHRUN, "sick", "0")
+    sees_both_ranks(ended, "train.py")
+    assert ended.status == 0
+    assert [line.split()[:3] for line in ended.out] == [["ranks", "agree", "True"]]
+    assert ended.report["run"]["steps"] == 6
+
+
+@pytest.mark.skipif(not (shutil.which("torchrun") or (BIN / "torchrun").exists()), reason="torchrun is not installed")
+def test_healthy_ranks_are_silent_and_a_failing_ones_status_is_kept(folder):
+    ended = launch(folder, *TORCHRUN, "healthy", "3")
+    assert ended.found == []
+    assert ended.report["notes"] == []
+    assert ended.report["run"]["processes"] == 2
+    assert ended.status == 1, "torchrun itself ends with 1 when a rank failed"
+    assert "exitcode  : 3" in ended.err
+    assert [line.split()[:3] for line in ended.out] == [["ranks", "agree", "True"]]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
+def test_accelerate_launch_watches_every_rank_and_tells_once(folder):
+    ended = launch(folder, "accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
+                   "--dynamo_backend", "no", "accelerated.py", options=("--fail-on", "error"))  # fmt: skip
+    sees_both_ranks(ended, "accelerated.py")
+    assert ended.status == 1, "--fail-on error"
+    assert "processes 2" in ended.out
+    assert ended.report["run"]["steps"] == 6
+
+
+def test_spawned_processes_are_watched(folder):
+    """They have no RANK in their environment: torch.distributed knows it."""
+    ended = launch(folder, "spawned.py")
+    assert sorted(ended.out) == ["all are done", "rank 0 is done", "rank 1 is done"]
+    assert ended.status == 0
+    sees_both_ranks(ended, "spawned.py")
