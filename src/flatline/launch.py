@@ -65,6 +65,7 @@ def _module_spec(name: str) -> ModuleSpec | None:
 
 def _source(path: str, arguments: Sequence[str], *, folder: str, argv0: str) -> Program:
     code = _compiled(path)
+    path = os.path.abspath(path)
 
     def run() -> None:
         _first_on_path(folder)
@@ -83,7 +84,7 @@ def _compiled(path: str) -> CodeType:
     try:
         with tokenize.open(path) as file:
             text = file.read()
-        return compile(text, path, "exec", dont_inherit=True)
+        return compile(text, os.path.abspath(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         place = f"{path}:{error.lineno}" if error.lineno else path
         raise CannotLaunch(f"{place}: {error.msg}") from None

@@ -180,8 +180,19 @@ def test_healthy_ranks_are_silent_and_a_failing_ones_status_is_kept(folder):
 
 @pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
 def test_accelerate_launch_watches_every_rank_and_tells_once(folder):
-    ended = launch(folder, "accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
-                   "--dynamo_backend", "no", "accelerated.py", options=("--fail-on", "error"))  # fmt: skip
+    """With --cpu it starts one process, unless there is mpirun; the script asks for the CPU itself."""
+    options = (
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+    )
+    ended = launch(folder, "accelerate", "launch", *options, "accelerated.py", options=("--fail-on", "error"))
     sees_both_ranks(ended, "accelerated.py")
     assert ended.status == 1, "--fail-on error"
     assert "processes 2" in ended.out

@@ -100,7 +100,7 @@ class AuditSensor:
         if not self.loop.dense:
             return
         self._first_look()
-        held = [p for state in self.loop.optimizers.values() for p in state.parameters]
+        held = [p for state in list(self.loop.optimizers.values()) for p in state.parameters]
         held += [p for ref in self.backward.reached_refs.values() if (p := ref()) is not None and p.is_leaf]
         self._after_backward = _norms({id(p): p.grad for p in held if p.grad is not None})
         self._had_gradient.update(self._after_backward)
@@ -114,7 +114,7 @@ class AuditSensor:
             for child in module.modules() if module is not None else ():
                 if isinstance(child, BATCH_NORMS) and child.running_mean is not None and _plain(child.running_mean):
                     self._remember_norm(child)
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             for parameter in state.parameters:
                 self._remember(parameter)
 
@@ -145,7 +145,7 @@ class AuditSensor:
         if id(layer) not in self._affine_trained:
             return True
         held = {id(p) for p in affine}
-        active = [s for s in self.loop.optimizers.values() if s.steps and self.loop.steps - s.last_step < RECENT]
+        active = [s for s in list(self.loop.optimizers.values()) if s.steps and self.loop.steps - s.last_step < RECENT]
         return self._affine_trained[id(layer)] >= LONG_FROZEN and not any(held & s.ids for s in active)
 
     def before_step(self, state: OptimizerState) -> None:
@@ -177,7 +177,7 @@ class AuditSensor:
             self.loop.audited = True
 
     def _complete(self, state: OptimizerState) -> bool:
-        others = [s for s in self.loop.optimizers.values() if s.backwards and s.idle_cycles < 2]
+        others = [s for s in list(self.loop.optimizers.values()) if s.backwards and s.idle_cycles < 2]
         waited = state.steps >= 6
         return state.steps >= 2 and (waited or all(s.steps >= 2 for s in others))
 
@@ -245,7 +245,7 @@ class AuditSensor:
         owners = self._owners()
         seen: set[int] = set()
         facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
-        held = {id(p): p for s in self.loop.optimizers.values() for p in s.parameters}
+        held = {id(p): p for s in list(self.loop.optimizers.values()) for p in s.parameters}
         stale = [p for key, p in held.items() if not self.backward.reaches(p) and key not in seen]
         self.loop.emit(
             ParametersAudited(
@@ -263,7 +263,7 @@ class AuditSensor:
 
     def _owners(self) -> dict[int, list[tuple[OptimizerState, float]]]:
         found: dict[int, list[tuple[OptimizerState, float]]] = {}
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             optimizer = state.ref()
             for group in optimizer.param_groups if optimizer is not None else ():
                 decay = group.get("weight_decay", 0.0)

@@ -74,14 +74,14 @@ class BackwardSensor:
             return
         self.models.in_backward = True
         self._factor = None
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             if state.probes:
                 state.signature = _signature(state.probes[0])
         self._looked = self.loop.dense and readable(roots[0]) and self._may_look()
         if self._looked:
             self._look(roots[0])
         else:
-            for state in self.loop.optimizers.values():
+            for state in list(self.loop.optimizers.values()):
                 state.unseen_backwards += 1
         self._value(roots[0])
 
@@ -142,7 +142,7 @@ class BackwardSensor:
 
     def _leftovers(self) -> None:
         """Are gradients of before the last step still there, about to be added to?"""
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             window = state.window
             if state.closure:
                 again = "backward" in window.tape  # a closure runs several times within one step
@@ -154,7 +154,7 @@ class BackwardSensor:
             window.leftover = "zero" not in window.tape and any(is_nonzero(g) for g in held)
 
     def _choose_probes(self, graph: Graph) -> None:
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             mine = [p for key, p in graph.leaves.items() if key in state.ids]
             if mine and not any(p is q for p in state.probes for q in mine):
                 state.probes = sorted(mine, key=lambda p: p.numel())[:PROBES]
@@ -263,7 +263,7 @@ class BackwardSensor:
                 callback()
         if self.fed is not None:
             self.fed()
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             if self._reached(state, graph):
                 self._count(state)
 

@@ -46,7 +46,7 @@ class ClipSensor:
 
     def _clipped(self, parameters: Any, kind: str, threshold: float, norm: Any) -> None:
         held = _parameters(parameters)
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             if (held is not None and held.isdisjoint(state.ids)) or threshold == float("inf"):
                 continue
             state.window.tick("clip")
@@ -77,7 +77,7 @@ class ClipSensor:
         if self.loop.dense:
             self.scale = float(scaler.get_scale())
         self.backward.raw_losses[id(result)] = outputs, self.scale
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             state.window.scaled = True
 
     def _unscaled(self, result: Any, scaler: Any, optimizer: Any) -> None:

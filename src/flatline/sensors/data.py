@@ -75,7 +75,7 @@ class DataSensor:
         if self.loop.dense:
             prints = [fingerprint(t) for t in tensors_in(batch)]
             self._batch = (hash(tuple(prints)), self._indices) if prints else None
-            for state in self.loop.optimizers.values():
+            for state in list(self.loop.optimizers.values()):
                 state.window.tick("batch")
 
     def after_backward(self) -> None:

@@ -101,7 +101,7 @@ class LiveSensors:
         self.loop.emit(RunEnded(step=self.loop.steps, how=how))
 
     def _never_stepped(self, how: str) -> None:
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             alone = not any(other.steps for other in self.loop.optimizers.values())
             enough = state.backwards >= (2 if alone else NEVER) and not state.steps and not state.skipped
             if how == "finished" and enough and not self.audit.moved_by_hand(state):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from flatline.events import ForwardObserved, InputFacts, LayerInput, ModesObserv
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.patching import Patches
+from flatline.sensors.patching import Patches, unseen_by_dynamo
 
 Tensor = torch.Tensor
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -172,7 +173,7 @@ class ModelSensor:
         HOOKED.attach(self.patches)
         handle = hooks.register_module_forward_pre_hook(self._quick_hook())
         self.patches.on_undo(handle.remove)
-        self.patches.on_undo(lambda: self._watch_closely(False))
+        self.patches.on_undo(self._leave_off)
         self.patches.around(nn.Module, "train", before=self._mode_set, after=self._mode_left)
         self.loop.on_dense.append(self._watch_closely)
         self._watch_closely(self.loop.dense)
@@ -188,18 +189,40 @@ class ModelSensor:
         self.loop.born.setdefault(id(parameter), self.loop.clock)
 
     def _watch_closely(self, closely: bool) -> None:
+        """Dynamo's guards hold the keys of the global hooks: once anything is compiled they stay as they are."""
         from torch.nn.modules import module as hooks
 
+        self._now, self._closely = Pass(), closely
+        if not self._leaving and _has_compiled():
+            return
         for handle in self._dense_handles:
             handle.remove()
         self._dense_handles = []
-        self._now = Pass()
         if closely:
-            before, after = _uncompiled(self.patches.guard(self._enter)), _uncompiled(self.patches.guard(self._leave))
+            before, after = self._while_close(self._enter), self._while_close(self._leave)
             self._dense_handles = [
                 hooks.register_module_forward_pre_hook(before),
                 hooks.register_module_forward_hook(after, always_call=True),
             ]
+
+    _closely = False
+    _leaving = False
+
+    def _while_close(self, callback: Any) -> Any:
+        from torch.compiler import is_compiling
+
+        guarded = self.patches.guard(callback)
+
+        def hook(*args: Any) -> None:
+            if not is_compiling() and self._closely:
+                guarded(*args)
+
+        unseen_by_dynamo(hook)
+        return hook
+
+    def _leave_off(self) -> None:
+        self._leaving = True
+        self._watch_closely(False)
 
     def _quick_hook(self) -> Any:
         """Runs at every module call of every step: one look-up, then nothing for all but the models themselves."""
@@ -218,6 +241,7 @@ class ModelSensor:
             if id(module) in models and (loop.dense or self.batch_is_foreign or not grad_enabled()):
                 slow(module, args)
 
+        unseen_by_dynamo(quick)
         return quick
 
     def _registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -248,7 +272,7 @@ class ModelSensor:
         self._validation(module, model, args)
 
     def _tick_forward(self) -> None:
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             tape = state.window.tape
             if not tape or tape[-1] != "forward":
                 state.window.tick("forward")
@@ -290,8 +314,8 @@ class ModelSensor:
     def _adversarial(self, model: Model) -> bool:
         module = model.ref()
         mine = {id(p) for p in module.parameters()} if module is not None else set()
-        owners = [state for state in self.loop.optimizers.values() if mine & state.ids]
-        return len([s for s in self.loop.optimizers.values() if s.steps]) > len(owners) > 0
+        owners = [state for state in list(self.loop.optimizers.values()) if mine & state.ids]
+        return len([s for s in list(self.loop.optimizers.values()) if s.steps]) > len(owners) > 0
 
     # ------------------------------------------------------------------ close look
 
@@ -553,15 +577,9 @@ def _transformed() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
-def _uncompiled(callback: Any) -> Any:
-    from torch.compiler import is_compiling
-
-    def hook(*args: Any) -> None:
-        if is_compiling():
-            return
-        callback(*args)
-
-    return hook
+def _has_compiled() -> bool:
+    dynamo = sys.modules.get("torch._dynamo.convert_frame")
+    return bool(dynamo is not None and dynamo.FRAME_COUNTER)
 
 
 def _variable_name(value: Any) -> str:

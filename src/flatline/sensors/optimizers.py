@@ -11,7 +11,7 @@ from flatline.events import Gradients, OptimizerCreated, OptimizerStepped, StepM
 from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
-from flatline.sensors.patching import Patches
+from flatline.sensors.patching import Patches, unseen_by_dynamo
 
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
 
@@ -45,6 +45,7 @@ class OptimizerSensor:
             if self.on_stop and self.stop_after is not None and self.loop.steps >= self.stop_after:
                 self.on_stop()
 
+        unseen_by_dynamo(pre, post)
         for handle in (module.register_optimizer_step_pre_hook(pre), module.register_optimizer_step_post_hook(post)):
             self.patches.on_undo(handle.remove)
         self.patches.around(torch.optim.Optimizer, "__init__", after=self._built)
@@ -73,7 +74,7 @@ class OptimizerSensor:
 
     def _module_zeroed(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         mine = {id(p) for p in module.parameters()}
-        for state in self.loop.optimizers.values():
+        for state in list(self.loop.optimizers.values()):
             if state.ids <= mine:
                 self._zero(state)
 

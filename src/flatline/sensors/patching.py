@@ -32,6 +32,7 @@ class Patches:
         alive = True
         user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
         function_modes = getattr(torch._C, "_len_torch_function_stack", _none)
+        set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
         without_functions = torch._C.DisableTorchFunction
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -39,6 +40,7 @@ class Patches:
             if self._busy or not alive or not self.active or user_modes():
                 return None
             self._busy = True
+            prior = set_eval_frame(None)  # after a graph break dynamo compiles whatever is called: not us
             started = time.perf_counter_ns() if self.timed else 0
             try:
                 if function_modes():
@@ -50,10 +52,12 @@ class Patches:
                 self._on_broken(_name(callback), error)
                 return None
             finally:
+                set_eval_frame(prior)
                 self._busy = False
                 if started:
                     self.nanoseconds += time.perf_counter_ns() - started
 
+        unseen_by_dynamo(guarded)
         return guarded
 
     def guard_inner(self, callback: Callback) -> Callback:
@@ -69,6 +73,7 @@ class Patches:
                 alive = False
                 self._on_broken(_name(callback), error)
 
+        unseen_by_dynamo(guarded)
         return guarded
 
     def around(
@@ -133,4 +138,16 @@ def _wrapper(original: Callback, before: Callback | None, after: Callback | None
         last(result, *args, **kwargs)
         return result
 
+    unseen_by_dynamo(observed)
     return observed
+
+
+def unseen_by_dynamo(*functions: Any) -> None:
+    """Dynamo leaves the frames of these alone; where it inlines them it still looks in."""
+    from torch._C._dynamo import eval_frame
+
+    if not hasattr(eval_frame, "set_code_exec_strategy"):
+        return
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
+    for function in functions:
+        eval_frame.set_code_exec_strategy(function.__code__, skip)

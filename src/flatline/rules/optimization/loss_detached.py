@@ -57,9 +57,13 @@ class LossDetached(Rule):
     fix = "call backward() on the tensor that the loss function returned, and keep .item() for logging"
     consequences = ("O2", "O4", "O7", "C2", "C10")
 
+    def __init__(self) -> None:
+        self._leaf = False  # backward ran on a leaf: the reason that no optimizer gets a gradient
+
     def on_backward_started(self, event: BackwardStarted) -> Iterator[Finding]:
         """backward() on a leaf that was told to require a gradient, or on a graph without parameters."""
         if event.is_leaf and not event.has_graph and event.optimizer_parameters:
+            self._leaf = True
             hint = f" ({event.source_hint} at line {event.hint_where.line})" if event.hint_where else ""
             yield self.finding(
                 event,
@@ -112,7 +116,7 @@ class LossDetached(Rule):
                 cause="its model runs, but the output is detached before it reaches a loss",
                 fix="take detach() out of the path from this model to its own loss; detach only for the other one's step",
                 where=optimizer.where,
-                key=f"optimizer {optimizer.key}",
+                key="leaf" if self._leaf else f"optimizer {optimizer.key}",
                 unreached=len(mine),
             )
 
