@@ -40,7 +40,7 @@ def script(path: str, arguments: Sequence[str]) -> Program:
         if not os.path.exists(main):
             raise CannotLaunch(f"{path!r} is a directory without a __main__.py; name the script in it")
         return _source(main, arguments, folder=path, argv0=path)
-    return _source(path, arguments, folder=os.path.dirname(os.path.abspath(path)), argv0=path)
+    return _source(path, arguments, folder=os.path.dirname(os.path.realpath(path)), argv0=path)
 
 
 def module(name: str, arguments: Sequence[str]) -> Program:

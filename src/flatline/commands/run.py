@@ -28,6 +28,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
         settings, budget, steps = settings_of(options)
         if options.output and (why := writable(options.output)):
             return fail(why)
+        options.output = options.output and os.path.abspath(options.output)
         program = _program(command)
     except (config.ConfigError, launch.CannotLaunch) as error:
         return fail(str(error))
@@ -45,7 +46,7 @@ def settings_of(options: argparse.Namespace) -> tuple[config.Config, float, int 
     if options.fail_on is None:
         options.fail_on = table.get("fail-on", "never")
     steps = options.max_steps
-    if steps is not None and (not steps.isdigit() or int(steps) < 1):
+    if steps is not None and (not (steps.isascii() and steps.isdecimal()) or int(steps) < 1):
         raise config.ConfigError(f"--max-steps must be a whole number of at least 1; it is {steps!r}")
     return settings, _share(str(options.budget or table.get("budget", "1%"))), int(steps) if steps else None
 
@@ -109,8 +110,12 @@ def _watch(session: Session, program: launch.Program, options: argparse.Namespac
 
 
 def _attach(session: Session) -> None:
-    if os.getpid() == session.pid:
+    if os.getpid() != session.pid:
+        return
+    try:
         session.attach()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong with us, the script goes on
+        session.notes.append(f"the sensors could not be put on: {type(error).__name__}: {error}")
 
 
 class Ending:
