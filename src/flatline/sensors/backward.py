@@ -67,7 +67,6 @@ class BackwardSensor:
 
     def _starting(self, roots: Any, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("accumulate_grad", True):
-            self.loop.autograd_grad_calls += 1
             return
         self._depth += 1  # a reentrant checkpoint runs a backward inside the backward
         if self._depth > 1 or not roots or not isinstance(roots[0], torch.Tensor):

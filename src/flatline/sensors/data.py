@@ -21,9 +21,7 @@ class Loader:
         self.ref = weakref.ref(loader)
         self.length = _length(loader)
         self.passes = 0
-        self.served = 0
         self.fed = 0  # backwards that followed one of its batches
-        self.finished = 0
 
 
 def _length(loader: Any) -> int | None:
@@ -68,7 +66,6 @@ class DataSensor:
         loader: Loader | None = getattr(iterator, "_flatline_loader", None)
         if loader is None:
             return
-        loader.served += 1
         self.newest = loader
         known = [entry for entry in self.loaders.values() if entry.fed]
         self.models.batch_is_foreign = bool(known) and not loader.fed

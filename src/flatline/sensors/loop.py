@@ -174,7 +174,6 @@ class Loop:
         self.optimizers: dict[int, OptimizerState] = {}
         self.retired: list[OptimizerState] = []
         self.on_dense: list[Callable[[bool], None]] = []
-        self.autograd_grad_calls = 0
         self.first_loss: float | None = None
         self.last_loss: float | None = None
         self.last_loss_step = 0

@@ -163,7 +163,7 @@ def _grew(expand: Node | None, shape: tuple[int, ...]) -> bool:
     if expand is None or not before or not shape:
         return False
     below = children(expand)
-    if below and operation(below[0]) in ("Unsqueeze", "Select") and operation(below[0]) == "Unsqueeze":
+    if below and operation(below[0]) == "Unsqueeze":
         return False
     return _outer(before, shape)
 
