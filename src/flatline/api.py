@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -49,13 +50,17 @@ class Run:
 
 
 def watch(
-    *objects: Any, select: tuple[str, ...] = (), ignore: tuple[str, ...] = (), hints: bool = False, budget: float = 0.01
+    *objects: Any,
+    select: str | Sequence[str] = (),
+    ignore: str | Sequence[str] = (),
+    hints: bool = False,
+    budget: float = 0.01,
 ) -> Run:
     """Watch everything that trains in this process until ``close()`` or the end of the ``with`` block.
 
     Args:
         *objects: models and optimizers that exist already, so that their names and settings are known from the start.
-        select: codes, slugs or families to check; everything by default.
+        select: codes, slugs or families to check, as a list or as one text with commas; everything by default.
         ignore: codes, slugs or families to leave out.
         hints: include hints in ``findings``.
         budget: share of the time that flatline may use, as a fraction.
@@ -73,13 +78,17 @@ def watch(
                 "watch(model, optimizer), or nothing at all."
             )
     try:
-        settings = config.build({}, select=select, ignore=ignore, hints=hints)
+        settings = config.build({}, select=_codes(select), ignore=_codes(ignore), hints=hints)
     except config.ConfigError as error:
         raise ValueError(str(error)) from None
     session = Session(settings, budget=budget, tell=_tell if sys.stderr.isatty() else None)
     session.attach()
     session.introduce(objects)
     return Run(session)
+
+
+def _codes(given: str | Sequence[str]) -> list[str]:
+    return config.codes([given] if isinstance(given, str) else given)
 
 
 def _tell(finding: Finding) -> None:

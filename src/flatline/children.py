@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,23 +27,29 @@ SITE = str(Path(__file__).resolve().parent / "_site")
 
 
 class Family:
-    """The parent's side: a folder where every process that trained leaves what it found."""
+    """The parent's side: a folder where every process that trained leaves what it found. The first one makes it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.folder = tempfile.mkdtemp(prefix="flatline-")
+        self.options, self.pid = options, os.getpid()
+        self.folder = os.path.join(tempfile.gettempdir(), f"flatline-{os.urandom(8).hex()}")
+        atexit.register(self._forget)  # the first to be registered is the last to be run: children have ended by then
+
+    def _forget(self) -> None:
+        if os.getpid() == self.pid:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def invite(self) -> None:
         """Let child processes find us, through their environment."""
         kept = {name: getattr(self.options, name) for name in ("select", "ignore", "hints", "budget", "max_steps")}
+        kept["parent"] = self.pid
         os.environ[FAMILY], os.environ[SETTINGS] = self.folder, json.dumps(kept)
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = SITE + (os.pathsep + path if path else "")
 
     def merge(self, report: Report) -> Report:
         """The report with what the children found: each finding once, with the ranks that saw it."""
-        members = sorted(self._members(), key=lambda member: member["rank"])
-        shutil.rmtree(self.folder, ignore_errors=True)
+        members = sorted(self._members(), key=lambda member: member["rank"] or 0)
+        self._forget()
         return _merged(report, members) if members else report
 
     def _members(self) -> Iterator[dict[str, Any]]:
@@ -61,7 +68,8 @@ def _merged(report: Report, members: list[dict[str, Any]]) -> Report:
         for entry in member["findings"]:
             finding = _read(entry)
             known = found.get((finding.code, finding.key), finding)
-            found[finding.code, finding.key] = dataclasses.replace(known, ranks=(*known.ranks, member["rank"]))
+            ranks = known.ranks if member["rank"] is None else (*known.ranks, member["rank"])
+            found[finding.code, finding.key] = dataclasses.replace(known, ranks=ranks)
     checked = set(report.checked).union(*(member["checked"] for member in members))
     reasons = {u.code: u.reason for u in report.not_checked} | dict(members[0]["not_checked"])
     run = {**report.run, **members[0]["run"], "processes": len(members)}
@@ -91,66 +99,89 @@ def _read(entry: dict[str, Any]) -> Finding:
 class Member:
     """One child process under watch."""
 
-    def __init__(self, session: Session, folder: str) -> None:
-        self.session, self.folder = session, folder
+    def __init__(self, session: Session) -> None:
+        self.session, self.folder = session, os.environ[FAMILY]
+        self.parent = int(json.loads(os.environ[SETTINGS])["parent"])
         self.steps_before = session.sensors.loop.steps if session.sensors is not None else 0
         self.done = False
 
     def leave(self, how: Any = "finished", error: BaseException | None = None) -> None:
         """Write down what was found, if this process trained."""
-        if self.done:
-            return
-        self.done = True
+        if not self.done:
+            self.done = True
+            with suppress(Exception):  # whatever goes wrong with us, the process ends as it would have
+                self._leave(how, error)
+
+    def _leave(self, how: Any, error: BaseException | None) -> None:
         self.session.finish(how, error)
         report = self.session.report()
         if int(report.run["steps"] or 0) > self.steps_before or (error is not None and report.findings):
             self._write(report)
 
     def _write(self, report: Report) -> None:
+        if not _runs(self.parent):  # nobody will read it
+            return shutil.rmtree(self.folder, ignore_errors=True)
         facts = {
-            "rank": rank(),
+            "rank": rank(self.session),
             "findings": [dataclasses.asdict(finding) for finding in report.findings],
             "checked": report.checked,
             "not_checked": [(u.code, u.reason) for u in report.not_checked],
             "run": dict(report.run),
             "notes": report.notes,
         }
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
         path = Path(self.folder) / f"{os.getpid()}.json"
-        try:
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(facts), encoding="utf-8")
-            part.rename(path)
-        except (OSError, ValueError):
-            return
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(facts), encoding="utf-8")
+        part.rename(path)
+        return None
 
 
-def rank() -> int:
-    """This process's rank, as the launcher says."""
-    text = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
-    return int(text) if text.isdigit() else 0
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def rank(session: Session) -> int | None:
+    """This process's rank, as its group says, or its launcher."""
+    told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
+    known = session.rank()
+    return known if known is not None else int(told) if told.isdigit() else None
 
 
 def join() -> None:
     """Called when a child's interpreter starts: do nothing until it imports torch."""
-    after_import("torch", _watch)
+    after_import("torch", _watch_safely)
+
+
+def _watch_safely() -> None:
+    with suppress(Exception):  # whatever goes wrong with us, the script goes on
+        _watch()
 
 
 def _watch() -> None:
-    from flatline import config
-    from flatline.commands import run
+    from flatline import config, launch
     from flatline.session import Session
+    from flatline.telling import Stream
 
-    folder = os.environ[FAMILY]
     options = argparse.Namespace(**json.loads(os.environ[SETTINGS]), fail_on="never")
-    try:
-        settings, budget, steps = run.settings_of(options)
-    except config.ConfigError:
-        return
-    session = Session(settings, budget=budget, tell=run.told if rank() == 0 else None)
+    settings, budget, steps = config.chosen(options)
+    stderr = Stream("stderr")
+
+    def tell(finding: Finding) -> None:
+        if not rank(session):
+            stderr.tell(finding)
+
+    session = Session(settings, budget=budget, tell=tell)
     if steps is not None:
-        session.stop_after(steps, run.stop)
+        session.stop_after(steps, launch.stop)
     session.attach()
-    member = Member(session, folder)
+    member = Member(session)
     _leave_at_exit(member)
     _explain_crashes(member)
     os.register_at_fork(after_in_child=lambda: forked(session))
@@ -160,8 +191,10 @@ def _explain_crashes(member: Member) -> None:
     show = sys.excepthook
 
     def excepthook(kind: Any, error: BaseException, traceback: Any) -> None:
-        show(kind, error, traceback)
-        member.leave("interrupted" if isinstance(error, KeyboardInterrupt) else "crashed", error)
+        try:
+            show(kind, error, traceback)
+        finally:
+            member.leave("interrupted" if isinstance(error, KeyboardInterrupt) else "crashed", error)
 
     sys.excepthook = excepthook
 
@@ -176,7 +209,7 @@ def _leave_at_exit(member: Member) -> None:
 def forked(session: Session) -> None:
     """After a fork, in the child: a data worker never steps and is not heard of; a child that trains is a member."""
     session.silence()
-    if FAMILY in os.environ and os.path.isdir(os.environ[FAMILY]):
-        _leave_at_exit(Member(session, os.environ[FAMILY]))
-    else:
+    try:
+        _leave_at_exit(Member(session))
+    except (KeyError, ValueError):  # the script has cleared its environment
         session.abandon()

@@ -125,9 +125,20 @@ def writable(path: str) -> str | None:
     target = Path(path)
     if target.is_dir():
         return f"--output {path}: is a directory"
-    folder = target.parent
-    if not folder.is_dir():
-        return f"--output {path}: there is no directory {str(folder)!r}"
-    if not os.access(target if target.exists() else folder, os.W_OK):
-        return f"--output {path}: permission denied"
+    if not target.parent.is_dir():
+        return f"--output {path}: there is no directory {str(target.parent)!r}"
+    return _openable(target)
+
+
+def _openable(target: Path) -> str | None:
+    """Opening for more changes nothing; what is not a file may wait for a reader, and is only looked at."""
+    new = not target.exists()
+    if not new and not target.is_file():
+        return None if os.access(target, os.W_OK) else f"--output {target}: permission denied"
+    try:
+        target.open("ab").close()
+        if new:
+            target.unlink()
+    except OSError as error:
+        return f"--output {target}: {(error.strerror or 'cannot be written').lower()}"
     return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,8 +75,9 @@ def find_pyproject(start: Path) -> Path | None:
     """The nearest pyproject.toml with a [tool.flatline] table, here or above."""
     for folder in (start, *start.parents):
         path = folder / "pyproject.toml"
-        if path.is_file() and "tool.flatline" in path.read_text(encoding="utf-8", errors="replace"):
-            return path
+        with suppress(OSError):  # not there, or not for us to read
+            if "tool.flatline" in path.read_text(encoding="utf-8", errors="replace"):
+                return path
     return None
 
 
@@ -90,10 +93,48 @@ def load(start: Path) -> Mapping[str, object]:
     level = table.get("fail-on", "never")
     if level not in FAIL_ON:
         raise ConfigError(f"{path}: fail-on must be one of {', '.join(FAIL_ON)}; it is {level!r}")
+    if not isinstance(table.get("hints", False), bool):
+        raise ConfigError(f"{path}: hints must be true or false; it is {table['hints']!r}")
     unknown = sorted(set(table) - KNOWN)
     if unknown:
         raise ConfigError(f"{path}: [tool.flatline] has no setting {unknown[0]!r}; it has {', '.join(sorted(KNOWN))}")
     return dict(table)
+
+
+def chosen(options: argparse.Namespace) -> tuple[Config, float, int | None]:
+    """Rules, time budget and step limit: the options of ``flatline run`` over pyproject.toml. Raises ConfigError."""
+    table = load(_here())
+    settings = build(table, select=codes(options.select), ignore=codes(options.ignore), hints=options.hints)
+    if options.fail_on is None:
+        options.fail_on = table.get("fail-on", "never")
+    given, steps = options.budget, options.max_steps
+    if steps is not None and (not (steps.isascii() and steps.isdecimal()) or int(steps) < 1):
+        raise ConfigError(f"--max-steps must be a whole number of at least 1; it is {steps!r}")
+    budget = _share("[tool.flatline] budget", table.get("budget", "1%")) if given is None else _share("--budget", given)
+    return settings, budget, int(steps) if steps else None
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # it was removed
+        return Path("/")
+
+
+def codes(given: Iterable[str]) -> list[str]:
+    """``["O2,O12", "E"]`` -> ``["O2", "O12", "E"]``."""
+    return [code.strip() for text in given for code in text.split(",") if code.strip()]
+
+
+def _share(name: str, value: object) -> float:
+    text = str(value)
+    try:
+        share = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 1:
+        raise ConfigError(f"{name} must be a share of the run's time, like 1% or 0.01; it is {text!r}")
+    return share
 
 
 def build(

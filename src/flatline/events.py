@@ -5,14 +5,15 @@ A training loop, with every event at its place::
     optimizer = AdamW(model.parameters())          # OptimizerCreated
     scheduler = CosineAnnealingLR(optimizer, 100)
     model.load_state_dict(checkpoint)              # CheckpointLoaded
-    for inputs, targets in loader:
+    for inputs, targets in loader:                 # PassEnded, when it begins again
         optimizer.zero_grad()
-        loss = criterion(model(inputs), targets)   # ForwardObserved
-        loss.backward()                            # BackwardStarted, LossComputed, BackwardFinished
-        clip_grad_norm_(model.parameters(), 1.0)
+        loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
+        loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
+                                                   # FirstCrossEntropy, AttentionSampled
+        clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited,
                                                    # NumbersSampled
-        scheduler.step()                           # ScheduleObserved
+        scheduler.step()                           # ScheduleObserved, RateRead
     validate(model)                                # ValidationObserved
                                                    # ScriptCrashed, RunEnded
 
@@ -245,6 +246,33 @@ class DeadFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerActivations:
+    """What one module without children made in a forward pass, from a spread sample of its numbers."""
+
+    layer: str = ""
+    kind: str = "Linear"
+    mean: float = 0.0
+    std: float = 1.0
+    zeros: float = 0.0  # share of exact zeros
+    saturated: float = 0.0  # sigmoid and tanh: share within a hundredth of the ends
+    weighted: bool = False  # a linear layer or a convolution
+    gain: float | None = None  # rms of its weight × √fan_in at the start: 1 keeps the scale, √2 does so under ReLU
+    fan_in: int = 0
+    values: int | None = None  # BatchNorm on statistics of the batch: numbers that each channel's come from
+    items: int = 0  # and of how many samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationsSampled(Event):
+    """The activations of a model that is being trained, in the order of its forward pass."""
+
+    absent = "no module ran forward with gradients"
+    model: str = "model"
+    untrained: bool = False  # no optimizer has stepped yet, nothing was loaded
+    layers: tuple[LayerActivations, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModesObserved(Event):
     """The modes in which a model trained at this step."""
 
@@ -320,6 +348,24 @@ class LossComputed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstCrossEntropy(Event):
+    """The cross entropy of an output layer that no step has touched and no checkpoint filled."""
+
+    absent = "no cross entropy over a linear layer was seen before the first step"
+    classes: int = 2
+    value: float = 0.0  # mean over the scored targets, whatever the reduction, weights or smoothing
+    targets: int = 0  # scored
+    spread: float = 0.0  # standard deviation of the scores within a row
+    layer: str = ""  # the output layer, "" for a tensor outside any module
+    tied: str = ""  # the embedding that shares its weight
+    gain: float = 1.0  # rms of its weight × √fan_in
+    weight_std: float = 0.0
+    fan_in: int = 0
+    bias_std: float = 0.0
+    input_rms: float | None = None  # of what reaches the output layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardStarted(Event):
     """A backward began."""
 
@@ -356,7 +402,43 @@ class LossNotFinite(Event):
     origin: Origin = Origin()
     lr: float | None = None
     optimizer: str = ""
-    gradient_note: str = ""
+    gradient_note: str = ""  # operations of its graph whose derivative at 0 is infinite
+    scaled: bool = False  # a GradScaler stands by, and skips the step
+    in_a_row: int = 1  # losses that were not finite, without a finite one between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerObserved(Event):
+    """A GradScaler updated its scale. Told when it skipped a step, and on closely watched steps."""
+
+    absent = "no GradScaler was used"
+    scale: float = 65536.0
+    first_scale: float = 65536.0
+    updates: int = 1
+    skipped: int = 0  # of all updates
+    in_a_row: int = 0
+    older: int = 0  # skipped of the 20 updates before the last 20
+    newer: int = 0  # skipped of the last 20
+    growth_interval: int = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionObserved(Event):
+    """The dtypes that a backward ran in, and what was left of its float16 gradients."""
+
+    absent = "no backward was looked at closely"
+    dtype: str = "float32"  # the narrowest on the way from the loss to the parameters
+    parameters: str = "float32"
+    device: str = "cpu"
+    capability: int = 0  # of the CUDA device, its first number
+    tf32: bool = False
+    scaled: bool = False  # by a GradScaler or by hand
+    elements: int = 0  # of float16 gradients, sampled where there is no scale
+    zeros: int = 0  # of them exactly 0
+    coarse: int = 0  # not 0, and below the smallest normal number 6.1e-5
+    lowest: int = 0  # of these the last few steps above 0, up to 2.4e-7
+    anomaly_mode: bool = False
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +451,26 @@ class LossesKept(Event):
     seen: int = 0
     nodes: int = 0
     holder: str = ""  # the statement that keeps them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFacts:
+    """One attention in the graph under a loss."""
+
+    layer: str = ""
+    heads: tuple[float, ...] = ()  # entropy over ln(keys it may attend to), for each head
+    keys: int = 0  # that a row may attend to, on average
+    rows: int = 0  # looked at, those with too few keys left out
+    spread: float | None = None  # standard deviation of the scores within a row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSampled(Event):
+    """The attentions in the graph under a loss, in the order of the forward pass."""
+
+    absent = "no attention was found in a graph"
+    layers: tuple[AttentionFacts, ...] = ()
+    loss: float | None = None
 
 
 # --------------------------------------------------------------------------- schedules, data, numbers
@@ -397,7 +499,20 @@ class ScheduleObserved(Event):
     steps_at_floor: int = 0  # optimizer steps since the rate fell under a thousandth of its peak
     ended: str = ""  # how the run ended, "" while it runs
     others_stepped: bool = False  # another scheduler of the same optimizer advances
+    trainer: OptimizerFacts | None = None  # trains the parameters in place of the scheduler's own, which never stepped
+    trainer_lr: float = 0.0
     built_where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateRead(Event):
+    """The user's code called ``get_lr()``, and it returned another rate than the optimizer's."""
+
+    absent = "get_lr() was never called, or returned the rate in use"
+    defect = True
+    name: str = "StepLR"
+    value: float = 0.0
+    rate: float = 0.0  # of the optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +527,58 @@ class BatchesServed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassEnded(Event):
+    """A training DataLoader has been gone through, and is started again."""
+
+    absent = "no DataLoader was gone through twice"
+    loader: int = 0
+    batches: int = 0
+    length: int | None = None
+    sampler: str = "SequentialSampler"
+    sequential: bool = True  # it asked for its samples one after the other
+    same_order: int = 1  # passes in a row, this one too, that asked for the same samples in the same order
+    new_optimizers: int = 0  # that took their first step after the first of these passes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelFacts:
+    """The class labels of one batch, in the batch's order."""
+
+    count: int = 0
+    histogram: tuple[tuple[int, int], ...] = ()  # (label, how often), by label
+    runs: int = 0  # stretches of equal labels
+    order: tuple[int, ...] = ()  # the label of each stretch; empty when there are many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeLabels:
+    """The labels of the whole tensor that a batch's labels were cut from as a slice."""
+
+    count: int = 0  # looked at, evenly spread
+    distinct: int = 1
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetsObserved(Event):
+    """One loss over class labels, at a closely watched step: what was asked for, what the model answered."""
+
+    absent = "no loss with class labels was found in a graph"
+    stream: int = 0  # the same for losses of one place in the code, fed by one DataLoader
+    kind: str = "cross_entropy"
+    fed_by: Feed = "linear"
+    classes: int = 2  # that the scores can tell apart
+    labels: LabelFacts = LabelFacts()
+    answers: tuple[tuple[int, int], ...] = ()  # (class with the highest score, how often)
+    surprise: float | None = None  # mean of -log p(label), in nats
+    whole: WholeLabels | None = None
+    loader: int = 0  # 0: the batch was made by hand
+    passes: int = 0  # begun over that loader
+    position: int = 0  # batch of that pass, from 1
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNumbers:
     """Numbers of one parameter at a sampled step."""
 
@@ -419,9 +586,12 @@ class LayerNumbers:
     depth: int = 0  # order of first use in the forward pass
     weight_rms: float = 0.0
     gradient_rms: float = 0.0
-    update_ratio: float | None = None
+    update_ratio: float | None = None  # change of the weights in this step over their size; None if they were zero
     weight_decay: float = 0.0
     matrix: bool = True  # two or more dimensions
+    kind: str = "Linear"  # class of its module; "" if unknown
+    learning_rate: float = 1e-3
+    elements: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,6 +606,7 @@ class NumbersSampled(Event):
     loss: float | None = None
     first_loss: float | None = None
     peak_lr: float = 0.0
+    turn: float | None = None  # cosine between this update and that of the step before
 
 
 # --------------------------------------------------------------------------- checkpoints and the end

@@ -1,12 +1,25 @@
-"""Runs something right after a module was imported, without importing it."""
+"""Runs something right after a module was imported, without importing it; imports of our own when the script is over."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+AT_START = [*sys.path[1:], *sys.path[:1]]  # the first is the folder of the program that was started: it comes last
+
+
+@contextmanager
+def as_at_start() -> Iterator[None]:
+    """For late imports of ours: the script may have emptied ``sys.path``, or put a folder with a ``rich.py`` first."""
+    theirs, sys.path = sys.path, list(AT_START)
+    try:
+        yield
+    finally:
+        sys.path = theirs
 
 
 class _AfterImport(MetaPathFinder):
@@ -44,7 +57,7 @@ class _AfterImport(MetaPathFinder):
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
-    """Call ``action`` when the module is there: at once if it is already, else right after its import."""
+    """Call ``action``, which must not raise, when the module is there: at once if it is, else after its import."""
     if name in sys.modules:
         action()
     else:

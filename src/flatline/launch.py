@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -10,14 +11,24 @@ import sys
 import threading
 import tokenize
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 
 class CannotLaunch(Exception):
     """There is nothing to run; its text is one clear line."""
+
+
+class StopTraining(SystemExit):
+    """Ends the script after --max-steps."""
+
+
+def stop() -> None:
+    """Ends the run, from inside an optimizer's step."""
+    raise StopTraining(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +46,77 @@ def script(path: str, arguments: Sequence[str]) -> Program:
         return _command(found, arguments)
     if not os.path.exists(path):
         raise CannotLaunch(f"there is no script {path!r}")
-    if os.path.isdir(path):
-        main = os.path.join(path, "__main__.py")
-        if not os.path.exists(main):
-            raise CannotLaunch(f"{path!r} is a directory without a __main__.py; name the script in it")
-        return _source(main, arguments, folder=path, argv0=path)
+    if _importable(path):
+        return _container(path, arguments)
     return _source(path, arguments, folder=os.path.dirname(os.path.realpath(path)), argv0=path)
+
+
+def _importable(path: str) -> bool:
+    """A directory or a zip file: Python puts it on the path and runs the ``__main__`` in it."""
+    for hook in sys.path_hooks:
+        with suppress(ImportError):
+            hook(path)
+            return True
+    return False
+
+
+def _container(path: str, arguments: Sequence[str]) -> Program:
+    folder = _absolute(path)
+    spec = PathFinder.find_spec("__main__", [folder])
+    if spec is None or spec.loader is None:
+        raise CannotLaunch(f"{path!r} has no __main__.py; name the script in it")
+    code = _code(spec)
+
+    def run() -> None:
+        _first_on_path(folder)
+        _execute(code, spec.origin or folder, spec)
+
+    return Program((path, *arguments), run)
 
 
 def module(name: str, arguments: Sequence[str]) -> Program:
     """``python -m name …``"""
     _first_on_path(os.getcwd())
+    sys.argv = ["-m", *arguments]  # as Python has it while the package is imported
+    if name.startswith("."):
+        raise CannotLaunch(f"-m needs a module's full name; it is {name!r}")
     try:
         spec = _module_spec(name)
-    except (ImportError, ValueError) as error:
-        raise CannotLaunch(f"no module named {name!r} ({error})") from None
-    if spec is None or spec.origin is None or not isinstance(spec.loader, SourceFileLoader):
+    except BaseException as error:  # noqa: BLE001 - of the package; shown when it is run
+        if _is_missing(name, error):
+            raise CannotLaunch(f"no module named {name!r} ({error})") from None
+        return Program(("-m", *arguments), functools.partial(_raise, error))
+    if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
         raise CannotLaunch(f"no module named {name!r} that could be run")
-    code = _compiled(spec.origin)
+    try:
+        code = _code(spec)
+    except ImportError:  # built in
+        code = None
+    if code is None:
+        raise CannotLaunch(f"no module named {name!r} that could be run")
     return Program((spec.origin, *arguments), lambda: _execute(code, spec.origin or name, spec))
+
+
+def _is_missing(name: str, error: BaseException) -> bool:
+    """The module is not there, or a package above it; not one that they import."""
+    if isinstance(error, ImportError):
+        return error.name is not None and f"{name}.__main__.".startswith(f"{error.name}.")
+    return isinstance(error, ValueError) and name in sys.modules
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _code(spec: ModuleSpec) -> Any:
+    """Source is compiled here, for a clear line when it cannot be; a zip file knows its own."""
+    if isinstance(spec.loader, SourceFileLoader) and spec.origin is not None:
+        return _compiled(spec.origin)
+    loader: Any = spec.loader
+    try:
+        return loader.get_code(spec.name)
+    except SyntaxError as error:
+        raise CannotLaunch(f"{spec.origin}:{error.lineno}: {error.msg}") from None
 
 
 def _module_spec(name: str) -> ModuleSpec | None:
@@ -65,7 +128,7 @@ def _module_spec(name: str) -> ModuleSpec | None:
 
 def _source(path: str, arguments: Sequence[str], *, folder: str, argv0: str) -> Program:
     code = _compiled(path)
-    path = os.path.abspath(path)
+    path = _absolute(path)
 
     def run() -> None:
         _first_on_path(folder)
@@ -80,11 +143,19 @@ def _first_on_path(folder: str) -> None:
         sys.path[0:1] = [folder]
 
 
+def _absolute(path: str) -> str:
+    """Joined to the working directory and no more, as Python does with what it is given."""
+    try:
+        return os.path.join(os.getcwd(), path)
+    except OSError:  # it was removed
+        return path
+
+
 def _compiled(path: str) -> CodeType:
     try:
         with tokenize.open(path) as file:
             text = file.read()
-        return compile(text, os.path.abspath(path), "exec", dont_inherit=True)
+        return compile(text, _absolute(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         place = f"{path}:{error.lineno}" if error.lineno else path
         raise CannotLaunch(f"{place}: {error.msg}") from None
@@ -112,7 +183,8 @@ def _execute(code: CodeType, path: str, spec: ModuleSpec | None) -> None:
     main.__spec__ = spec
     main.__package__ = spec.parent if spec is not None else None
     main.__loader__ = spec.loader if spec is not None else SourceFileLoader("__main__", path)
-    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={}, __cached__=None)
+    cached = spec.cached if spec is not None else None
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={}, __cached__=cached)
     sys.modules["__main__"] = main
     try:
         exec(code, main.__dict__)
@@ -154,3 +226,20 @@ def clean(error: BaseException, package: str) -> None:
         seen.add(id(current))
         current.__traceback__ = users_traceback(current.__traceback__, package)
         current = current.__cause__ or current.__context__
+
+
+def show(error: BaseException, package: str) -> SystemExit | None:
+    """As the interpreter shows what nobody caught, by ``sys.excepthook``; the exit that the hook asked for, if any."""
+    clean(error, package)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return leaving
+    except BaseException as second:  # noqa: BLE001 - shown as Python would show it
+        clean(second, package)
+        with suppress(Exception):
+            print("Error in sys.excepthook:", file=sys.stderr)
+            sys.__excepthook__(type(second), second, second.__traceback__)
+            print("\nOriginal exception was:", file=sys.stderr)
+            sys.__excepthook__(type(error), error, error.__traceback__)
+    return None

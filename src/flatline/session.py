@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from flatline.config import Config, silenced
@@ -23,7 +24,10 @@ Teller = Callable[[Finding], None]
 
 
 class Session:
-    """Watches this process. ``tell`` is called once for every new finding, the moment it is certain."""
+    """Watches this process. ``tell`` is called once for every new finding, the moment it is certain.
+
+    Nothing here raises while the script runs: what goes wrong is a note of the report.
+    """
 
     def __init__(self, config: Config, *, budget: float = 0.01, tell: Teller | None = None) -> None:
         self.config, self.budget = config, budget
@@ -34,6 +38,7 @@ class Session:
         self.pid = os.getpid()
         self.script: str | None = None
         self._tell = tell
+        self._tried = False
         self._max_steps: tuple[int, Callable[[], None]] | None = None
         self._started = time.perf_counter()
         self._seconds: float | None = None
@@ -42,19 +47,28 @@ class Session:
 
     def attach(self) -> None:
         """Put the sensors on. Call when torch is imported."""
-        if self.sensors is not None:
-            return
+        if not self._tried:
+            self._tried = True
+            self._safely("the sensors could not be put on", self._attach)
+
+    def _attach(self) -> None:
         from flatline.sensors.live import LiveSensors
 
         self.sensors = LiveSensors(self._emit, wants=self.engine.wants, budget=self.budget, on_broken=self._broken)
-        self.sensors.attach()
         if self._max_steps is not None:
             self.sensors.stop_after(*self._max_steps)
+        self.sensors.attach()
+
+    def _safely(self, failed: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong with us, the script goes on
+            self.notes.append(f"{failed}: {type(error).__name__}: {error}")
 
     def introduce(self, objects: Sequence[object]) -> None:
         """Models and optimizers that existed before the sensors."""
-        if self.sensors is not None:
-            self.sensors.introduce(objects)
+        if (sensors := self.sensors) is not None:
+            self._safely("the given objects could not be read", lambda: sensors.introduce(objects))
 
     def stop_after(self, steps: int, action: Callable[[], None]) -> None:
         """Call ``action`` after so many optimizer steps."""
@@ -66,9 +80,14 @@ class Session:
             return
         self.how = how
         self._seconds = time.perf_counter() - self._started
-        if self.sensors is not None:
-            self.sensors.finish(how, error)
-            self.sensors.detach()
+        if (sensors := self.sensors) is not None:
+            self._safely("the end of the run was not seen", lambda: sensors.finish(how, error))
+            self._safely("the sensors could not be taken off", sensors.detach)
+            self._safely("the patches could not be taken off", sensors.patches.undo)
+
+    def rank(self) -> int | None:
+        """This process's rank in its group, when there is or was one."""
+        return self.sensors.rank() if self.sensors is not None else None
 
     def silence(self) -> None:
         """Tell nothing while the script runs."""
@@ -84,8 +103,9 @@ class Session:
         self.engine.emit(event)
 
     def _found(self, finding: Finding) -> None:
-        if self._tell is not None and finding in self.findings:
-            self._tell(finding)
+        with suppress(Exception):  # a line that could not be told is no fault of the rule
+            if self._tell is not None and finding in self.findings:
+                self._tell(finding)
 
     def _broken(self, what: str, error: Exception) -> None:
         self.notes.append(f"{what} was switched off: {type(error).__name__}: {error}")
@@ -123,7 +143,8 @@ class Session:
             if rule.code in self.engine.broken:
                 unchecked.append(Unchecked(rule.code, f"the rule failed: {self.engine.broken[rule.code]}"))
             elif self.sensors is None:
-                unchecked.append(Unchecked(rule.code, "the script never imported torch"))
+                absent = "the sensors could not be put on" if self._tried else "the script never imported torch"
+                unchecked.append(Unchecked(rule.code, absent))
             elif len(missing) == len(events) and not self._watching_for_nothing(missing):
                 unchecked.append(Unchecked(rule.code, missing[0].absent))
             else:
@@ -145,6 +166,7 @@ class Session:
             "seconds": round(seconds, 3),
             "overhead": round(spent / seconds, 5) if seconds > 0 else 0.0,
             "sampled_steps": loop.sampled if loop is not None else 0,
+            "measured_steps": loop.measured if loop is not None else 0,
             "how": self.how,
             "script": self.script,
             "python": platform.python_version(),

@@ -10,17 +10,23 @@ def _next() -> None:
     from importlib.util import module_from_spec
 
     here = os.path.dirname(os.path.abspath(__file__))
-    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    spec = PathFinder.find_spec("sitecustomize", others)
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
-_next()
-if "FLATLINE_FAMILY" in os.environ:
+def _join() -> None:
     try:
         from flatline.children import join
-    except ImportError:  # another environment, without flatline
-        pass
-    else:
+
         join()
+    except Exception:  # noqa: BLE001 - another environment, without flatline, or with another one
+        pass
+
+
+try:
+    _next()
+finally:
+    if "FLATLINE_FAMILY" in os.environ:
+        _join()

@@ -4,65 +4,38 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from flatline import children, config, launch
 from flatline.cli import fail, writable
-from flatline.findings import SEVERITIES, Finding, Report
-from flatline.importing import after_import
+from flatline.findings import SEVERITIES, Report
+from flatline.importing import after_import, as_at_start
 from flatline.session import How, Session
+from flatline.telling import Stream, brief, flush
 
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
-
-
-class StopTraining(SystemExit):
-    """Ends the script after --max-steps."""
 
 
 def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Returns the script's own exit status, or 1 for --fail-on, or 2 when it could not be run."""
     try:
-        settings, budget, steps = settings_of(options)
+        settings, budget, steps = config.chosen(options)
         if options.output and (why := writable(options.output)):
             return fail(why)
         options.output = options.output and os.path.abspath(options.output)
+        voice = Voice(options)
         program = _program(command)
     except (config.ConfigError, launch.CannotLaunch) as error:
         return fail(str(error))
-    session = Session(settings, budget=budget, tell=told)
+    session = Session(settings, budget=budget, tell=voice.stderr.tell)
     if steps is not None:
-        session.stop_after(steps, stop)
-    return _watch(session, program, options)
-
-
-def settings_of(options: argparse.Namespace) -> tuple[config.Config, float, int | None]:
-    """Rules, time budget and step limit of the options over pyproject.toml. Raises ConfigError."""
-    table = config.load(Path.cwd())
-    select, ignore = _codes(options.select), _codes(options.ignore)
-    settings = config.build(table, select=select, ignore=ignore, hints=options.hints)
-    if options.fail_on is None:
-        options.fail_on = table.get("fail-on", "never")
-    steps = options.max_steps
-    if steps is not None and (not (steps.isascii() and steps.isdecimal()) or int(steps) < 1):
-        raise config.ConfigError(f"--max-steps must be a whole number of at least 1; it is {steps!r}")
-    return settings, _share(str(options.budget or table.get("budget", "1%"))), int(steps) if steps else None
-
-
-def _codes(given: Sequence[str]) -> list[str]:
-    return [code.strip() for text in given for code in text.split(",") if code.strip()]
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 1:
-        raise config.ConfigError(f"--budget must be a share of the run's time, like 1% or 0.01; it is {text!r}")
-    return share
+        session.stop_after(steps, launch.stop)
+    return _watch(session, program, options, voice)
 
 
 def _program(command: Sequence[str]) -> launch.Program:
@@ -75,23 +48,10 @@ def _program(command: Sequence[str]) -> launch.Program:
     return launch.script(command[0], command[1:])
 
 
-def stop() -> None:
-    """Ends the run, from inside an optimizer's step."""
-    raise StopTraining(0)
-
-
-def told(finding: Finding) -> None:
-    """One line on stderr, the moment a finding is certain."""
-    from flatline.reporters import text
-
-    start = "\r\033[K" if sys.stderr.isatty() else ""
-    print(f"{start}{text.line(finding)}", file=sys.stderr, flush=True)
-
-
 # --------------------------------------------------------------------------- the run itself
 
 
-def _watch(session: Session, program: launch.Program, options: argparse.Namespace) -> int:
+def _watch(session: Session, program: launch.Program, options: argparse.Namespace, voice: Voice) -> int:
     family = children.Family(options)
     family.invite()
     if program.in_process:
@@ -102,20 +62,14 @@ def _watch(session: Session, program: launch.Program, options: argparse.Namespac
     ending = _run(session, program)
     if os.getpid() != session.pid:
         return ending.leave()
-    report = family.merge(session.report())
-    _write(report, options)
-    if _fails(report, options.fail_on):
-        return 1
-    return ending.leave()
+    with as_at_start():
+        failed = _report(session, family, voice)
+    return 1 if failed else ending.leave()
 
 
 def _attach(session: Session) -> None:
-    if os.getpid() != session.pid:
-        return
-    try:
+    if os.getpid() == session.pid:
         session.attach()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong with us, the script goes on
-        session.notes.append(f"the sensors could not be put on: {type(error).__name__}: {error}")
 
 
 class Ending:
@@ -126,7 +80,7 @@ class Ending:
 
     def leave(self) -> int:
         """Exit as the script would have."""
-        if isinstance(self.error, StopTraining) or self.error is None:
+        if isinstance(self.error, launch.StopTraining) or self.error is None:
             return 0
         if isinstance(self.error, SystemExit):
             raise self.error
@@ -141,31 +95,43 @@ def _silent(*args: Any) -> None:
 
 
 def _run(session: Session, program: launch.Program) -> Ending:
-    try:
-        program.run()
-        ending = Ending("finished")
-    except StopTraining as stop:
-        ending = Ending("max-steps", stop)
-    except SystemExit as leaving:
-        ending = Ending("finished" if not leaving.code else "crashed", leaving)
-    except KeyboardInterrupt as interrupt:
-        ending = Ending("interrupted", interrupt)
-        _show(interrupt)
-    except BaseException as error:  # noqa: BLE001 - shown as Python would show it
-        ending = Ending("crashed", error)
-        _show(error)
-    session.finish(ending.how, None if isinstance(ending.error, SystemExit) else ending.error)
+    ending = _run_to_the_end(program)
+    error = ending.error
+    flush(sys.stdout)
+    if error is not None and not isinstance(error, SystemExit):
+        ending.error = launch.show(error, PACKAGE) or error
+        flush(sys.stderr)
+    with as_at_start():
+        session.finish(ending.how, None if isinstance(error, SystemExit) else error)
     return ending
 
 
-def _show(error: BaseException) -> None:
-    sys.stdout.flush()
-    launch.clean(error, PACKAGE)
-    sys.excepthook(type(error), error, error.__traceback__)
-    sys.stderr.flush()
+def _run_to_the_end(program: launch.Program) -> Ending:
+    try:
+        program.run()
+    except launch.StopTraining as stop:
+        return Ending("max-steps", stop)
+    except SystemExit as leaving:
+        return Ending("finished" if not leaving.code else "crashed", leaving)
+    except KeyboardInterrupt as interrupt:
+        return Ending("interrupted", interrupt)
+    except BaseException as error:  # noqa: BLE001 - shown as Python would show it
+        return Ending("crashed", error)
+    return Ending("finished")
 
 
 # --------------------------------------------------------------------------- the report
+
+
+def _report(session: Session, family: children.Family, voice: Voice) -> bool:
+    """Write it; whether it fails the run."""
+    try:
+        report = family.merge(session.report())
+        voice.say(report)
+        return _fails(report, voice.options.fail_on)
+    except Exception as error:  # noqa: BLE001 - the script's exit status is kept
+        voice.stderr.write(f"flatline: the report could not be made: {type(error).__name__}: {error}\n")
+        return False
 
 
 def _fails(report: Report, level: str) -> bool:
@@ -175,41 +141,42 @@ def _fails(report: Report, level: str) -> bool:
     return any(SEVERITIES.index(finding.severity) <= worst for finding in report.findings)
 
 
-def _write(report: Report, options: argparse.Namespace) -> None:
-    text = _rendered(report, options)
-    if options.output:
+class Voice:
+    """Where the report goes: a file, the real stdout, or the real stderr."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.stderr = Stream("stderr")
+        onto_stdout = options.format != "text" and not options.output
+        self.stream = Stream("stdout") if onto_stdout else self.stderr
+        self.colour = self.stderr.is_terminal and "NO_COLOR" not in os.environ
+
+    def say(self, report: Report) -> None:
+        """Into the file; onto the screen, too, when it is text."""
+        if self.options.output:
+            self._write(_rendered(report, self.options))
+            if self.options.format != "text":
+                return
+        text = _rendered(report, self.options, colour=self.colour)
+        self.stream.write(text if text.endswith("\n") else text + "\n")
+
+    def _write(self, text: str) -> None:
         try:
-            Path(options.output).write_text(text, encoding="utf-8")
+            Path(self.options.output).write_text(text, encoding="utf-8")
         except OSError as error:
-            fail(f"--output {options.output}: {error.strerror}")
-        if options.format != "text":
-            return
-    _print(text if not options.output else _rendered(report, options, plain=False), options.format)
+            self.stderr.write(f"flatline: --output {self.options.output}: {error.strerror}\n")
 
 
-def _print(text: str, form: str) -> None:
-    stream: Any = sys.stderr if form == "text" else sys.stdout
-    try:
-        sys.stdout.flush()
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-        stream.write(text if text.endswith("\n") else text + "\n")
-        stream.flush()
-    except (BrokenPipeError, ValueError):
-        return  # nobody reads it any more
-
-
-def _rendered(report: Report, options: argparse.Namespace, *, plain: bool = False) -> str:
-    from importlib import import_module
-
-    reporter = import_module(f"flatline.reporters.{options.format}")
+def _rendered(report: Report, options: argparse.Namespace, *, colour: bool = False) -> str:
     if options.format != "text":
-        return str(reporter.render(report))
-    colour = sys.stderr.isatty() and not options.output and "NO_COLOR" not in os.environ
-    return str(reporter.render(report, verbose=options.verbose, width=_width(), colour=colour and not plain))
+        return str(import_module(f"flatline.reporters.{options.format}").render(report))
+    from flatline.reporters import text
+
+    try:
+        return text.render(report, verbose=options.verbose, width=_width(), colour=colour)
+    except Exception:  # noqa: BLE001 - the script has another rich, say
+        return brief(report)
 
 
 def _width() -> int:
-    import shutil
-
     return max(60, min(120, shutil.get_terminal_size((100, 24)).columns))

@@ -1,16 +1,303 @@
-"""Reads activations out of the graph: units of a ReLU that were zero on the whole batch."""
+"""Reads activations: their scale along the forward pass, units that never answer, the scores under the first loss."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from torch import nn
 
-from flatline.events import DeadFacts, ForwardObserved, Where
-from flatline.sensors.graph import Graph, saved
+from flatline.events import (
+    ActivationsSampled,
+    DeadFacts,
+    FirstCrossEntropy,
+    ForwardObserved,
+    LayerActivations,
+    Where,
+)
+from flatline.sensors.audit import AuditSensor
+from flatline.sensors.callers import caller
+from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, source
 from flatline.sensors.loop import Loop
 from flatline.sensors.losses import module_of
-from flatline.sensors.models import ModelSensor
+from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, readable, tensors_in
+
+Tensor = torch.Tensor
+SAMPLE = 16_384  # numbers of a tensor that are looked at
+LAYERS = 192  # modules of a pass that are looked at
+ROWS = 8  # of scores, at least
+END = 0.01  # of a sigmoid or tanh, from its limits; its derivative has fallen to a twentieth there
+INPUTS = {"Addmm": "mat1", "Mm": "self", "Convolution": "input"}
+SHARED = "Embedding"
+
+
+def spread(tensor: Tensor, count: int = SAMPLE) -> Tensor:
+    """About ``count`` numbers of a tensor, evenly spread over its memory; no copy of the whole."""
+    flat = tensor.detach()
+    if not flat.is_contiguous():
+        flat = flat.permute(sorted(range(flat.dim()), key=lambda axis: -flat.stride(axis)))
+    if not flat.is_contiguous() and flat.numel() > count:
+        rows = max(1, count * flat.shape[0] // flat.numel())
+        flat = flat[:: max(1, flat.shape[0] // rows)]
+    flat = flat.reshape(-1)
+    stride = max(1, flat.numel() // count)
+    while stride > 1 and any(size > 1 and stride % size == 0 for size in tensor.shape):
+        stride += 1  # not always the same place of a row
+    return flat[::stride]
+
+
+def rms(tensor: Tensor) -> float:
+    """Root mean square of a sample."""
+    return float(spread(tensor).float().square().mean().sqrt())
+
+
+def is_plain(tensor: Any) -> bool:
+    """A readable tensor of floating-point numbers with something in it."""
+    return (
+        isinstance(tensor, Tensor)
+        and readable(tensor)
+        and tensor.layout is torch.strided
+        and tensor.is_floating_point()
+        and tensor.numel() > 0
+    )
+
+
+class ActivationSensor:
+    """Called for every module of a pass under close look, and with the graph under every loss."""
+
+    def __init__(self, loop: Loop, models: ModelSensor, audit: AuditSensor) -> None:
+        self.loop, self.models, self.audit = loop, models, audit
+        self._told: dict[int, int] = {}  # id of a model -> the step at which its activations were told
+        self._pass: list[tuple[LayerActivations, Tensor]] = []
+        self._heads: set[int] = set()  # output layers whose first loss was seen
+
+    # ------------------------------------------------------------------ the forward pass
+
+    def after_module(self, model: Model, call: Call, args: Any, outputs: list[Tensor]) -> None:
+        """Take a sample of what a module made; tell all of them when the model is done."""
+        if len(model.calls) == 1:
+            self._pass = []
+        if not call.grad_enabled or self._told.get(id(model)) == self.loop.step:
+            return
+        if not self.loop.wants(ActivationsSampled) or isinstance(call.module, torch.jit.ScriptModule):
+            return
+        if call.leaf and len(self._pass) < LAYERS and outputs and is_plain(outputs[0]):
+            self._pass.append((self._facts(model, call, args), _moments(call.module, outputs[0])))
+        if call.depth == 0:
+            self._tell(model)
+
+    def _tell(self, model: Model) -> None:
+        untrained = id(model) not in self._told and self._untrained(model)
+        self._told[id(model)] = self.loop.step
+        waiting, self._pass = self._pass, []
+        layers = [
+            _filled(facts, numbers, untrained)
+            for (facts, _), numbers in zip(waiting, _read([moments for _, moments in waiting]), strict=True)
+        ]
+        self.loop.emit(
+            ActivationsSampled(
+                step=self.loop.step, where=caller(), model=model.label, untrained=untrained, layers=tuple(layers)
+            )
+        )
+
+    def _untrained(self, model: Model) -> bool:
+        """No step so far, and no parameter came from a checkpoint."""
+        module = model.ref()
+        if module is None or self.loop.steps or any(state.steps for state in self.loop.optimizers.values()):
+            return False
+        return not any(id(parameter) in self.audit.loaded for parameter in module.parameters())
+
+    def _facts(self, model: Model, call: Call, args: Any) -> LayerActivations:
+        module = call.module
+        values, items = _batch(module, args)
+        weight = getattr(module, "weight", None)
+        weighted = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) and is_plain(weight)
+        return LayerActivations(
+            layer=call.path or model.label,
+            kind=type(module).__name__,
+            weighted=weighted,
+            gain=_gain(weight) if weighted and not self.loop.steps else None,
+            fan_in=_fan_in(weight) if weighted else 0,
+            values=values,
+            items=items,
+        )
+
+    # ------------------------------------------------------------------ the graph under a loss
+
+    def after_graph(self, graph: Graph, where: Where | None) -> None:
+        """Units that are zero on the whole batch; the scores under the first cross entropy."""
+        dead_units(graph, self.loop, self.models, where)
+        if self.loop.wants(FirstCrossEntropy) and not self.loop.steps:
+            for node in graph.named("NllLoss", "NllLoss2D"):
+                self._first_loss(node, graph, where)
+
+    def _first_loss(self, node: Node, graph: Graph, where: Where | None) -> None:
+        """Scores straight from a layer whose weight is a parameter: no temperature, no margin, no product of features."""
+        below, _ = source(node)
+        made, _ = source(below) if below is not None and operation(below) == "LogSoftmax" else (None, [])
+        head = _head(made)
+        if made is None or head is None or id(head[0]) in self._heads or self._touched(graph):
+            return
+        weight, bias, product = head
+        self._heads.add(id(weight))
+        scores, target = saved(node, "self"), saved(node, "target")
+        if not (is_plain(weight) and is_plain(scores) and isinstance(target, Tensor)) or scores.dim() < 2:
+            return
+        value, count = _cross_entropy(scores.detach(), target.detach(), saved(node, "ignore_index"))
+        entered = saved(product, INPUTS[operation(product)])
+        layer, tied = self._owners(weight)
+        self.loop.emit(
+            FirstCrossEntropy(
+                step=self.loop.step,
+                where=where,
+                classes=int(scores.shape[1]),
+                value=value,
+                targets=count,
+                spread=_row_spread(scores.detach()),
+                layer=layer,
+                tied=tied,
+                gain=_gain(weight, int(scores.shape[1])),
+                weight_std=float(spread(weight).float().std(unbiased=False)),
+                fan_in=_fan_in(weight, int(scores.shape[1])),
+                bias_std=float(bias.detach().float().std(unbiased=False)) if is_plain(bias) else 0.0,
+                input_rms=rms(entered) if is_plain(entered) else None,
+            )
+        )
+
+    def _touched(self, graph: Graph) -> bool:
+        """Some optimizer stepped already, or some parameter under the loss came from a checkpoint."""
+        if any(state.steps for state in self.loop.optimizers.values()):
+            return True
+        return not self.audit.loaded.isdisjoint(graph.leaves)
+
+    def _owners(self, weight: Tensor) -> tuple[str, str]:
+        """Paths of the layer and of the embedding that hold a parameter, '' for none."""
+        layer = tied = ""
+        for model in list(self.models.models.values()):
+            module = model.ref()
+            for child in module.modules() if module is not None else ():
+                if any(parameter is weight for parameter in child._parameters.values()):
+                    if isinstance(child, nn.Embedding):
+                        tied = tied or model.path(child) or model.label
+                    else:
+                        layer = layer or model.path(child) or model.label
+        return layer, tied
+
+
+# --------------------------------------------------------------------------- one module
+
+
+def _moments(module: Any, output: Tensor) -> Tensor:
+    """Mean, standard deviation, share of zeros, share near the ends: a tensor, read later."""
+    numbers = spread(output).float()
+    std, mean = torch.std_mean(numbers, unbiased=False)
+    zeros = (numbers == 0).float().mean()
+    if isinstance(module, nn.Sigmoid):
+        ends = ((numbers - 0.5).abs() > 0.5 - END).float().mean()
+    elif isinstance(module, nn.Tanh):
+        ends = (numbers.abs() > 1 - END).float().mean()
+    else:
+        ends = torch.zeros_like(mean)
+    return torch.stack((mean, std, zeros, ends))
+
+
+def _read(moments: list[Tensor]) -> list[list[float]]:
+    """One transfer for every device."""
+    found: dict[int, list[float]] = {}
+    for device in {each.device for each in moments}:
+        places = [place for place, each in enumerate(moments) if each.device == device]
+        numbers = torch.stack([moments[place] for place in places]).tolist()
+        found.update(zip(places, numbers, strict=True))
+    return [found[place] for place in range(len(moments))]
+
+
+def _filled(facts: LayerActivations, numbers: list[float], untrained: bool) -> LayerActivations:
+    mean, std, zeros, ends = numbers
+    return LayerActivations(
+        layer=facts.layer,
+        kind=facts.kind,
+        mean=mean,
+        std=std,
+        zeros=zeros,
+        saturated=ends,
+        weighted=facts.weighted,
+        gain=facts.gain if untrained else None,
+        fan_in=facts.fan_in,
+        values=facts.values,
+        items=facts.items,
+    )
+
+
+def _batch(module: Any, args: Any) -> tuple[int | None, int]:
+    """Numbers and samples behind each channel's statistics, where BatchNorm takes them from this process's batch."""
+    if not isinstance(module, BATCH_NORMS) or isinstance(module, nn.SyncBatchNorm):
+        return None, 0
+    first = next(tensors_in(args), None)
+    if first is None or first.dim() < 2 or not (module.training or module.running_mean is None):
+        return None, 0
+    return first.numel() // max(1, first.shape[1]), int(first.shape[0])
+
+
+def _fan_in(weight: Tensor, outputs: int | None = None) -> int:
+    """Inputs of each output; a bare matrix may have its outputs last."""
+    outputs = int(weight.shape[0]) if outputs is None else outputs
+    return weight.numel() // max(1, outputs)
+
+
+def _gain(weight: Tensor, outputs: int | None = None) -> float:
+    return rms(weight) * math.sqrt(_fan_in(weight, outputs))
+
+
+# --------------------------------------------------------------------------- the scores under a loss
+
+
+def _head(node: Node | None) -> tuple[Tensor, Tensor | None, Node] | None:
+    """Weight and bias of the layer that a node is the output of, and the product's node."""
+    bias = None
+    if node is not None and operation(node) == "Add":
+        parts = children(node)
+        bias = next((part.variable for part in parts if hasattr(part, "variable")), None)
+        rest = [part for part in parts if not hasattr(part, "variable")]
+        if bias is None or len(rest) != 1:
+            return None
+        node = rest[0] if operation(rest[0]) not in SHAPE_ONLY else source(rest[0])[0]
+    name = operation(node) if node is not None else ""
+    if node is None or name not in INPUTS:
+        return None
+    inputs = [child for child, _ in node.next_functions]
+    weight = _parameter(inputs[2] if name == "Addmm" else inputs[1])
+    if name != "Mm":
+        bias = _parameter(inputs[0] if name == "Addmm" else inputs[2])
+    return (weight, bias, node) if weight is not None and weight.dim() >= 2 else None
+
+
+def _parameter(node: Node | None) -> Tensor | None:
+    """The parameter behind a transposition or a change of type."""
+    while node is not None and not hasattr(node, "variable") and operation(node) in ("T", "Transpose", "ToCopy", "Permute"):
+        node = next(iter(children(node)), None)
+    return getattr(node, "variable", None)
+
+
+def _cross_entropy(scores: Tensor, target: Tensor, ignore: Any) -> tuple[float, int]:
+    """Mean of the targets' negative log-probabilities, and how many targets are scored."""
+    if not isinstance(ignore, int):
+        return 0.0, 0
+    kept = target != (ignore - 2**64 if ignore >= 2**63 else ignore)
+    chosen = scores.gather(1, target.clamp(0, scores.shape[1] - 1).unsqueeze(1)).squeeze(1)[kept]
+    return (float(-chosen.float().mean()), chosen.numel()) if chosen.numel() else (0.0, 0)
+
+
+def _row_spread(scores: Tensor) -> float:
+    """Standard deviation of the scores of a row: that of its log-probabilities."""
+    rows = max(ROWS, SAMPLE // int(scores.shape[1]))
+    if scores.dim() > 2:
+        scores = scores[: max(1, rows * scores.shape[0] * scores.shape[1] // scores.numel())]
+        scores = scores.movedim(1, -1).reshape(-1, scores.shape[1])
+    return float(scores[:: max(1, scores.shape[0] // rows)].float().std(dim=1, unbiased=False).mean())
+
+
+# --------------------------------------------------------------------------- units that never answer
 
 
 def dead_units(graph: Graph, loop: Loop, models: ModelSensor, where: Where | None) -> None:

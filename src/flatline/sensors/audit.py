@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
 from flatline.events import (
-    LayerNumbers,
     NormLayerFacts,
-    NumbersSampled,
     ParameterFacts,
     ParametersAudited,
     Where,
 )
 from flatline.sensors.backward import BackwardSensor
-from flatline.sensors.forensics import parameter_names
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable
+from flatline.sensors.numbers import HALF, NumbersSensor
 
 LATELY = 10  # steps within which a model that trains has run
 RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
 SAMPLE = 16  # elements of each parameter that are remembered between looks
-HALF = (torch.float16, torch.bfloat16)  # their norms overflow, or lose digits, unless summed in float32
 Tensor = torch.Tensor
-
-
-class Snapshot:
-    """A few elements of many tensors, copied in one go."""
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self.tensors = [t for t in tensors if _plain(t)]
-        self.ids = [id(t) for t in self.tensors]
-        self.values = self.take()
-
-    def take(self) -> list[Tensor]:
-        """The elements as they are now."""
-        return [_spread(t) for t in self.tensors]
-
-    def changes(self) -> dict[int, float]:
-        """id of each tensor -> norm of its change over norm of what it was."""
-        pairs = zip(self.values, self.take(), strict=True)
-        ratios = [_ratio(before, after) for before, after in pairs]
-        return dict(zip(self.ids, torch.stack(ratios).tolist() if ratios else [], strict=True))
 
 
 def _plain(tensor: Tensor) -> bool:
@@ -64,18 +41,11 @@ def _affine(layer: Any) -> Tensor:
     return torch.cat(parts) if parts else torch.empty(0)
 
 
-def _ratio(before: Tensor, after: Tensor) -> Tensor:
-    changed = torch.nan_to_num(after - before, nan=1.0, posinf=1.0, neginf=1.0)
-    exact = (before != after).any()
-    ratio = changed.norm() / before.norm().clamp(min=1e-12)
-    return torch.where(exact, ratio.clamp(min=1e-30), torch.zeros_like(ratio)).cpu()
-
-
 class AuditSensor:
     """Keeps what was seen of each parameter since the run began."""
 
-    def __init__(self, loop: Loop, models: ModelSensor, backward: BackwardSensor) -> None:
-        self.loop, self.models, self.backward = loop, models, backward
+    def __init__(self, loop: Loop, models: ModelSensor, backward: BackwardSensor, numbers: NumbersSensor) -> None:
+        self.loop, self.models, self.backward, self.numbers = loop, models, backward, numbers
         self.loaded: set[int] = set()  # ids of parameters that came from a checkpoint
         self._first: dict[int, tuple[Any, Tensor]] = {}  # id -> (weak reference, elements when first seen)
         self._moved: set[int] = set()
@@ -90,8 +60,6 @@ class AuditSensor:
         self._after_backward: dict[int, float] = {}
         self._norms: dict[int, tuple[Any, Tensor, Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
-        self._before: Snapshot | None = None
-        self._gradients: dict[int, float] = {}
 
     # ------------------------------------------------------------------ around backward and step
 
@@ -149,8 +117,7 @@ class AuditSensor:
         return self._affine_trained[id(layer)] >= LONG_FROZEN and not any(held & s.ids for s in active)
 
     def before_step(self, state: OptimizerState) -> None:
-        """Note gradients zeroed by hand, and the weights before the update."""
-        self._before = None
+        """Note gradients zeroed by hand."""
         if not self.loop.dense:
             return
         parameters = state.parameters
@@ -159,18 +126,14 @@ class AuditSensor:
         now = _norms({id(p): p.grad for p in parameters if p.grad is not None})
         self._had_gradient.update(now)
         self._zeroed.update(k for k, norm in now.items() if norm == 0.0 and self._after_backward.get(k, 0.0) > 0.0)
-        self._gradients = now
-        self._before = Snapshot(parameters)
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
-        """Measure the update; audit all parameters when every optimizer has stepped twice."""
-        if not self.loop.dense or self._before is None:
+        """Note what moved; audit all parameters when every optimizer has stepped twice."""
+        if not self.loop.dense:
             return
-        ratios = self._before.changes()
-        self._before = None
+        ratios = self.numbers.changes
         self._moved_at_step.update(key for key, ratio in ratios.items() if ratio > 0)
         self._moved_frozen.update(id(p) for p in state.parameters if not p.requires_grad and ratios.get(id(p), 0) > 0)
-        self._numbers(state, ratios, where)
         if self._complete(state):
             self._compare()
             self._audit(state)
@@ -180,51 +143,6 @@ class AuditSensor:
         others = [s for s in list(self.loop.optimizers.values()) if s.backwards and s.idle_cycles < 2]
         waited = state.steps >= 6
         return state.steps >= 2 and (waited or all(s.steps >= 2 for s in others))
-
-    # ------------------------------------------------------------------ numbers per layer
-
-    def _numbers(self, state: OptimizerState, ratios: dict[int, float], where: Where | None) -> None:
-        names, order = parameter_names(self.models), self._order()
-        layers = []
-        optimizer = state.ref()
-        for group in optimizer.param_groups if optimizer is not None else ():
-            for p in group["params"]:
-                if id(p) in ratios and _plain(p):
-                    layers.append(self._layer(p, names.get(id(p), ""), order, ratios, group.get("weight_decay", 0.0)))
-        self.loop.emit(
-            NumbersSampled(
-                step=self.loop.step,
-                where=where,
-                optimizer=state.facts,
-                index=state.steps,
-                lr=state.lr,
-                peak_lr=state.peak_lr,
-                layers=tuple(sorted(layers, key=lambda layer: layer.depth)),
-                loss=self.loop.last_loss,
-                first_loss=self.loop.first_loss,
-            )
-        )
-
-    def _layer(self, p: Tensor, name: str, order: dict[int, int], ratios: dict[int, float], decay: Any) -> LayerNumbers:
-        size = p.numel() ** 0.5
-        return LayerNumbers(
-            name=name,
-            depth=order.get(id(p), -1),
-            weight_rms=float(p.detach().float().norm()) / size,
-            gradient_rms=self._gradients.get(id(p), 0.0) / size,
-            update_ratio=ratios.get(id(p)),
-            weight_decay=float(decay) if isinstance(decay, (int, float)) else 0.0,
-            matrix=p.dim() >= 2,
-        )
-
-    def _order(self) -> dict[int, int]:
-        """id of each parameter -> place of its module in the last forward pass."""
-        found: dict[int, int] = {}
-        for model in self.models.models.values():
-            for place, call in enumerate(sorted(model.calls, key=lambda c: c.out_sequence)):
-                for parameter in call.module.parameters(recurse=False):
-                    found.setdefault(id(parameter), place)
-        return found
 
     # ------------------------------------------------------------------ the audit
 

@@ -9,7 +9,6 @@ import torch
 
 from flatline.events import BackwardFacts, BackwardStarted, LossesKept, LossNotFinite, Where
 from flatline.sensors import forensics, losses
-from flatline.sensors.activations import dead_units
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, walk
 from flatline.sensors.loop import Loop, OptimizerState
@@ -23,6 +22,7 @@ KEPT_GRAPHS = 8  # graphs of this many earlier losses, all alive
 FEW_LOOKS = 4
 MANY_NODES = 30_000  # graph nodes walked in one step
 DEFERRED = 32  # losses on a device are read this many at a time
+SCALED_TOLD = 8  # a GradScaler lives through losses that are not finite: so many of them are told
 
 
 class _Sentinel:
@@ -42,9 +42,11 @@ class BackwardSensor:
         self.raw_losses: dict[int, Any] = {}  # id of a scaled loss -> (raw loss, scale)
         self.not_finite_told = 0
         self.on_backward: list[Any] = []  # called on closely watched steps
+        self.on_graph: list[Any] = []  # called with every graph that was walked, and the user's line, before it runs
         self.fed: Any = None  # called after every backward
         self._graphs: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]] = []
-        self._deferred: list[tuple[int, Any]] = []
+        self._deferred: list[tuple[int, Any, bool]] = []
+        self._bad_in_a_row = 0
         self._kept_told = False
         self._depth = 0
 
@@ -52,10 +54,44 @@ class BackwardSensor:
         """Patch the engine's entry, or the public methods where torch has moved it."""
         around = self.patches.around
         if not around(
-            torch.autograd, "_engine_run_backward", before=self._starting, after=self._finished, failed=self._failed
+            torch.autograd,
+            "_engine_run_backward",
+            before=self._starting,
+            after=self._finished,
+            failed=self._failed,
+            light=self._lightly(),
         ):
             around(torch.autograd, "backward", before=self._public, after=self._public_finished, failed=self._failed)
         self.patches.on_undo(self.flush)
+
+    def _lightly(self) -> Any:
+        """An ordinary backward of a loop with one optimizer: its loss is read, a tick is written, no more."""
+        loop, known, raw = self.loop, self.loop.optimizers, self.raw_losses
+        inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+        plain = torch.Tensor
+
+        def light(roots: Any, *args: Any, accumulate_grad: bool = True, **kwargs: Any) -> bool:
+            if not loop.light or len(known) != 1 or raw or not accumulate_grad or inside() != -1:
+                return False
+            root = roots[0]
+            if type(root) is not plain or not root.is_cpu or root.numel() != 1:
+                return False
+            value = root.item()
+            if value - value != 0.0:
+                return False
+            if loop.first_loss is None:
+                loop.first_loss = value
+            loop.last_loss, loop.last_loss_step = value, loop.steps + 1
+            loop.largest_loss = max(loop.largest_loss, abs(value))
+            for state in known.values():
+                state.unseen_backwards += 1
+                state.backwards += 1
+                state.window.tick("backward")
+            if self.fed is not None:
+                self.fed()
+            return True
+
+        return light
 
     def _public(self, tensors: Any, *args: Any, **kwargs: Any) -> None:
         self._starting((tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors), accumulate_grad=True)
@@ -95,6 +131,11 @@ class BackwardSensor:
             self._looks = step, looks, nodes = self.loop.step, 0, 0
         return self.loop.dense and (looks < FEW_LOOKS or nodes < MANY_NODES)
 
+    @property
+    def factor(self) -> float:
+        """The constant between the loss and the root of the backward in progress, without the loss scale."""
+        return self._factor.factor if self._factor is not None else 1.0
+
     _factor: BackwardFacts | None = None
     _graph: Graph | None = None
 
@@ -117,8 +158,9 @@ class BackwardSensor:
         found = losses.read(graph, self.models, step=self.loop.step, where=self.where)
         for loss in found:
             self.loop.emit(loss)
-        dead_units(graph, self.loop, self.models, self.where)
         self._factor = losses.backward_facts(graph, found, where=self.where, scale=self._scale(root))
+        for look in self.on_graph:
+            look(graph, self.where)
         self._follow(graph)
 
     def _tell_started(self, root: torch.Tensor, graph: Graph | None, trainable: int) -> None:
@@ -195,16 +237,19 @@ class BackwardSensor:
     # ------------------------------------------------------------------ the loss's value
 
     def _value(self, root: torch.Tensor) -> None:
-        raw = root
-        if self.raw_losses:
-            raw = self.raw_losses.pop(id(root), (root, 1.0))[0]
+        raw, scaled = root, bool(self.raw_losses)
+        if scaled:
+            known = self.raw_losses.pop(id(root), None)
             self.raw_losses.clear()
+            if known is None:
+                return  # a sum of scaled losses: it may overflow
+            raw = known[0]
         if raw.numel() != 1 or not raw.is_floating_point() or not readable(raw):
             return
         if raw.is_cpu:
-            self._read(self.loop.steps + 1, raw.item(), raw)
+            self._read(self.loop.steps + 1, raw.item(), raw, scaled)
         else:
-            self._deferred.append((self.loop.step, raw.detach()))
+            self._deferred.append((self.loop.step, raw.detach(), scaled))
             if self.loop.dense or len(self._deferred) >= DEFERRED:
                 self.flush()
 
@@ -217,19 +262,21 @@ class BackwardSensor:
         """Read the losses kept on the device, in one transfer."""
         waiting, self._deferred = self._deferred, []
         if waiting:
-            values = torch.stack([value.float().reshape(()) for _, value in waiting]).tolist()
-            for (step, _), value in zip(waiting, values, strict=True):
-                self._read(step, value, None)
+            values = torch.stack([value.float().reshape(()) for _, value, _ in waiting]).tolist()
+            for (step, _, scaled), value in zip(waiting, values, strict=True):
+                self._read(step, value, None, scaled)
 
-    def _read(self, step: int, value: float, root: torch.Tensor | None) -> None:
+    def _read(self, step: int, value: float, root: torch.Tensor | None, scaled: bool) -> None:
         loop = self.loop
         if value - value == 0.0:
+            self._bad_in_a_row = 0
             loop.first_loss = value if loop.first_loss is None else loop.first_loss
             loop.last_loss, loop.last_loss_step = value, step
             loop.largest_loss = max(abs(value), loop.largest_loss)
             return
+        self._bad_in_a_row += 1
         self.not_finite_told += 1
-        if self.not_finite_told > 1:
+        if self.not_finite_told > (SCALED_TOLD if scaled else 1):
             return
         states = list(loop.optimizers.values())
         loop.emit(
@@ -244,6 +291,8 @@ class BackwardSensor:
                 origin=forensics.origin(root, self.models, states),
                 lr=states[0].peak_lr or states[0].lr if states else None,
                 optimizer=states[0].facts.name if states else "",
+                scaled=scaled,
+                in_a_row=self._bad_in_a_row,
             )
         )
 

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from flatline.events import ClipFacts
+from flatline.events import ClipFacts, ScalerObserved
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState, Window
 from flatline.sensors.patching import Patches
+
+
+HALF_WINDOW = 20  # updates
+DEFERRED = 32  # scales on a device are read this many at a time
+
+
+class Scaler:
+    """One GradScaler under watch: a scale that fell is a step that was skipped, fused optimizer or not."""
+
+    def __init__(self, first: float) -> None:
+        self.first = self.scale = first
+        self.updates = self.skipped = self.in_a_row = 0
+        self.recent: deque[bool] = deque(maxlen=2 * HALF_WINDOW)
+        self.waiting: list[Any] = []
+
+    def read(self) -> bool:
+        """Take in the scales that were kept on the device; whether a step was skipped."""
+        waiting, self.waiting = self.waiting, []
+        values = torch.stack(waiting).tolist() if isinstance(waiting[0], torch.Tensor) else waiting
+        return any([self._updated(value) for value in values])
+
+    def _updated(self, scale: float) -> bool:
+        fell = scale < self.scale
+        self.scale = scale
+        self.updates += 1
+        self.skipped += fell
+        self.in_a_row = self.in_a_row + 1 if fell else 0
+        self.recent.append(fell)
+        return fell
 
 
 class ClipSensor:
@@ -19,22 +50,19 @@ class ClipSensor:
 
     def __init__(self, loop: Loop, patches: Patches, backward: BackwardSensor) -> None:
         self.loop, self.patches, self.backward = loop, patches, backward
+        self.scalers: weakref.WeakKeyDictionary[Any, Scaler] = weakref.WeakKeyDictionary()
 
     def attach(self) -> None:
         """Patch ``clip_grad_norm_``, ``clip_grad_value_`` and the methods of GradScaler."""
         inner, public = torch.nn.utils.clip_grad, torch.nn.utils
         for name, callback in (("clip_grad_norm_", self._norm_clipped), ("clip_grad_value_", self._value_clipped)):
-            if self.patches.around(inner, name, after=callback):
-                self._share(public, name, getattr(inner, name))
+            self.patches.around(inner, name, after=callback, also=public)
         scaler = torch.amp.grad_scaler.GradScaler
         self.patches.around(scaler, "scale", after=self._scaled)
         self.patches.around(scaler, "unscale_", after=self._unscaled)
         self.patches.around(scaler, "step", before=self._scaler_stepping, after=self._scaler_stepped)
-
-    def _share(self, owner: Any, name: str, patched: Any) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, patched)
-        self.patches.on_undo(lambda: setattr(owner, name, original))
+        if self.loop.wants(ScalerObserved):
+            self.patches.around(scaler, "update", after=self._updated)
 
     # ------------------------------------------------------------------ clipping
 
@@ -97,6 +125,45 @@ class ClipSensor:
             state.skipped += 1
             state.idle_cycles = 0
             state.window = Window()
+
+
+    def _updated(self, result: Any, scaler: Any, new_scale: Any = None) -> None:
+        scale = getattr(scaler, "_scale", None)
+        if not scaler.is_enabled() or not isinstance(scale, torch.Tensor) or _capturing(scale):
+            return
+        known = self.scalers.get(scaler)
+        if known is None:
+            known = self.scalers[scaler] = Scaler(float(getattr(scaler, "_init_scale", 0.0)))
+        if new_scale is not None:
+            known.waiting, known.scale = [], 0.0  # set by hand: the next one is not compared with it
+            return
+        known.waiting.append(scale.item() if scale.is_cpu else scale.detach().clone())
+        if scale.is_cpu or self.loop.dense or len(known.waiting) >= DEFERRED:
+            skipped = known.read()
+            if skipped or self.loop.dense:
+                self._tell_scale(known, scaler)
+
+    def _tell_scale(self, known: Scaler, scaler: Any) -> None:
+        recent = list(known.recent)
+        self.loop.emit(
+            ScalerObserved(
+                step=self.loop.steps,
+                where=caller(),
+                scale=known.scale,
+                first_scale=known.first,
+                updates=known.updates,
+                skipped=known.skipped,
+                in_a_row=known.in_a_row,
+                older=sum(recent[:-HALF_WINDOW]),
+                newer=sum(recent[-HALF_WINDOW:]),
+                growth_interval=int(scaler.get_growth_interval()),
+            )
+        )
+
+
+def _capturing(scale: torch.Tensor) -> bool:
+    """Inside a CUDA graph: nothing may be added to it."""
+    return scale.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _last(tape: list[Any], what: str) -> int:

@@ -1,4 +1,4 @@
-"""Sees batches leave DataLoaders: how long a pass is, whether it is the same batch again."""
+"""Sees batches leave DataLoaders: how long a pass is, in which order, whether it is the same batch again."""
 
 from __future__ import annotations
 
@@ -6,22 +6,90 @@ import weakref
 from collections import deque
 from typing import Any
 
-from flatline.events import BatchesServed, Where
+from flatline.events import BatchesServed, PassEnded, TargetsObserved, Where
+from flatline.sensors import batches
+from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, tensors_in
 from flatline.sensors.patching import Patches
 
 REMEMBERED = 8
+INDICES = 256  # of one batch that are compared
+
+
+class Order:
+    """The samples that one pass over a loader asked for, as far as a number can tell."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # of the pass, from 1
+        self.asked = 0  # batches
+        self.served = 0
+        self.hash = 0
+        self.sequential = True
+        self._next = 0
+
+    def add(self, indices: Any) -> int:
+        """One more batch was asked for. Returns what tells its indices from others."""
+        some = indices if isinstance(indices, list) else [indices]
+        self.asked += 1
+        if self.sequential:
+            whole = bool(some) and all(type(end) is int for end in (some[0], some[-1]))
+            self.sequential = whole and some[0] == self._next and some[-1] - some[0] == len(some) - 1
+            self._next = some[-1] + 1 if self.sequential else 0
+        batch = _hash(some if len(some) <= INDICES else some[:: len(some) // INDICES])
+        self.hash = hash((self.hash, batch))
+        return batch
+
+
+def _hash(indices: list[Any]) -> int:
+    try:
+        return hash(tuple(indices))
+    except TypeError:
+        return hash(str(indices))
 
 
 class Loader:
     """One DataLoader under watch."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, key: int) -> None:
+        self.key = key
+        self.order: Order | None = None  # of the newest pass
+        self.position = 0  # in it, of the newest batch
+        self.same_order = 0  # complete passes in a row with the same order
+        self._last_order: int | None = None
+        self._stepped: frozenset[int] = frozenset()  # optimizers, when that row began
+        self.fed_before = 0  # backwards, when the newest pass began
         self.ref = weakref.ref(loader)
         self.length = _length(loader)
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
+
+    def begin(self) -> Order:
+        """A new pass."""
+        self.passes += 1
+        self.position, self.fed_before = 0, self.fed
+        self.order = Order(self.passes)
+        return self.order
+
+    def end(self, stepped: frozenset[int]) -> int | None:
+        """The newest pass is over: optimizers that are new since its order was first seen; None if it was no training."""
+        order, fed = self.order, self.fed - self.fed_before
+        if order is None or not fed:
+            return None
+        if not order.asked == order.served == self.length:
+            self.same_order = 0
+            return None
+        if self.same_order == 0 or order.hash != self._last_order:
+            self.same_order, self._stepped = 0, stepped
+        self.same_order, self._last_order = self.same_order + 1, order.hash
+        return len(stepped - self._stepped)
+
+    def sampler(self) -> str:
+        """The class that decides about the order."""
+        loader = self.ref()
+        batch_sampler = getattr(loader, "batch_sampler", None)
+        own = batch_sampler is not None and type(batch_sampler).__name__ != "BatchSampler"
+        return type(batch_sampler if own else getattr(loader, "sampler", None)).__name__
 
 
 def _length(loader: Any) -> int | None:
@@ -41,6 +109,9 @@ class DataSensor:
         self._batch: tuple[int, int] | None = None
         self._trained_on: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
         self._indices = 0
+        self._keys = 0
+        self._served_since_step = False
+        self._last_served = 0  # step that the newest batch belonged to
 
     def attach(self) -> None:
         """Patch the base class of the iterators."""
@@ -50,23 +121,59 @@ class DataSensor:
         self.patches.around(base, "__init__", before=self._started)
         self.patches.around(base, "__next__", after=self._served)
         self.patches.around(base, "_next_index", after=self._indexed)
+        self.patches.around(base, "_reset", before=self._again)
+        self.models.targets_seen = self.patches.guard_inner(self._targets)
 
     def _started(self, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         known = self.loaders.get(id(loader))
         if known is None or known.ref() is not loader:
-            known = self.loaders[id(loader)] = Loader(loader)
-        known.passes += 1
-        iterator._flatline_loader = known
+            self._keys += 1
+            known = self.loaders[id(loader)] = Loader(loader, self._keys)
+        else:
+            self._pass_ended(known)
+        iterator._flatline_loader, iterator._flatline_order = known, known.begin()
+
+    def _again(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        """Persistent workers: the same iterator starts over."""
+        known: Loader | None = getattr(iterator, "_flatline_loader", None)
+        if known is not None and not first_iter:
+            self._pass_ended(known)
+            iterator._flatline_order = known.begin()
+
+    def _pass_ended(self, loader: Loader) -> None:
+        states = [*self.loop.optimizers.values(), *self.loop.retired]
+        new = loader.end(frozenset(state.key for state in states if state.steps))
+        if new is None or loader.order is None:
+            return
+        self.loop.emit(
+            PassEnded(
+                step=self.loop.steps,
+                where=caller(),
+                loader=loader.key,
+                batches=loader.order.served,
+                length=loader.length,
+                sampler=loader.sampler(),
+                sequential=loader.order.sequential,
+                same_order=loader.same_order,
+                new_optimizers=new,
+            )
+        )
 
     def _indexed(self, indices: Any, iterator: Any) -> None:
-        if self.loop.dense and getattr(iterator, "_num_workers", 0) == 0:
-            self._indices = hash(tuple(indices)) if isinstance(indices, list) else hash(str(indices))
+        order: Order | None = getattr(iterator, "_flatline_order", None)
+        if order is not None:
+            batch = order.add(indices)
+            if self.loop.dense and getattr(iterator, "_num_workers", 0) == 0:
+                self._indices = batch
 
     def _served(self, batch: Any, iterator: Any) -> None:
         loader: Loader | None = getattr(iterator, "_flatline_loader", None)
         if loader is None:
             return
-        self.newest = loader
+        self.newest, self._served_since_step = loader, True
+        order: Order = iterator._flatline_order
+        order.served += 1
+        loader.position = order.served
         known = [entry for entry in self.loaders.values() if entry.fed]
         self.models.batch_is_foreign = bool(known) and not loader.fed
         if self.loop.dense:
@@ -96,6 +203,43 @@ class DataSensor:
                 loader_length=self.newest.length,
             )
         )
+
+    # ------------------------------------------------------------------ targets
+
+    def _targets(
+        self, kind: str, fed_by: str, scores: Any, target: Any, ignore: Any, step: int, where: Where | None
+    ) -> None:
+        """A loss was found under a backward: if it is one over classes, tell its labels."""
+        ignore = ignore - 2**64 if isinstance(ignore, int) and ignore >= 2**63 else ignore
+        found = batches.class_labels(kind, scores, target, ignore) if self.loop.wants(TargetsObserved) else None
+        if found is None:
+            return
+        rows, labels = found
+        loader = self._loader_of(step)
+        self.loop.emit(
+            TargetsObserved(
+                step=step,
+                where=where,
+                stream=hash((where, kind, loader.key if loader is not None else 0)),
+                kind=kind,
+                fed_by=fed_by,
+                classes=max(2, rows.shape[1]),
+                labels=batches.label_facts(labels),
+                answers=batches.answers(kind, rows),
+                surprise=batches.surprise(kind, rows, labels),
+                whole=batches.whole_labels(target),
+                loader=loader.key if loader is not None else 0,
+                passes=loader.passes if loader is not None else 0,
+                position=loader.position if loader is not None else 0,
+                length=loader.length if loader is not None else None,
+            )
+        )
+
+    def _loader_of(self, step: int) -> Loader | None:
+        """The loader that the step in progress took its batch from."""
+        if self._served_since_step:
+            self._served_since_step, self._last_served = False, step
+        return self.newest if self._last_served == step else None
 
     # ------------------------------------------------------------------ for schedules
 

@@ -60,6 +60,11 @@ class HookedSpans:
         patches.around(hooks, "__enter__", before=self._entered)
         patches.around(hooks, "__exit__", after=self._left)
 
+    @property
+    def used(self) -> bool:
+        """There are spans to forget when the step is over."""
+        return bool(self._spans)
+
     def clear(self) -> None:
         """A step is over, and its graphs with it."""
         if self._spans:

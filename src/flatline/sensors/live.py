@@ -6,7 +6,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from flatline.events import Event, RunEnded, StepMissing
+from flatline.sensors.activations import ActivationSensor
 from flatline.sensors.audit import AuditSensor
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.callers import caller
@@ -14,10 +17,13 @@ from flatline.sensors.checkpoints import CheckpointSensor
 from flatline.sensors.clipping import ClipSensor
 from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
+from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
+from flatline.sensors.numbers import NumbersSensor
 from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.patching import Patches
+from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.schedules import ScheduleSensor
 
 NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
@@ -40,8 +46,11 @@ class LiveSensors:
         self.models = ModelSensor(loop, self.patches)
         self.optimizers = OptimizerSensor(loop, self.patches)
         self.backward = BackwardSensor(loop, self.patches, self.models)
-        self.audit = AuditSensor(loop, self.models, self.backward)
+        self.numbers = NumbersSensor(loop, self.models)
+        self.audit = AuditSensor(loop, self.models, self.backward, self.numbers)
+        self.activations = ActivationSensor(loop, self.models, self.audit)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
+        self.precision = PrecisionSensor(loop, self.patches, self.backward)
         self.schedules = ScheduleSensor(loop, self.patches)
         self.data = DataSensor(loop, self.patches, self.models)
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
@@ -49,7 +58,7 @@ class LiveSensors:
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
-        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
+        self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints
         )  # fmt: skip
@@ -60,17 +69,45 @@ class LiveSensors:
     def _connect(self) -> None:
         guard = self.patches.guard_inner
         self.optimizers.before_step.append(guard(self.audit.before_step))
+        self.optimizers.before_sample.append(guard(self.numbers.before_step))
+        self.optimizers.after_sample.append(guard(self.numbers.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
+        self.backward.on_graph.append(guard(self.precision.before_backward))
+        self.backward.on_backward.append(guard(self.precision.after_backward))
+        self.models.on_leave.append(guard(self.activations.after_module))
+        self.backward.on_graph.append(guard(self.activations.after_graph))
         self.backward.fed = guard(self.data.after_backward)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
         self.optimizers.in_backward = lambda: self.models.in_backward
         self.optimizers.light_step = guard(self._light_step)
+        self.optimizers.busy = lambda: self.models.touched or HOOKED.used
         self.optimizers.after_step += [
             guard(self._modes),
+            guard(self.rank),
             guard(self.audit.after_step),
             guard(self.data.after_step),
             guard(self.schedules.after_step),
         ]
+
+    def _expect_hooks(self) -> None:
+        """No warning of torch about hooks that are ours; the filter's comment makes it one of our own to take off."""
+        about = f"(?#{id(self)})Using `torch.compile\\(module\\)` when there are global hooks"
+        warnings.filterwarnings("ignore", message=about)
+
+        def take_off() -> None:
+            filters: Any = warnings.filters
+            filters[:] = [entry for entry in filters if getattr(entry[1], "pattern", None) != about]
+
+        self.patches.on_undo(take_off)
+
+    def rank(self, *_: Any) -> int | None:
+        """This process's rank, asked for while its group exists."""
+        group = torch.distributed
+        if group.is_available() and group.is_initialized():
+            self._rank = group.get_rank()
+        return self._rank
+
+    _rank: int | None = None
 
     def _modes(self, state: Any, where: Any) -> None:
         self.models.observe_modes(state, where)
@@ -94,6 +131,7 @@ class LiveSensors:
         """Tell what is known only at the end."""
         guard = self.patches.guard
         guard(self.backward.flush)()
+        guard(self.numbers.flush)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()

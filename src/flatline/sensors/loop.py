@@ -18,6 +18,9 @@ EARLY = 30  # up to this step closer looks are taken whatever they cost
 TAPE_LIMIT = 2_000
 PATIENCE = 700_000_000  # nanoseconds of close looks that are always granted
 TOO_MUCH = 0.15  # share of the time that ends a close look in the middle of a step
+SAMPLE_GAP = 16  # numbers are sampled twice in every sixteenth part of the steps so far
+SAMPLE_GRANT = 60_000_000  # nanoseconds of sampling that are always granted
+MANY_OPTIMIZERS = 4  # built in one process: folds, ensembles; more of them are looked at within the budget only
 LEAD_PATIENCE = 8  # steps of other optimizers, before one of them leads
 TIMED_EVERY = 32  # light steps
 WATCHED_EVERY = 4  # light steps
@@ -162,14 +165,17 @@ class Loop:
         patches: Patches,
     ) -> None:
         self._emit, self._budget, self._patches = emit, budget, patches
-        self._light_nanoseconds, self._light_steps, self._timed_from = 0.0, 0, 0
+        self._light_nanoseconds, self._timed_from = 0.0, 0
         self.wants = wants
         self.clock = 0  # counts parameters registered and optimizers built
         self.born: dict[int, int] = {}  # id of a parameter -> when it was registered
         self.started = time.perf_counter_ns()
         self.steps = 0
         self.dense = True
-        self.sampled = 0
+        self.sampling = True  # the numbers of this step are taken; always on a step under close look
+        self.sampled = 0  # steps under close look
+        self.measured = 0  # other steps whose numbers were taken
+        self.sampling_nanoseconds = 0
         self.audited = False
         self.optimizers: dict[int, OptimizerState] = {}
         self.retired: list[OptimizerState] = []
@@ -179,9 +185,14 @@ class Loop:
         self.last_loss_step = 0
         self.largest_loss = 0.0
         self._next_sample = DENSE_STEPS
+        self._next_numbers = 0
+        self._first_of_pair = False
         self._dense_until = 0
-        self._lead: OptimizerState | None = None
-        self._beside = 0  # steps of others since the lead's last one
+        self.lead: OptimizerState | None = None
+        self.beside = 0  # steps of others since the lead's last one
+        self.light = False  # an ordinary step, neither looked at closely nor timed
+        self.stepping = False  # inside an optimizer's step
+        self.next_look = 0  # up to this step there is nothing to do but to count
         self._keys = 0
 
     @property
@@ -212,6 +223,8 @@ class Loop:
 
     def look_closely(self) -> None:
         """Look at the coming steps closely, whatever the sampling says: something is new."""
+        if self._keys > MANY_OPTIMIZERS and self.overhead > self._budget:
+            return
         self._next_sample = min(self._next_sample, self.steps)
         self._dense_until = self.steps + DENSE_STEPS
         self._set_dense(True)
@@ -224,8 +237,32 @@ class Loop:
         self._keep_time()
         if self.dense:
             self.sampled += 1
-        elif self.steps % WATCHED_EVERY == 0 and state.refrozen():
+        elif self.sampling:
+            self.measured += 1
+        if not self.dense and self.steps % WATCHED_EVERY == 0 and state.refrozen():
             self._dense_until = self.steps + 2
+        self._choose()
+        self._choose_numbers()
+        watched = self.steps - self.steps % WATCHED_EVERY + WATCHED_EVERY
+        self.next_look = min(self._next_sample, self._next_numbers, watched)
+
+    def _choose_numbers(self) -> None:
+        """Numbers are taken of pairs of steps, so that one update can be compared with the next."""
+        second, due = self._first_of_pair, self.steps >= self._next_numbers
+        self._first_of_pair = due and not second and self._affordable()
+        if due and not second:
+            self._next_numbers = self.steps + max(2, self.steps // SAMPLE_GAP)
+        self.sampling = self.dense or second or self._first_of_pair
+        self._patches.timed = self._patches.timed or self.sampling
+        self.light = not self._patches.timed
+
+    def _affordable(self) -> bool:
+        """Half of the budget is for numbers."""
+        elapsed = time.perf_counter_ns() - self.started
+        return self.sampling_nanoseconds < SAMPLE_GRANT + elapsed * self._budget / 2
+
+    def _choose(self) -> None:
+        """How closely to look at the next step."""
         waiting = not self.audited and self.steps < DENSE_LIMIT
         if self.steps < max(DENSE_STEPS, self._dense_until) or waiting:
             self._set_dense(True)
@@ -245,35 +282,37 @@ class Loop:
 
     def _leads(self, state: OptimizerState) -> bool:
         """One optimizer's steps count as the run's, until it falls silent and another takes over."""
-        if self._lead is not state:
-            self._beside += 1
-            if self._lead is not None and self._lead.ref() is not None and self._beside < LEAD_PATIENCE:
+        if self.lead is not state:
+            self.beside += 1
+            if self.lead is not None and self.lead.ref() is not None and self.beside < LEAD_PATIENCE:
                 return False
-        self._lead, self._beside = state, 0
+        self.lead, self.beside = state, 0
         return True
 
     def _set_dense(self, dense: bool) -> None:
         if dense != self.dense:
             self.dense = dense
+            self.sampling = self.sampling or dense
             for callback in self.on_dense:
                 callback(dense)
         self._patches.timed = self._patches.timed or dense
+        self.light = not self._patches.timed
 
     def _keep_time(self) -> None:
         """Time is counted on closely watched steps, and on one light step in some; the other light ones cost the same."""
         patches = self._patches
-        if not self.dense:
-            self._light_steps += 1
-            if patches.timed:
-                self._light_nanoseconds = patches.nanoseconds - self._timed_from
-                patches.nanoseconds = self._timed_from
-        patches.timed = self.dense or self._light_steps % TIMED_EVERY == 0
+        if not self.sampling and patches.timed:
+            self._light_nanoseconds = patches.nanoseconds - self._timed_from
+            patches.nanoseconds = self._timed_from
+        elif not self.dense:
+            self.sampling_nanoseconds += patches.nanoseconds - self._timed_from
+        patches.timed = self.steps % TIMED_EVERY == 0
         self._timed_from = patches.nanoseconds
 
     @property
     def spent(self) -> float:
         """Nanoseconds that flatline used so far."""
-        return self._patches.nanoseconds + self._light_nanoseconds * self._light_steps
+        return self._patches.nanoseconds + self._light_nanoseconds * (self.steps - self.sampled - self.measured)
 
     @property
     def overhead(self) -> float:

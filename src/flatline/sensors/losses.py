@@ -83,6 +83,8 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
     elif kind == "nll":
         normalised = _normalised(node)
     scores, target = saved(node, "self"), saved(node, "target")
+    if models.targets_seen is not None:
+        models.targets_seen(kind, fed_by, scores, target, saved(node, "ignore_index"), step, where)
     shape = tuple(scores.shape) if scores is not None else ()
     expand = next((n for n in passed if operation(n) == "Expand"), None)
     return LossComputed(

@@ -146,7 +146,11 @@ class Pass:
 
 
 class ModelSensor:
-    """Global forward hooks: a cheap one always, a thorough pair while the loop looks closely."""
+    """Global forward hooks: a thorough pair while the loop looks closely, a cheap one where a validation may begin.
+
+    A global hook costs every module call a little, so on ordinary steps there is none: entering ``no_grad`` or
+    ``inference_mode``, ``eval()`` and a batch of a loader that never fed a backward put the cheap one on.
+    """
 
     def __init__(self, loop: Loop, patches: Patches) -> None:
         self.loop, self.patches = loop, patches
@@ -155,14 +159,16 @@ class ModelSensor:
         self.parents: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
         self.eval_calls: dict[int, Where | None] = {}
         self.in_backward = False
-        self.batch_is_foreign = False  # the newest batch came from a loader that never fed a backward
+        self.touched = False  # something to clean up or to judge at the next step
         self.grad_forward_without: Where | None = None
+        self.targets_seen: Any = None  # told of every loss of torch in a graph, for its targets
         self._train_depth = 0
         self.validated: list[Model] = []  # ran without a backward since the last step
         self._calls = 0  # module calls looked at since the last step
         self.first_sequence = 0  # of the graph last looked at closely
         self._now = Pass()
         self._dense_handles: list[Any] = []
+        self.on_leave: list[Any] = []  # called after every module of a pass under close look
 
     # ------------------------------------------------------------------ attach
 
@@ -171,9 +177,9 @@ class ModelSensor:
         from torch.nn.modules import module as hooks
 
         HOOKED.attach(self.patches)
-        handle = hooks.register_module_forward_pre_hook(self._quick_hook())
-        self.patches.on_undo(handle.remove)
+        self._quick = self._quick_hook()
         self.patches.on_undo(self._leave_off)
+        self._follow_grad_mode()
         self.patches.around(nn.Module, "train", before=self._mode_set, after=self._mode_left)
         self.loop.on_dense.append(self._watch_closely)
         self._watch_closely(self.loop.dense)
@@ -183,6 +189,52 @@ class ModelSensor:
         if hasattr(hooks, "register_module_parameter_registration_hook"):
             handle = hooks.register_module_parameter_registration_hook(self.patches.guard(self._parameter_registered))
             self.patches.on_undo(handle.remove)
+
+    def _follow_grad_mode(self) -> None:
+        """Forwards without gradients are validation: be there when they begin."""
+        around, arm, disarm = self.patches.around, self._armed(True), self._armed(False)
+        for mode in (torch.no_grad, torch.inference_mode):
+            around(mode, "__enter__", light=arm)
+            around(mode, "__exit__", light=disarm)
+        around(torch.set_grad_enabled, "__init__", light=arm)
+        around(torch.set_grad_enabled, "__exit__", light=disarm)
+
+    def _armed(self, on: bool) -> Any:
+        """A step's own no_grad is none of ours: ``stepping`` is set in between."""
+
+        def light(context: Any, *args: Any) -> bool:
+            if not self.loop.dense and not self.loop.stepping and self.models:
+                self.arm(on)
+            return True
+
+        return light
+
+    def arm(self, on: bool) -> None:
+        """Put the cheap hook on, or take it off."""
+        if on is (self._quick_handle is not None) or self._closely or _has_compiled():
+            return
+        if on:
+            from torch.nn.modules import module as hooks
+
+            self._quick_handle = hooks.register_module_forward_pre_hook(self._quick)
+        elif not self.batch_is_foreign and torch.is_grad_enabled():
+            self._quick_handle.remove()
+            self._quick_handle = None
+
+    _quick: Any = None
+    _quick_handle: Any = None
+    _foreign = False
+
+    @property
+    def batch_is_foreign(self) -> bool:
+        """The newest batch came from a loader that never fed a backward."""
+        return self._foreign
+
+    @batch_is_foreign.setter
+    def batch_is_foreign(self, foreign: bool) -> None:
+        if foreign is not self._foreign:
+            self._foreign = foreign
+            self.arm(foreign)
 
     def _parameter_registered(self, module: nn.Module, name: str, parameter: Any) -> None:
         self.loop.clock += 1
@@ -198,9 +250,13 @@ class ModelSensor:
         for handle in self._dense_handles:
             handle.remove()
         self._dense_handles = []
+        if self._quick_handle is not None:
+            self._quick_handle.remove()
+            self._quick_handle = None
         if closely:
             before, after = self._while_close(self._enter), self._while_close(self._leave)
             self._dense_handles = [
+                hooks.register_module_forward_pre_hook(self._quick),
                 hooks.register_module_forward_pre_hook(before),
                 hooks.register_module_forward_hook(after, always_call=True),
             ]
@@ -225,7 +281,7 @@ class ModelSensor:
         self._watch_closely(False)
 
     def _quick_hook(self) -> Any:
-        """Runs at every module call of every step: one look-up, then nothing for all but the models themselves."""
+        """Runs at every module call while it is on: one look-up, then nothing for all but the models themselves."""
         from torch.compiler import is_compiling
 
         models, slow, loop, grad_enabled = (
@@ -253,6 +309,8 @@ class ModelSensor:
         self._train_depth += 1
         if self._train_depth == 1 and not mode:
             self.eval_calls[id(module)] = caller()
+            self.touched = True
+            self.arm(True)
 
     def _mode_left(self, result: Any, module: nn.Module, mode: bool = True) -> None:
         self._train_depth = max(0, self._train_depth - 1)
@@ -280,6 +338,7 @@ class ModelSensor:
     def _validation(self, module: nn.Module, model: Model, args: Any) -> None:
         model.idle_forwards += 1
         self.validated.append(model)
+        self.touched = True
         first = next(tensors_in(args), None)
         again = first is not None and model.last_idle_input is not None and model.last_idle_input() is first
         model.last_idle_input = weakref.ref(first) if first is not None else None
@@ -396,6 +455,8 @@ class ModelSensor:
         call.out_sequence = _sequence(outputs[0] if outputs else None)
         (model.ran if call.grad_enabled else model.ran_without_grad).add(id(module))
         model.calls.append(call)
+        for look in self.on_leave:
+            look(model, call, args, outputs)
         if call.leaf:
             self._first_layer(model, module, args)
         if call.depth == 0:
@@ -511,6 +572,9 @@ class ModelSensor:
         if self._calls > CALL_LIMIT:
             self._watch_closely(self.loop.dense)
         self._calls = 0
+        self.touched = self.asleep()
+        if self._quick_handle is not None:
+            self.arm(False)
 
     # ------------------------------------------------------------------ modes
 

@@ -23,9 +23,12 @@ class OptimizerSensor:
         self.loop, self.patches = loop, patches
         self.before_step: list[Callable[[OptimizerState], None]] = []
         self.after_step: list[Callable[[OptimizerState, Where | None], None]] = []
+        self.before_sample: list[Callable[[OptimizerState], None]] = []
+        self.after_sample: list[Callable[[OptimizerState, Where | None], None]] = []
         self.stop_after: int | None = None
         self.on_stop: Callable[[], None] | None = None
         self.in_backward: Callable[[], bool] = lambda: False  # a step taken by a gradient hook
+        self.busy: Callable[[], bool] = lambda: False  # something waits for the end of this step
         self._told: set[int] = set()
 
     def attach(self) -> None:
@@ -36,12 +39,17 @@ class OptimizerSensor:
 
         loop, known = self.loop, self.loop.optimizers
 
+        light = self.patches.quick(self._light)
+
         def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if loop.dense or id(optimizer) not in known:
+            loop.stepping = True
+            if loop.sampling or id(optimizer) not in known:
                 before(optimizer, args, kwargs)
 
         def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-            after(optimizer)
+            loop.stepping = False
+            if not light(optimizer):
+                after(optimizer)
             if self.on_stop and self.stop_after is not None and self.loop.steps >= self.stop_after:
                 self.on_stop()
 
@@ -49,8 +57,22 @@ class OptimizerSensor:
         for handle in (module.register_optimizer_step_pre_hook(pre), module.register_optimizer_step_post_hook(post)):
             self.patches.on_undo(handle.remove)
         self.patches.around(torch.optim.Optimizer, "__init__", after=self._built)
-        self.patches.around(torch.optim.Optimizer, "zero_grad", before=self._zeroed)
+        self.patches.around(torch.optim.Optimizer, "zero_grad", before=self._zeroed, light=self._zeroed_light)
         self.patches.around(torch.nn.Module, "zero_grad", before=self._module_zeroed)
+
+    def _light(self, optimizer: Any) -> bool:
+        """An ordinary step of the optimizer that leads: counted, no more."""
+        loop = self.loop
+        state = loop.optimizers.get(id(optimizer))
+        if not loop.light or state is None or loop.lead is not state or loop.steps + 1 >= loop.next_look or self.busy():
+            return False
+        loop.steps += 1
+        loop.beside = 0
+        state.last_step = loop.steps
+        state.steps += 1
+        state.idle_cycles = 0
+        state.window = state.window.next()
+        return True
 
     # ------------------------------------------------------------------ built and zeroed
 
@@ -68,6 +90,15 @@ class OptimizerSensor:
         if state.key not in self._told:
             self._told.add(state.key)
             self.loop.emit(OptimizerCreated(step=self.loop.step, where=state.where, optimizer=state.facts))
+
+    def _zeroed_light(self, optimizer: Any, *args: Any, **kwargs: Any) -> bool:
+        """Zeroed right after a step: the tape is empty."""
+        state = self.loop.optimizers.get(id(optimizer))
+        if not self.loop.light or state is None or state.window.tape:
+            return False
+        state.window.tape.append("zero")
+        state.window.leftover = False
+        return True
 
     def _zeroed(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         self._zero(self._state(optimizer))
@@ -108,9 +139,8 @@ class OptimizerSensor:
         state.closure = len(args) > 1 or kwargs.get("closure") is not None or self.in_backward()
         if not state.closure:
             self._judge(state)
-        if self.loop.dense:
-            for callback in self.before_step:
-                callback(state)
+        for callback in (*self.before_step, *self.before_sample) if self.loop.dense else self.before_sample:
+            callback(state)
 
     def _judge(self, state: OptimizerState) -> None:
         """Look at the gradients as the step finds them; told when the step is over."""
@@ -127,7 +157,11 @@ class OptimizerSensor:
             state.peak_lr = max(state.peak_lr, state.lr)
             where = caller()
             self._tell_stepped(state, where)
-            for callback in self.after_step:
+            for callback in (*self.after_sample, *self.after_step):
+                callback(state, where)
+        elif self.loop.sampling:
+            where = caller()
+            for callback in self.after_sample:
                 callback(state, where)
         if self.light_step is not None:
             self.light_step(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ class Patches:
         self.active = True
         self.timed = True  # count the time of callbacks; off on most steps, where counting would cost the most
         self.nanoseconds = 0
-        self._busy = False
+        self._busy: set[int] = set()  # threads that are inside a callback
         self._on_broken = on_broken
         self._undo: list[Callable[[], None]] = []
 
@@ -34,12 +35,14 @@ class Patches:
         function_modes = getattr(torch._C, "_len_torch_function_stack", _none)
         set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
         without_functions = torch._C.DisableTorchFunction
+        busy, identity = self._busy, threading.get_ident
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             nonlocal alive
-            if self._busy or not alive or not self.active or user_modes():
+            me = identity()
+            if me in busy or not alive or not self.active or user_modes():
                 return None
-            self._busy = True
+            busy.add(me)
             prior = set_eval_frame(None)  # after a graph break dynamo compiles whatever is called: not us
             started = time.perf_counter_ns() if self.timed else 0
             try:
@@ -53,7 +56,7 @@ class Patches:
                 return None
             finally:
                 set_eval_frame(prior)
-                self._busy = False
+                busy.discard(me)
                 if started:
                     self.nanoseconds += time.perf_counter_ns() - started
 
@@ -84,28 +87,75 @@ class Patches:
         before: Callback | None = None,
         after: Callback | None = None,
         failed: Callback | None = None,
+        light: Callback | None = None,
+        also: Any = None,
     ) -> bool:
         """Call ``before(*args, **kwargs)``, ``after(result, *args, **kwargs)``, or ``failed()`` when it raised.
 
-        False if the owner has no function of that name.
+        ``light(*args, **kwargs)`` is asked first, without the cost of a guard: True if it did all there is to do for
+        this call. ``also`` is another place of the same function. False if the owner has no function of that name.
         """
         original = inspect.getattr_static(owner, name, None)
         if not inspect.isfunction(original):
             return False
         guarded = [callback and self.guard(callback) for callback in (before, after, failed)]
-        setattr(owner, name, _wrapper(original, *guarded))
-        self._undo.append(lambda: setattr(owner, name, original))
+        layer = _wrapper(original, *guarded, light=self.quick(light) if light else None)
+        for place in (owner, also):
+            if inspect.getattr_static(place, name, None) is original:
+                setattr(place, name, layer)
+                self._undo.append(functools.partial(_take_off, place, name, layer))
         return True
+
+    def quick(self, light: Callback) -> Callback:
+        """``light`` on ordinary steps, as cheap as it can be: False where it does not apply, and once it has raised."""
+        import torch
+
+        alive = True
+        user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
+
+        def tried(*args: Any, **kwargs: Any) -> bool:
+            nonlocal alive
+            if not alive or not self.active or user_modes():
+                return False
+            try:
+                return bool(light(*args, **kwargs))
+            except Exception as error:
+                alive = False
+                self._on_broken(_name(light), error)
+                return False
+
+        unseen_by_dynamo(tried)
+        return tried
 
     def on_undo(self, action: Callable[[], Any]) -> None:
         """Run ``action`` when the patches are taken off."""
         self._undo.append(action)
 
     def undo(self) -> None:
-        """Take every patch off, newest first."""
+        """Take every patch off, newest first; one that cannot be taken off stays, and lets everything through."""
         self.active = False
         while self._undo:
-            self._undo.pop()()
+            action = self._undo.pop()
+            try:
+                action()
+            except Exception as error:
+                self._on_broken("taking off a patch", error)
+
+
+def _take_off(owner: Any, name: str, layer: Any) -> None:
+    """Out of the middle, too, where a later watch has patched over us. Under somebody else's patch it stays, idle."""
+    above, current = None, inspect.getattr_static(owner, name, None)
+    while current is not layer and hasattr(current, "lower"):
+        above, current = current, current.__wrapped__
+    if current is not layer:
+        return
+    below = layer.__wrapped__
+    if above is not None:
+        above.lower(below)
+    elif any(vars(base).get(name) is below for base in getattr(owner, "__mro__", ())[1:]):
+        delattr(owner, name)
+    else:
+        setattr(owner, name, below)
 
 
 def _name(callback: Callback) -> str:
@@ -120,14 +170,24 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
-def _wrapper(original: Callback, before: Callback | None, after: Callback | None, failed: Callback | None) -> Callback:
+def _never(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def _wrapper(
+    original: Callback,
+    before: Callback | None,
+    after: Callback | None,
+    failed: Callback | None,
+    light: Callback | None,
+) -> Callback:
     from torch.compiler import is_compiling
 
-    first, last, instead = before or _nothing, after or _nothing, failed or _nothing
+    first, last, instead, done = before or _nothing, after or _nothing, failed or _nothing, light or _never
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
+        if is_compiling() or done(*args, **kwargs):
             return original(*args, **kwargs)
         first(*args, **kwargs)
         try:
@@ -138,6 +198,11 @@ def _wrapper(original: Callback, before: Callback | None, after: Callback | None
         last(result, *args, **kwargs)
         return result
 
+    def lower(below: Callback) -> None:
+        nonlocal original
+        original = observed.__wrapped__ = below
+
+    observed.lower = lower  # type: ignore[attr-defined]
     unseen_by_dynamo(observed)
     return observed
 

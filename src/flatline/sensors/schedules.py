@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from flatline.events import ScheduleObserved, Where
-from flatline.sensors.callers import caller
+from flatline.events import RateRead, ScheduleObserved, Where
+from flatline.sensors.callers import PACKAGE, caller, is_users
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
 HORIZONS = ("T_max", "total_steps", "total_iters")
+READS = 200  # wrong rates that are told of each scheduler
 LAMBDA_HORIZONS = ("num_training_steps", "total_steps", "training_steps", "max_steps", "t_total", "num_steps")
 
 
@@ -28,6 +30,8 @@ class Schedule:
         self.first_lr = self.peak_lr = state.lr
         self.lr = state.lr
         self.floor_since: int | None = None
+        self.read: tuple[list[float], list[float], Where | None] | None = None  # from get_lr(), and the rates then
+        self.reads = 0  # that were wrong
         self.horizon = horizon_of(scheduler)
         self.gamma = _number(scheduler, "gamma")
         size = getattr(scheduler, "step_size", 1 if self.name == "ExponentialLR" else None)
@@ -37,6 +41,28 @@ class Schedule:
 def _number(scheduler: Any, name: str) -> float | None:
     value = getattr(scheduler, name, None)
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def _rates(values: Any) -> list[float]:
+    """Plain numbers; none if any is a tensor, which may live on a device."""
+    found = list(values) if isinstance(values, (list, tuple)) else []
+    return [float(v) for v in found] if all(isinstance(v, (int, float)) for v in found) else []
+
+
+def _groups(optimizer: Any) -> list[float]:
+    return _rates([group.get("lr") for group in optimizer.param_groups]) if optimizer is not None else []
+
+
+def _apart(one: float, other: float) -> float:
+    return abs(one - other) / max(abs(one), abs(other), 1e-30)
+
+
+def _asked_by_user() -> bool:
+    """Whether the user's own code made this call, and not as a part of a get_lr of its own."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return is_users(frame.f_code.co_filename) and frame.f_code.co_name != "get_lr"
 
 
 def horizon_of(scheduler: Any) -> int | None:
@@ -91,16 +117,20 @@ class ScheduleSensor:
                 self.patches.around(cls, "__init__", after=self._built)
 
     def _patch(self, cls: type) -> None:
-        if cls not in self._patched and "step" in vars(cls):
-            self._patched.add(cls)
+        if cls in self._patched:
+            return
+        self._patched.add(cls)
+        if "step" in vars(cls):
             self.patches.around(cls, "step", before=self._entering, after=self._stepped, failed=self._left)
+        if "get_lr" in vars(cls):
+            self.patches.around(cls, "get_lr", after=self._read, light=_within_step)
 
     def _built(self, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         optimizer = getattr(scheduler, "optimizer", None)
         if optimizer is None:
             return
         for cls in type(scheduler).__mro__:
-            if "step" in vars(cls):
+            if "step" in vars(cls) or "get_lr" in vars(cls):
                 self._patch(cls)
         state = self.loop.optimizer(optimizer, caller())
         if id(scheduler) not in self.schedules or self.schedules[id(scheduler)].ref() is not scheduler:
@@ -116,6 +146,9 @@ class ScheduleSensor:
 
     def _entering(self, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         self._depth += 1
+        schedule = self.schedules.get(id(scheduler))
+        if schedule is not None and schedule.read is not None:
+            self._judge_read(schedule)
 
     def _left(self) -> None:
         self._depth = 0
@@ -134,6 +167,31 @@ class ScheduleSensor:
         if schedule.calls <= 3:
             schedule.stepped_at = caller() or schedule.stepped_at
         self._follow_rate(schedule, state)
+
+    # ------------------------------------------------------------------ read
+
+    def _read(self, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        """``get_lr()`` outside of ``step()``: what it returns, and what the optimizer uses."""
+        schedule = self.schedules.get(id(scheduler))
+        if schedule is None or schedule.ref() is not scheduler or self._depth or _within_step(scheduler):
+            return
+        if not _asked_by_user():
+            return
+        self._judge_read(schedule)
+        values, rates = _rates(result), _groups(schedule.state.ref())
+        if len(values) == len(rates) and values != rates:
+            schedule.read = values, rates, caller()
+
+    def _judge_read(self, schedule: Schedule) -> None:
+        """Told when nobody has put the value into the optimizer before the schedule moves on."""
+        if schedule.read is None:
+            return
+        (values, rates, where), schedule.read = schedule.read, None
+        if _groups(schedule.state.ref()) == values or schedule.reads >= READS:
+            return
+        schedule.reads += 1
+        value, rate = max(zip(values, rates, strict=True), key=lambda pair: _apart(*pair))
+        self.loop.emit(RateRead(step=self.loop.steps, where=where, name=schedule.name, value=value, rate=rate))
 
     def _learn(self, schedule: Schedule, scheduler: Any) -> None:
         """What its own ``__init__`` sets after the base class's is only there now."""
@@ -159,6 +217,8 @@ class ScheduleSensor:
         """Tell of every schedule, or of one optimizer's."""
         everyone = [*self.schedules.values(), *self.retired]
         for schedule in everyone:
+            if only is None:
+                self._judge_read(schedule)
             if only is None or schedule.state is only:
                 self.loop.emit(self._facts(schedule, everyone, ended))
 
@@ -168,6 +228,7 @@ class ScheduleSensor:
         if scheduler is not None and schedule.calls == 0:
             self._learn(schedule, scheduler)
         floor = schedule.floor_since
+        trainer = self._trainer(state)
         return ScheduleObserved(
             step=self.loop.steps,
             where=schedule.stepped_at or schedule.built,
@@ -190,4 +251,25 @@ class ScheduleSensor:
             steps_at_floor=state.steps - floor if floor is not None else 0,
             ended=ended,
             others_stepped=any(o is not schedule and o.state is state and o.calls for o in everyone),
+            trainer=trainer.facts if trainer is not None else None,
+            trainer_lr=trainer.lr if trainer is not None else 0.0,
         )
+
+    def _trainer(self, state: OptimizerState) -> OptimizerState | None:
+        """Another optimizer that trains the parameters of this one, which never stepped. Wrappers share the groups."""
+        own = state.ref()
+        if own is None or state.steps or state.skipped:
+            return None
+        groups = {id(group) for group in own.param_groups}
+        for other in list(self.loop.optimizers.values()):
+            theirs = other.ref()
+            if theirs is None or other.steps < 2 or not state.ids <= other.ids:
+                continue
+            if not any(id(group) in groups for group in theirs.param_groups):
+                return other
+        return None
+
+
+def _within_step(scheduler: Any, *args: Any, **kwargs: Any) -> bool:
+    """A scheduler asks itself while it steps; anybody else gets a value that is often not the rate in use."""
+    return bool(getattr(scheduler, "_get_lr_called_within_step", True))

@@ -117,3 +117,14 @@ def test_near_miss_gradients_of_another_step_or_not_finite():
         (finding,) = play(NonFiniteLoss, NumbersSampled(step=step, layers=(LayerNumbers(gradient_rms=rms),)), event)
         assert "its backward made non-finite gradients" in finding.cause
     assert play(NonFiniteLoss, NumbersSampled(step=1, layers=(LayerNumbers(gradient_rms=float("inf")),))) == []
+
+
+def test_a_scaler_that_skips_again_and_again():
+    finding = found("operation", "addmm", "inf in the input of addmm (float16, finite values 1 to 6e+04)", scaled=True, in_a_row=5)
+    assert "float16 ends at 65504" in finding.cause
+    assert found("weights", detail="fc.weight", scaled=True).severity == "error"
+
+
+def test_near_miss_a_scaler_skips_one_step():
+    for kind in ("operation", "unknown"):
+        assert play(NonFiniteLoss, replace(BROKEN, origin=Origin(kind=kind), scaled=True, in_a_row=2)) == []

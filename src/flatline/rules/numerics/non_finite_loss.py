@@ -49,7 +49,8 @@ class NonFiniteLoss(Rule):
 
     Healthy look-alikes
     -------------------
-    A GradScaler skips steps whose gradients overflow while the loss stays finite; a script that tests the loss and
+    A GradScaler skips the step of a loss or of gradients that overflow: one of them now and then is how it finds
+    its scale. A mask of -inf, and sums in log-space with -inf in them, while the loss stays finite. A script that tests the loss and
     leaves the batch out never calls backward on it.
 
     References
@@ -67,6 +68,7 @@ class NonFiniteLoss(Rule):
     hot_plain: float = 10.0  # the same for SGD; recipes end at about 1
     usual_adaptive: float = 1e-3  # rates that recipes start from
     usual_plain: float = 0.1  # the same for SGD
+    lived_through: int = 5  # losses in a row that a GradScaler skips; one in 2000 is how it finds its scale
 
     def __init__(self) -> None:
         self._finite_gradients = 0  # the last step that was sampled and had them
@@ -77,7 +79,10 @@ class NonFiniteLoss(Rule):
             self._finite_gradients = event.step
 
     def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
-        """The first loss that is not a number."""
+        """The first loss that is not a number, or several in a row where a GradScaler skips their steps."""
+        own = event.origin.kind in ("operation", "unknown")
+        if event.scaled and own and event.in_a_row < self.lived_through:
+            return
         why = self._why(event)
         yield self.finding(
             event,

@@ -1,0 +1,150 @@
+"""D4."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from flatline.events import TargetsObserved
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class TrainingDataNotShuffled(Rule):
+    """The training data come sorted by class.
+
+    Symptom
+    -------
+    The loss is almost 0 for a while, jumps when the next class begins, and falls again. Accuracy on held-out data stays
+    near chance: the model answers with whatever class it saw last.
+
+    Root cause
+    ----------
+    The files or rows of most data sets are stored class by class. Taken in that order, a batch holds one class only, and
+    for many steps in a row the best answer is that class whatever the input.
+
+    Fix
+    ---
+    ``DataLoader(..., shuffle=True)``; by hand, a new ``torch.randperm(len(y))`` in every epoch; for a stream, a shuffle
+    buffer that is larger than one class.
+
+    Example
+    -------
+    ::
+
+        loader = DataLoader(ImageFolder("train"), batch_size=64)
+
+    Use instead
+    -----------
+    ::
+
+        loader = DataLoader(ImageFolder("train"), batch_size=64, shuffle=True)
+
+    Healthy look-alikes
+    -------------------
+    A sequential loader over rows that were mixed once; batches of a few classes each, drawn for a triplet loss; tasks learned
+    one after the other, each with its classes mixed; a series in time, whose states come again and again; real and fake
+    batches in turn; a stream in one class for good.
+
+    References
+    ----------
+    - Bengio, Practical recommendations for gradient-based training of deep architectures, 2012
+    - https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+    """
+
+    code = "D4"
+    severity = "warning"
+    cause = "the data are stored class by class and are taken in that order, so that a batch holds one class only"
+    fix = (
+        "shuffle the training data anew in every epoch: DataLoader(..., shuffle=True), or by hand "
+        "`i = torch.randperm(len(y))` and batches of `x[i], y[i]`"
+    )
+    consequences = ("D6",)
+
+    batches_needed: int = 6  # places in the order that were looked at
+    two_classes_need: int = 10  # two states of a series could be told apart by chance in fewer
+    changes_expected: float = 40.0  # changes of label in random order; then e**-30 is the chance to see a tenth of them
+    changes_share: float = 0.1  # of the expected changes that may be seen: one class ends in a batch, the next begins
+
+    def __init__(self) -> None:
+        self._streams: dict[int, dict[int, TargetsObserved]] = {}
+        self._spoilt: set[int] = set()
+
+    def on_targets_observed(self, event: TargetsObserved) -> Iterator[Finding]:
+        """The labels of the batches, put in the order of a pass."""
+        if event.stream in self._spoilt or event.labels.count < 2:
+            return
+        if not event.labels.order or not event.labels.histogram:
+            self._spoil(event.stream)
+            return
+        seen = self._streams.setdefault(event.stream, {})
+        place = event.position if event.loader else event.step
+        known = seen.setdefault(place, event)
+        if event.loader and known.labels.order != event.labels.order:
+            self._spoil(event.stream)
+            return
+        places = [seen[at] for at in sorted(seen)]
+        if self._improbable(places) and (_sliced_from_sorted(event) or self._one_run_each(places)):
+            yield self._found(event, places)
+
+    def _spoil(self, stream: int) -> None:
+        """Mixed labels, or another order in another pass: never sorted."""
+        self._spoilt.add(stream)
+        self._streams.pop(stream, None)
+
+    def _improbable(self, places: list[TargetsObserved]) -> bool:
+        """So few changes of label within the batches that their order cannot be random."""
+        expected = _expected_changes(places)
+        changes = sum(each.labels.runs - 1 for each in places)
+        return expected >= self.changes_expected and changes <= self.changes_share * expected
+
+    def _one_run_each(self, places: list[TargetsObserved]) -> bool:
+        """Every class comes once in the pass, and never again."""
+        order = _compressed(label for each in places for label in each.labels.order)
+        classes = len(set(order))
+        if classes < 2 or len(order) > classes:
+            return False
+        if places[0].loader == 0:
+            rising = order == sorted(order) or order == sorted(order, reverse=True)
+            return classes > 2 and rising and len(places) >= self.batches_needed
+        needed = self.batches_needed if classes > 2 else self.two_classes_need
+        return len(places) >= min(needed, places[0].length or needed)
+
+    def _found(self, event: TargetsObserved, places: list[TargetsObserved]) -> Finding:
+        expected, changes = _expected_changes(places), sum(each.labels.runs - 1 for each in places)
+        pure = sum(each.labels.runs == 1 for each in places)
+        count = sum(each.labels.count for each in places)
+        classes = len({label for each in places for label, _ in each.labels.histogram})
+        return self.finding(
+            event,
+            f"the labels come class by class: {pure} of {len(places)} batches hold one class only, and the label changes "
+            f"{changes} times in {count} samples of {classes} classes, where random order changes it {expected:.0f} times",
+            changes=changes,
+            expected=round(expected, 1),
+            batches=len(places),
+            classes=classes,
+        )
+
+
+def _expected_changes(places: list[TargetsObserved]) -> float:
+    """Neighbours with different labels, if all these labels were dealt out anew."""
+    total: Counter[int] = Counter()
+    for each in places:
+        total.update(dict(each.labels.histogram))
+    count = sum(total.values())
+    same = math.fsum((n / count) ** 2 for n in total.values())
+    return sum(each.labels.count - 1 for each in places) * (1 - same)
+
+
+def _compressed(labels: Iterator[int]) -> list[int]:
+    """Stretches of equal labels, each once."""
+    found = list(labels)
+    return found[:1] + [later for earlier, later in pairwise(found) if later != earlier]
+
+
+def _sliced_from_sorted(event: TargetsObserved) -> bool:
+    """The batch is a slice of a tensor in which every class is one stretch."""
+    whole = event.whole
+    return whole is not None and whole.runs == whole.distinct > 1

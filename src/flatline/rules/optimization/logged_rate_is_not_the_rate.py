@@ -1,0 +1,107 @@
+"""O23."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import RateRead, ScheduleObserved
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class LoggedRateIsNotTheRate(Rule):
+    """The learning rate that is read or scheduled is not the one that trains.
+
+    Symptom
+    -------
+    The learning-rate curve in the log does not match the schedule, or shows a warm-up and a decay of which the loss
+    knows nothing; "To get the last learning rate computed by the scheduler, please use get_last_lr()".
+
+    Root cause
+    ----------
+    ``get_lr()`` computes the next value of a chained schedule from the present one. Outside of ``step()`` it applies
+    a factor that was applied already. And a scheduler writes into the groups of the optimizer that it was given: if
+    another optimizer was built over the same parameters since then, the schedule moves rates that nobody reads.
+
+    Fix
+    ---
+    Log ``scheduler.get_last_lr()`` or ``optimizer.param_groups[0]["lr"]``. Build the scheduler after the optimizer
+    that steps, and anew whenever that one is rebuilt.
+
+    Example
+    -------
+    ::
+
+        scheduler = CosineAnnealingLR(optimizer, epochs)
+        optimizer = AdamW(model.parameters(), lr=1e-3)   # the scheduler still holds the old one
+        log(scheduler.get_lr())
+
+    Use instead
+    -----------
+    ::
+
+        optimizer = AdamW(model.parameters(), lr=1e-3)
+        scheduler = CosineAnnealingLR(optimizer, epochs)
+        log(scheduler.get_last_lr())
+
+    Healthy look-alikes
+    -------------------
+    ``get_lr()`` of a schedule in closed form (LambdaLR, OneCycleLR), which returns the rate in use; a value that the
+    script writes into the groups itself; wrappers of optimizers that share the groups of the one inside; constant
+    schedules and ReduceLROnPlateau.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+    """
+
+    code = "O23"
+    severity = "warning"
+    consequences = ("O7", "O8")
+    apart: float = 0.01  # relative distance of the two rates: a curve in a log shows no less
+    certain_after: int = 2  # wrong values that were read: one may be a look ahead
+    moved: float = 0.01  # relative change of the scheduled rate: less is a constant schedule
+
+    def __init__(self) -> None:
+        self._reads = 0
+
+    def on_rate_read(self, event: RateRead) -> Iterator[Finding]:
+        """``get_lr()`` returned what no optimizer uses."""
+        if _distance(event.value, event.rate) < self.apart:
+            return
+        self._reads += 1
+        if self._reads < self.certain_after:
+            return
+        yield self.finding(
+            event,
+            f"get_lr() of {event.name} returned {event.value:.3g} while the optimizer's rate is {event.rate:.3g}",
+            cause="outside of step(), get_lr() applies the next factor of the schedule to a rate that has it already",
+            fix='read scheduler.get_last_lr(), or optimizer.param_groups[0]["lr"]',
+            key="read",
+            returned=event.value,
+            rate=event.rate,
+        )
+
+    def on_schedule_observed(self, event: ScheduleObserved) -> Iterator[Finding]:
+        """A schedule moves the rate of an optimizer that never steps, in place of the one that trains."""
+        trainer = event.trainer
+        if trainer is None or event.calls < 2 or _distance(event.lr, event.first_lr) < self.moved:
+            return
+        if _distance(event.lr, event.trainer_lr) < self.apart:
+            return
+        yield self.finding(
+            event,
+            f"{event.name} made {event.calls} steps and took the rate from {event.first_lr:.3g} to {event.lr:.3g}, in an "
+            f"optimizer that never stepped; the {trainer.name} that trains its parameters is at {event.trainer_lr:.3g}",
+            cause="the scheduler was built for another optimizer than the one whose step() is called",
+            fix="build the scheduler after the optimizer that trains, and from it",
+            where=event.built_where,
+            key="orphan",
+            scheduled=event.lr,
+            rate=event.trainer_lr,
+            steps=trainer.steps,
+        )
+
+
+def _distance(one: float, other: float) -> float:
+    return abs(one - other) / max(abs(one), abs(other), 1e-30)

@@ -1,0 +1,1 @@
+"""Precision: float16 and bfloat16, and what they round away."""

@@ -1,0 +1,263 @@
+"""Norms of weights, gradients and updates of every parameter, in a few fused calls on sampled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn
+
+from flatline.events import LayerNumbers, NumbersSampled, Where
+from flatline.sensors.forensics import parameter_names
+from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.models import ModelSensor
+
+Tensor = torch.Tensor
+ELEMENTS = 32  # of each tensor, compared before and after a step
+HALF = (torch.float16, torch.bfloat16)  # their norms overflow, or lose digits, unless summed in float32
+
+
+def local(tensor: Any) -> Tensor | None:
+    """The numbers that lie here: a shard of a distributed tensor, real and imaginary parts of a complex one."""
+    part = getattr(tensor, "_local_tensor", tensor)
+    if type(part) not in (Tensor, nn.Parameter) or part.is_meta or not part.numel():
+        return None
+    part = part.detach()
+    if part.is_sparse:
+        part = part.coalesce().values()
+    if part.is_complex():
+        part = torch.view_as_real(part)
+    return part if part.is_floating_point() and part.layout is torch.strided and part.numel() else None
+
+
+def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """L2 norm of each tensor, a scalar on its device; tensors of one dtype and device in one call."""
+    found: list[Tensor] = [torch.empty(0)] * len(tensors)
+    places = sorted(range(len(tensors)), key=lambda i: _sort(tensors[i]))
+    for _, group in groupby(places, key=lambda i: _sort(tensors[i])):
+        at = list(group)
+        dtype = torch.float32 if tensors[at[0]].dtype in HALF else None
+        for i, norm in zip(at, torch._foreach_norm([tensors[i] for i in at], 2, dtype), strict=True):
+            found[i] = norm
+    return found
+
+
+def _sort(tensor: Tensor) -> tuple[str, str]:
+    return str(tensor.device), str(tensor.dtype)
+
+
+def spread(tensor: Tensor) -> Tensor:
+    """A view of some elements, evenly spread over the memory of a dense tensor."""
+    size = tensor.numel()
+    count = min(size, ELEMENTS)
+    if not tensor.is_contiguous() and not tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor.reshape(-1)[:: size // count][:count]
+    return tensor.as_strided((count,), (size // count,), tensor.storage_offset())
+
+
+class Elements:
+    """Some elements of many tensors of one device, copied side by side."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.tensors = tensors
+        self.counts = [min(tensor.numel(), ELEMENTS) for tensor in tensors]
+        self.values = self.take()
+
+    def take(self) -> Tensor:
+        """The elements as they are now."""
+        return torch.cat([spread(tensor) for tensor in self.tensors]).to(torch.float64, copy=True)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """One sum for each tensor."""
+        rows = torch.arange(len(self.counts), device=values.device)
+        owner = torch.repeat_interleave(rows, torch.tensor(self.counts, device=values.device))
+        return values.new_zeros(len(self.counts)).index_add_(0, owner, values)
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What was taken of one optimizer at one step; the numbers may still lie on the device."""
+
+    state: OptimizerState
+    step: int
+    where: Where | None
+    index: int
+    loss: float | None
+    lr: float
+    parameters: list[Any] = field(default_factory=list)
+    numbers: list[Tensor] = field(default_factory=list)  # [7, tensors] for each device
+    decays: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+class NumbersSensor:
+    """Called around the step of every optimizer; does nothing unless the loop samples this step."""
+
+    def __init__(self, loop: Loop, models: ModelSensor) -> None:
+        self.loop, self.models = loop, models
+        self.changes: dict[int, float] = {}  # id of each parameter -> relative change in the step just done
+        self._before: dict[Any, tuple[list[Any], Elements]] = {}
+        self._last: dict[int, tuple[int, dict[Any, Tensor]]] = {}  # key of an optimizer -> step and its update
+        self._waiting: list[Sampled] = []
+        self._order: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        self._kinds: dict[int, Any] = {}
+        self._known_at = -1
+
+    def before_step(self, state: OptimizerState) -> None:
+        """Copy some elements of every weight."""
+        self._before, self.changes = {}, {}
+        if self.loop.sampling:
+            pairs = [(p, part) for p in state.parameters if (part := local(p)) is not None]
+            for device, group in _by_device(pairs):
+                parts = [part for _, part in group]
+                self._before[device] = [p for p, _ in group], Elements(parts)
+
+    def after_step(self, state: OptimizerState, where: Where | None) -> None:
+        """Measure; what lies on an accelerator is read when the next sample is taken."""
+        if not self._before:
+            return
+        self.flush()
+        taken = Sampled(state, self.loop.step, where, state.steps, self.loop.last_loss, state.lr)
+        updates: dict[Any, Tensor] = {}
+        for device, (parameters, elements) in self._before.items():
+            taken.parameters += parameters
+            updates[device], numbers = self._measure(parameters, elements, self._previous(state, device))
+            taken.numbers.append(numbers)
+        self._last[state.key] = self.loop.step, updates
+        settings = _settings(state)
+        taken.rates = [settings[id(p)][0] for p in taken.parameters]
+        taken.decays = [settings[id(p)][1] for p in taken.parameters]
+        self._before = {}
+        self._waiting.append(taken)
+        if self.loop.dense or all(numbers.is_cpu for numbers in taken.numbers):
+            self.flush()
+
+    def _previous(self, state: OptimizerState, device: Any) -> Tensor | None:
+        step, updates = self._last.get(state.key, (0, {}))
+        return updates.get(device) if step == self.loop.step - 1 else None
+
+    def _measure(self, parameters: list[Any], elements: Elements, previous: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The update of the elements, and seven numbers for every tensor."""
+        before, after = elements.values, elements.take()
+        update = torch.nan_to_num(after - before, nan=1.0, posinf=1.0, neginf=1.0)
+        gradients = [local(p.grad) if p.grad is not None else None for p in parameters]
+        found = [g for g in gradients if g is not None]
+        measured = iter(norms(found))
+        none = update.new_full((), -1.0)
+        last = previous if previous is not None and previous.shape == update.shape else torch.zeros_like(update)
+        rows = [
+            elements.sums(update * update).sqrt(),
+            elements.sums(before * before).sqrt(),
+            elements.sums((before != after).to(update.dtype)),
+            torch.stack([norm.to(torch.float64) for norm in norms(elements.tensors)]),
+            torch.stack([next(measured).to(torch.float64) if g is not None else none for g in gradients]),
+            elements.sums(update * last),
+            elements.sums(last * last).sqrt(),
+        ]
+        return update, torch.stack(rows)
+
+    # ------------------------------------------------------------------ telling
+
+    def flush(self) -> None:
+        """Read what waits, and tell."""
+        waiting, self._waiting = self._waiting, []
+        for taken in waiting:
+            self._tell(taken, [row for numbers in taken.numbers for row in numbers.T.tolist()])
+
+    def _tell(self, taken: Sampled, rows: list[list[float]]) -> None:
+        self._learn()
+        state, loop = taken.state, self.loop
+        self.changes = {id(p): _relative(row) for p, row in zip(taken.parameters, rows, strict=True)}
+        layers = [
+            self._layer(p, row, rate, decay)
+            for p, row, rate, decay in zip(taken.parameters, rows, taken.rates, taken.decays, strict=True)
+        ]
+        dots, ours, theirs = (sum(map(part, rows)) for part in (_dot, _update_square, _last_square))
+        loop.emit(
+            NumbersSampled(
+                step=taken.step,
+                where=taken.where,
+                optimizer=state.facts,
+                index=taken.index,
+                lr=taken.lr,
+                peak_lr=state.peak_lr,
+                layers=tuple(sorted(layers, key=lambda layer: layer.depth)),
+                loss=taken.loss,
+                first_loss=loop.first_loss,
+                turn=dots / (ours * theirs) ** 0.5 if ours * theirs > 0 else None,
+            )
+        )
+
+    def _layer(self, p: Any, row: list[float], rate: float, decay: float) -> LayerNumbers:
+        _, _, changed, weight, gradient, _, _ = row
+        part = local(p)
+        size = (part.numel() if part is not None else 1) ** 0.5
+        kind = self._kinds.get(id(p))
+        return LayerNumbers(
+            name=self._names.get(id(p), ""),
+            depth=self._order.get(id(p), -1),
+            kind=kind or "",
+            weight_rms=weight / size,
+            gradient_rms=max(gradient, 0.0) / size,
+            update_ratio=_relative(row) if changed == 0 or row[1] > 0 else None,
+            learning_rate=rate,
+            weight_decay=decay,
+            matrix=p.dim() >= 2,
+            elements=p.numel(),
+        )
+
+    def _learn(self) -> None:
+        """Names, and places in the forward pass, as the last close look saw them."""
+        now = self.loop.sampled
+        if now == self._known_at and self._names:
+            return
+        self._known_at = now
+        self._names = parameter_names(self.models)
+        self._order, self._kinds = {}, {}
+        for model in list(self.models.models.values()):
+            for place, call in enumerate(sorted(model.calls, key=lambda c: c.out_sequence)):
+                for parameter in call.module.parameters(recurse=False):
+                    self._order.setdefault(id(parameter), place)
+                    self._kinds.setdefault(id(parameter), type(call.module).__name__)
+
+
+def _by_device(pairs: Iterable[tuple[Any, Tensor]]) -> Iterable[tuple[str, list[tuple[Any, Tensor]]]]:
+    found: dict[str, list[tuple[Any, Tensor]]] = {}
+    for pair in pairs:
+        found.setdefault(str(pair[1].device), []).append(pair)
+    return found.items()
+
+
+def _settings(state: OptimizerState) -> dict[int, tuple[float, float]]:
+    """id of a parameter -> its rate and its weight decay."""
+    optimizer = state.ref()
+    groups = optimizer.param_groups if optimizer is not None else []
+    return {
+        id(p): (_number(group.get("lr")), _number(group.get("weight_decay"))) for group in groups for p in group["params"]
+    }
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _relative(row: list[float]) -> float:
+    """Change over size; never 0 for a tensor that changed."""
+    update, before, changed, *_ = row
+    return max(update / max(before, 1e-12), 1e-30) if changed else 0.0
+
+
+def _dot(row: list[float]) -> float:
+    return row[5]
+
+
+def _update_square(row: list[float]) -> float:
+    return row[0] ** 2
+
+
+def _last_square(row: list[float]) -> float:
+    return row[6] ** 2

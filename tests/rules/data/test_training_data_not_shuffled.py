@@ -1,0 +1,113 @@
+import random
+from collections import Counter
+
+from flatline.events import LabelFacts, TargetsObserved, Where, WholeLabels
+from flatline.rules.data.training_data_not_shuffled import TrainingDataNotShuffled
+from flatline.testing import play
+
+CLOSE = (1, 2, 3, 4, 5, 6, 9, 13, 19, 28, 42, 63, 94)
+
+
+def facts(labels):
+    order = [labels[0]]
+    for label in labels[1:]:
+        if label != order[-1]:
+            order.append(label)
+    return LabelFacts(
+        count=len(labels),
+        histogram=tuple(sorted(Counter(labels).items())),
+        runs=len(order),
+        order=tuple(order) if len(order) <= 32 else (),
+    )
+
+
+def passes(labels, *, batch=32, steps=CLOSE, loader=1, **more):
+    """The closely watched steps of a loop over these labels, taken in their order again and again."""
+    length = len(labels) // batch
+    events = []
+    for step in steps:
+        place = (step - 1) % length
+        events.append(
+            TargetsObserved(
+                step=step,
+                where=Where("train.py", 9),
+                stream=1,
+                labels=facts(labels[place * batch : (place + 1) * batch]),
+                loader=loader,
+                passes=1 + (step - 1) // length if loader else 0,
+                position=place + 1 if loader else 0,
+                length=length if loader else None,
+                **more,
+            )
+        )
+    return events
+
+
+def sorted_labels(classes=5, each=200):
+    return [label for label in range(classes) for _ in range(each)]
+
+
+def test_fires_on_a_sorted_data_set():
+    (finding,) = play(TrainingDataNotShuffled, *passes(sorted_labels()))
+    assert (finding.severity, finding.where, finding.step) == ("warning", Where("train.py", 9), 13)
+    assert finding.message == (
+        "the labels come class by class: 7 of 8 batches hold one class only, and the label changes 1 times in 256 samples "
+        "of 3 classes, where random order changes it 99 times"
+    )
+    assert "shuffle=True" in finding.fix
+
+
+def test_fires_on_two_classes_and_on_short_passes():
+    assert len(play(TrainingDataNotShuffled, *passes(sorted_labels(2, 1000)))) == 1
+    assert len(play(TrainingDataNotShuffled, *passes(sorted_labels(2, 64)))) == 1
+
+
+def test_fires_on_slices_by_hand():
+    assert len(play(TrainingDataNotShuffled, *passes(sorted_labels(10), loader=0))) == 1
+    whole = WholeLabels(count=1000, distinct=2, runs=2)
+    assert len(play(TrainingDataNotShuffled, *passes(sorted_labels(2, 500), loader=0, whole=whole))) == 1
+
+
+def test_near_miss_mixed_labels():
+    labels = sorted_labels()
+    random.Random(0).shuffle(labels)
+    assert play(TrainingDataNotShuffled, *passes(labels)) == []
+    assert play(TrainingDataNotShuffled, *passes(labels, loader=0)) == []
+
+
+def test_near_miss_a_few_classes_in_each_batch():
+    draw = random.Random(0)
+    labels = [label for _ in range(60) for label in draw.sample(range(100), 8) for _ in range(4)]
+    assert play(TrainingDataNotShuffled, *passes(labels)) == []
+
+
+def test_near_miss_tasks_one_after_the_other():
+    draw = random.Random(0)
+    labels = [draw.choice((task, task + 1)) for task in (0, 2, 4) for _ in range(320)]
+    assert play(TrainingDataNotShuffled, *passes(labels)) == []
+
+
+def test_near_miss_states_that_come_again():
+    draw = random.Random(1)
+    labels = [state for _ in range(60) for state in [draw.randrange(2)] * draw.randint(20, 90)]
+    assert play(TrainingDataNotShuffled, *passes(labels)) == []
+    assert play(TrainingDataNotShuffled, *passes(labels, loader=0)) == []
+
+
+def test_near_miss_real_and_fake_in_turn():
+    assert play(TrainingDataNotShuffled, *passes(([1] * 32 + [0] * 32) * 50, loader=0)) == []
+    assert play(TrainingDataNotShuffled, *passes(([1] * 32 + [0] * 32) * 50)) == []
+
+
+def test_near_miss_one_class_for_good():
+    assert play(TrainingDataNotShuffled, *passes([0] * 3200)) == []
+
+
+def test_near_miss_another_order_in_the_next_pass():
+    first, second = passes(sorted_labels(), steps=(1, 2, 3, 4, 5)), passes(sorted_labels()[::-1], steps=(1, 2, 3, 4, 5))
+    later = passes(sorted_labels(), steps=CLOSE)
+    assert play(TrainingDataNotShuffled, *first, *second, *later) == []
+
+
+def test_near_miss_single_samples():
+    assert play(TrainingDataNotShuffled, *passes(sorted_labels(), batch=1)) == []

@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+from flatline.events import OptimizerFacts, RateRead, ScheduleObserved, Where
+from flatline.rules.optimization.logged_rate_is_not_the_rate import LoggedRateIsNotTheRate
+from flatline.testing import play
+
+READ = RateRead(step=30, where=Where("train.py", 40), name="StepLR", value=0.001, rate=0.01)
+ORPHAN = ScheduleObserved(
+    step=100, where=Where("train.py", 30), built_where=Where("train.py", 12), name="CosineAnnealingLR", calls=10,
+    first_lr=0.1, peak_lr=0.1, lr=0.01, trainer=OptimizerFacts(key=2, name="AdamW", steps=100), trainer_lr=0.1,
+)  # fmt: skip
+
+
+# --------------------------------------------------------------------------- read
+
+
+def test_fires_on_wrong_values_of_get_lr():
+    (finding,) = play(LoggedRateIsNotTheRate, READ, READ)
+    assert (finding.code, finding.severity, finding.key) == ("O23", "warning", "read")
+    assert finding.message == "get_lr() of StepLR returned 0.001 while the optimizer's rate is 0.01"
+    assert finding.where == Where("train.py", 40)
+
+
+def test_near_miss_one_look_ahead():
+    assert play(LoggedRateIsNotTheRate, READ) == []
+
+
+def test_near_miss_values_that_nobody_can_tell_apart():
+    assert play(LoggedRateIsNotTheRate, *[replace(READ, value=0.00999)] * 5) == []
+
+
+# --------------------------------------------------------------------------- the wrong optimizer
+
+
+def test_fires_on_a_schedule_of_an_optimizer_that_never_steps():
+    (finding,) = play(LoggedRateIsNotTheRate, ORPHAN)
+    assert (finding.severity, finding.key, finding.where) == ("warning", "orphan", Where("train.py", 12))
+    assert finding.message == (
+        "CosineAnnealingLR made 10 steps and took the rate from 0.1 to 0.01, in an optimizer that never stepped; the "
+        "AdamW that trains its parameters is at 0.1"
+    )
+    assert "O8" in finding.consequences
+
+
+def test_near_miss_its_own_optimizer_steps():
+    assert play(LoggedRateIsNotTheRate, replace(ORPHAN, trainer=None)) == []
+
+
+def test_near_miss_constant_schedule():
+    assert play(LoggedRateIsNotTheRate, replace(ORPHAN, lr=0.1)) == []
+
+
+def test_near_miss_rates_copied_by_hand():
+    assert play(LoggedRateIsNotTheRate, replace(ORPHAN, trainer_lr=0.01)) == []
+
+
+def test_near_miss_stepped_once():
+    assert play(LoggedRateIsNotTheRate, replace(ORPHAN, calls=1)) == []

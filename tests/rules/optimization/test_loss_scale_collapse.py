@@ -1,0 +1,54 @@
+from flatline.events import LossNotFinite, Origin, ScalerObserved, Where
+from flatline.rules.optimization.loss_scale_collapse import LossScaleCollapse
+from flatline.testing import play
+
+FALLEN = ScalerObserved(step=3, where=Where("train.py", 60), scale=0.5, updates=19, skipped=17, in_a_row=17, newer=17)
+
+
+def test_fires_below_one():
+    (finding,) = play(LossScaleCollapse, FALLEN)
+    assert finding.code == "O24"
+    assert finding.severity == "warning"
+    assert finding.message == "the loss scale fell from 65536 to 0.5: 17 of 19 steps were skipped"
+    assert "not finite at any scale though the loss is" in finding.cause
+
+
+def test_fires_on_skips_that_go_on():
+    event = ScalerObserved(scale=64.0, updates=60, skipped=15, in_a_row=1, older=5, newer=5)
+    assert len(play(LossScaleCollapse, event)) == 1
+
+
+def test_names_the_forward_that_overflows():
+    origin = Origin(kind="operation", operation="addmm", detail="inf in the input of addmm", module="fc2")
+    (finding,) = play(LossScaleCollapse, LossNotFinite(scaled=True, origin=origin, in_a_row=4), FALLEN)
+    assert "not finite before it is scaled (inf in the input of addmm in fc2)" in finding.cause
+
+
+def test_near_miss_calibration():
+    calm = ScalerObserved(scale=256.0, updates=40, skipped=8, in_a_row=0, older=8, newer=0)
+    assert play(LossScaleCollapse, calm, ScalerObserved(scale=256.0, updates=8, skipped=8, in_a_row=8, newer=8)) == []
+
+
+def test_near_miss_calibration_of_a_large_first_scale():
+    event = ScalerObserved(scale=2.0**8, first_scale=2.0**32, updates=40, skipped=24, older=20, newer=4)
+    assert play(LossScaleCollapse, event) == []
+
+
+def test_near_miss_short_growth_interval():
+    event = ScalerObserved(
+        scale=1024.0, first_scale=2048.0, updates=200, skipped=50, older=6, newer=6, growth_interval=3
+    )
+    assert play(LossScaleCollapse, event) == []
+
+
+def test_near_miss_a_scale_that_began_at_one():
+    event = ScalerObserved(scale=0.5, first_scale=1.0, updates=4000, skipped=2, in_a_row=1, newer=1)
+    assert play(LossScaleCollapse, event) == []
+
+
+def test_near_miss_the_weights_were_nan_already():
+    for event in (
+        LossNotFinite(scaled=True, origin=Origin(kind="weights")),
+        LossNotFinite(scaled=True, origin=Origin(kind="inputs")),
+    ):
+        assert play(LossScaleCollapse, event, FALLEN) == []

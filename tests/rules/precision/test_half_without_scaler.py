@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+from flatline.events import PrecisionObserved, Where
+from flatline.rules.precision.half_without_scaler import HalfWithoutScaler
+from flatline.testing import play
+
+HALF = PrecisionObserved(step=3, where=Where("train.py", 9), dtype="float16", loss=1.0, elements=1000, zeros=100)
+COARSE = replace(HALF, coarse=450, lowest=5)
+
+
+def found(event, times=3):
+    return [f for f in play(HalfWithoutScaler, *[event] * times) if f.severity != "hint"]
+
+
+def test_fires_on_subnormal_gradients():
+    (finding,) = found(COARSE)
+    assert (finding.code, finding.severity) == ("FP1", "warning")
+    assert "10% of them are exactly 0, and 50% of the others are below 6.1e-5" in finding.message
+    assert "GradScaler" in finding.fix
+
+
+def test_error_where_the_distribution_is_cut_off():
+    (finding,) = found(replace(COARSE, zeros=850, coarse=150, lowest=130))
+    assert finding.severity == "error"
+
+
+def test_error_where_every_gradient_is_zero():
+    (finding,) = found(replace(HALF, zeros=1000))
+    assert finding.severity == "error"
+    assert finding.message.endswith("every one of them is exactly 0")
+
+
+def test_half_parameters_need_another_fix():
+    (finding,) = found(replace(COARSE, parameters="float16"))
+    assert "keep the parameters in float32" in finding.fix
+
+
+def test_hint_where_gradients_are_large_enough():
+    (finding,) = play(HalfWithoutScaler, *[HALF] * 3)
+    assert finding.severity == "hint"
+
+
+def test_near_miss_scaled():
+    assert play(HalfWithoutScaler, *[replace(COARSE, scaled=True)] * 5) == []
+
+
+def test_near_miss_bfloat16_and_float32():
+    for dtype in ("bfloat16", "float32"):
+        assert play(HalfWithoutScaler, *[replace(COARSE, dtype=dtype)] * 5) == []
+
+
+def test_near_miss_zeros_of_dead_units_only():
+    assert found(replace(HALF, zeros=900)) == []
+
+
+def test_near_miss_once():
+    assert [f.severity for f in play(HalfWithoutScaler, COARSE, HALF, COARSE, HALF)] == ["hint"]
+    assert found(replace(HALF, zeros=1000, loss=0.0)) == []
