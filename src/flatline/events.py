@@ -4,7 +4,7 @@ A training loop, with every event at its place::
 
     optimizer = AdamW(model.parameters())          # OptimizerCreated
     scheduler = CosineAnnealingLR(optimizer, 100)
-    model.load_state_dict(checkpoint)              # CheckpointLoaded
+    model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointLost
     for inputs, targets in loader:                 # PassEnded, when it begins again
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
@@ -255,6 +255,7 @@ class LayerActivations:
     std: float = 1.0
     zeros: float = 0.0  # share of exact zeros
     saturated: float = 0.0  # sigmoid and tanh: share within a hundredth of the ends
+    signal: float = 1.0  # rms over the units of their standard deviation over the batch: what differs between samples
     weighted: bool = False  # a linear layer or a convolution
     gain: float | None = None  # rms of its weight × √fan_in at the start: 1 keeps the scale, √2 does so under ReLU
     fan_in: int = 0
@@ -386,6 +387,8 @@ class Origin:
     module: str = ""
     operation: str = ""
     detail: str = ""  # input range, or the tensor's name
+    count: int = 0  # weights that are not finite
+    total: int = 0  # of so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +408,25 @@ class LossNotFinite(Event):
     gradient_note: str = ""  # operations of its graph whose derivative at 0 is infinite
     scaled: bool = False  # a GradScaler stands by, and skips the step
     in_a_row: int = 1  # losses that were not finite, without a finite one between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientNotFinite(Event):
+    """Gradients with nan or inf went into an optimizer, and its weights are not finite now; the loss was finite."""
+
+    absent = "every gradient that was looked at was finite"
+    defect = True
+    kind: Literal["nan", "inf"] = "nan"
+    parameters: tuple[str, ...] = ()  # the first few, in the order of the optimizer
+    bad: int = 1
+    total: int = 1
+    operation: str = ""  # whose derivative is infinite at what it was given
+    module: str = ""
+    detail: str = ""
+    dtype: str = "float32"  # of the gradients
+    loss: float | None = None
+    optimizer: str = ""
+    lr: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,6 +563,33 @@ class PassEnded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRepeated(Event):
+    """A model was given the same numbers at every closely watched step, in a new tensor each time."""
+
+    absent = "no batch was repeated"
+    defect = True
+    model: str = "model"
+    rows: int = 0
+    times: int = 0  # closely watched steps in a row
+    seeding: str = ""  # the call in the user's loop that seeds a generator anew before samples are drawn
+    seeding_where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputsObserved(Event):
+    """All tensors that a model in training was called with, at a closely watched step."""
+
+    absent = "no module ran forward with gradients"
+    model: str = "model"
+    rows: int = 0  # samples in the batch
+    features: int = 0  # numbers in a sample, of the first tensor
+    equal_rows: bool = False  # every sample of the batch is the same, in every tensor
+    content: int = 0  # the same for the same numbers
+    floating: bool = True  # the first tensor holds no ids
+    loader: bool = False  # the batch came from a DataLoader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabelFacts:
     """The class labels of one batch, in the batch's order."""
 
@@ -623,6 +672,20 @@ class CheckpointLoaded(Event):
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
     prefix: str = ""  # a prefix that makes the unexpected keys fit
+    nested: str = ""  # the key under which the state dict lies that should have been given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLost(Event):
+    """Weights of a checkpoint did not get into the model that trains, though a load went through."""
+
+    absent = "every checkpoint reached its model"
+    defect = True
+    kind: Literal["own", "empty", "overwritten", "dropped"] = "own"
+    model: str = "model"
+    tensors: int = 0  # parameters of the model
+    in_file: int = 0  # tensors in the file of which none was used
+    read_where: Where | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -662,6 +725,8 @@ class RunEnded(Event):
 
     absent = "the run did not end"
     how: Literal["finished", "crashed", "interrupted", "max-steps"] = "finished"
+    loss: float | None = None  # the last finite one
+    first_loss: float | None = None
 
 
 def all_events() -> tuple[type[Event], ...]:

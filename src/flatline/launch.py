@@ -231,8 +231,9 @@ def clean(error: BaseException, package: str) -> None:
 def show(error: BaseException, package: str) -> SystemExit | None:
     """As the interpreter shows what nobody caught, by ``sys.excepthook``; the exit that the hook asked for, if any."""
     clean(error, package)
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
     try:
-        sys.excepthook(type(error), error, error.__traceback__)
+        hook(type(error), error, error.__traceback__)
     except SystemExit as leaving:
         return leaving
     except BaseException as second:  # noqa: BLE001 - shown as Python would show it

@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -108,6 +110,10 @@ print("thread", threading.current_thread() is threading.main_thread(), threading
 print("stack", len(inspect.stack()) > 0, [entry.function for entry in inspect.stack()][0])
 print("torch", "torch" in sys.modules, "rich" in sys.modules, "numpy" in sys.modules)
 print("stdin", sys.stdin.read())
+import builtins, gc, signal, warnings
+print("first descriptor", os.open(os.devnull, os.O_RDONLY), sys.excepthook is sys.__excepthook__)
+print("signals", [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)])
+print("filters", warnings.filters, len(sys.path_hooks), gc.get_threshold(), sorted(vars(builtins)))
 print("limits", sys.getrecursionlimit(), sys.getswitchinterval(), sys.stdout.encoding, sys.stdout.line_buffering)
 print("to stderr", file=sys.stderr)
 """
@@ -141,6 +147,7 @@ WAYS = [
     ["folder/__main__.py"],
     ["folder", "-v"],
     ["folder/"],
+    ["packed.pyz", "-v"],
     ["-m", "package.module", "-m", "--max-steps", "2"],
     ["-m", "package", "x"],
     ["-m", "package.sub.train"],
@@ -155,6 +162,9 @@ def programs(tmp_path_factory) -> Path:
     (folder / "link.py").symlink_to(folder / "deep" / "er" / "probe.py")
     (folder / "latin.py").write_bytes("# -*- coding: latin-1 -*-\nprint('caf\xe9', __file__)\n".encode("latin-1"))
     (folder / "bom.py").write_bytes(b"\xef\xbb\xbfprint('bom')")
+    with zipfile.ZipFile(folder / "packed.pyz", "w") as packed:
+        for name in ("__main__.py", "beside.py"):
+            packed.write(folder / "folder" / name, name)
     return folder
 
 
@@ -186,6 +196,17 @@ def test_package_sees_the_arguments_while_it_is_imported(tmp_path):
         {"pack/__init__.py": "import sys\nGIVEN = sys.argv[1:]\n", "pack/go.py": "from . import GIVEN\nprint(GIVEN)"},
     )
     assert call(*RUN, "-m", "pack.go", "--lr", "3", cwd=tmp_path).out == "['--lr', '3']\n"
+
+
+@pytest.mark.parametrize("fault", ["raise KeyError('planted')", "import not_there", "import sys\nsys.exit(7)"])
+def test_package_that_fails_when_it_is_imported_fails_as_under_python(fault, tmp_path):
+    write(
+        tmp_path, {"pack/__init__.py": f"def load():\n    {fault.replace(chr(10), '; ')}\nload()\n", "pack/go.py": ""}
+    )
+    plain, watched = (call(*runner, "-m", "pack.go", cwd=tmp_path) for runner in (PYTHON, RUN))
+    assert watched.status == plain.status
+    users = [line for line in plain.lines if "frozen runpy" not in line]
+    assert [line for line in watched.script.splitlines() if "frozen importlib" not in line] == users
 
 
 # --------------------------------------------------------------------------- it ends as it ends under python
@@ -272,7 +293,7 @@ def endings(tmp_path_factory) -> dict[str, tuple[Ended, Ended]]:
         return dict(zip(ENDINGS, pool.map(both, ENDINGS), strict=True))
 
 
-UNSPOKEN = ("excepthook crashes", "stderr closed", "streams none", "exit text", "exit tuple")
+UNSPOKEN = ("exit text", "exit tuple")  # python tells these last, behind the report
 
 
 @pytest.mark.parametrize("name", ENDINGS)
@@ -319,6 +340,48 @@ def test_script_without_torch_ends_with_one_line(endings):
     (line,) = watched.lines
     assert line.startswith("flatline: 0 findings")
     assert "0 rules checked" in line
+
+
+REPORTED = ("stdout replaced", "stderr closed", "stdout closed", "streams none", "path emptied", "main replaced",
+            "output to a pipe that closed", "excepthook crashes", "excepthook exits", "cleared environment", "directory removed")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_report_is_not_lost(name, endings):
+    _, watched = endings[name]
+    assert re.search(r"^flatline: 0 findings · ", watched.err, re.MULTILINE), watched.err
+
+
+@pytest.mark.parametrize(
+    "fault", ["import rich", "import sys; sys.modules['rich'] = sys.modules['rich.console'] = None"]
+)
+def test_report_does_without_rich(fault, tmp_path):
+    """A module of the script's own may have the name; then the report is told in plain lines."""
+    write(tmp_path, {"script.py": f"{fault}\nprint('on')\n", "rich.py": "print('the script has its own')\n"})
+    ended = call(*RUN, "script.py", cwd=tmp_path)
+    assert ended.status == 0
+    (line,) = ended.lines
+    assert line.startswith("flatline: 0 findings · ")
+
+
+def test_daemon_does_not_keep_our_streams_open(tmp_path):
+    """A reader of stderr sees its end when the script has ended, whatever a child that closed its own still does."""
+    text = """
+import os, sys, time
+ready, told = os.pipe()
+if os.fork() == 0:
+    for number in (0, 1, 2):
+        os.close(number)
+    os.write(told, b"x")
+    time.sleep(60)
+    os._exit(0)
+os.read(ready, 1)
+print("parent is done")
+"""
+    write(tmp_path, {"daemon.py": text})
+    started = time.monotonic()
+    assert call(*RUN, "daemon.py", cwd=tmp_path).out == "parent is done\n"
+    assert time.monotonic() - started < 30
 
 
 def test_stdin_is_the_scripts(tmp_path):
@@ -427,6 +490,26 @@ def test_leaves_no_files_behind(workers, tmp_path):
     assert set(tmp_path.iterdir()) == before
 
 
+LEAVING = [
+    "normal",
+    "exit 3",
+    "exit now",
+    "exception",
+    "keyboard interrupt",
+    "interrupted",
+    "terminated",
+    "killed",
+    "own handler",
+]
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_leaves_no_files_behind_however_it_ends(name, tmp_path):
+    write(tmp_path, {"script.py": ENDINGS[name], "temporary/empty": ""})
+    call(*RUN, "script.py", cwd=tmp_path, TMPDIR=str(tmp_path / "temporary"))
+    assert [path.name for path in (tmp_path / "temporary").iterdir()] == ["empty"]
+
+
 # --------------------------------------------------------------------------- bad input: one line and exit 2
 
 BAD = {
@@ -501,6 +584,22 @@ def test_bad_input_gives_one_clear_line_and_exit_2(name, bad):
 
 def test_syntax_error_names_the_line(bad):
     assert "broken.py:2" in call(*RUN, "broken.py", cwd=bad).one_line()
+
+
+def test_output_is_tried_without_a_trace(bad, tmp_path):
+    there, missing = tmp_path / "there.json", tmp_path / "missing.json"
+    there.write_text("as it was")
+    for path in (there, missing):
+        call(*RUN, "--output", path, "broken.py", cwd=bad).one_line()
+    assert there.read_text() == "as it was"
+    assert not missing.exists()
+
+
+def test_wrong_budget_is_blamed_on_its_place(tmp_path):
+    write(tmp_path, {"fine.py": "print('ran')\n"})
+    table(tmp_path, "budget = 'much'")
+    assert "--budget" not in call(*RUN, "fine.py", cwd=tmp_path).one_line()
+    assert call(*RUN, "--budget", "2%", "fine.py", cwd=tmp_path).status == 0
 
 
 def test_report_that_cannot_be_written_in_the_end_is_one_line(bad):
@@ -1142,6 +1241,23 @@ def test_every_rule_raises(warm, everything):
     assert not {note.split()[0] for note in found["notes"]} & set(found["checked"])
     assert len(found["notes"]) >= 15
     assert len({note.split()[0] for note in found["notes"]}) == len(found["notes"]), "each is logged once"
+
+
+TELLING_BREAKS = """
+from flatline.reporters import text
+def boom(finding):
+    raise ZeroDivisionError("planted")
+text.line = boom
+"""
+
+
+def test_line_that_cannot_be_told_does_not_switch_a_rule_off(warm, scripts, plainly):
+    ended = warm("run", "--format", "json", "sick.py", cwd=scripts, before=TELLING_BREAKS)
+    assert ended.out.startswith(plainly)
+    assert ended.err == "after\n"
+    found = json_of(ended)
+    assert [finding["code"] for finding in found["findings"]] == ["O12"]
+    assert "O12" in found["checked"]
 
 
 def unharmed(ended: Ended, plain: Ended) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import torch
@@ -25,18 +26,20 @@ from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, reada
 
 Tensor = torch.Tensor
 SAMPLE = 16_384  # numbers of a tensor that are looked at
+SIGNAL = 128  # samples, and numbers of each, that are compared
 LAYERS = 192  # modules of a pass that are looked at
 ROWS = 8  # of scores, at least
 END = 0.01  # of a sigmoid or tanh, from its limits; its derivative has fallen to a twentieth there
 INPUTS = {"Addmm": "mat1", "Mm": "self", "Convolution": "input"}
-SHARED = "Embedding"
+TURNED = ("T", "Transpose", "Permute", "ToCopy")
 
 
 def spread(tensor: Tensor, count: int = SAMPLE) -> Tensor:
     """About ``count`` numbers of a tensor, evenly spread over its memory; no copy of the whole."""
     flat = tensor.detach()
     if not flat.is_contiguous():
-        flat = flat.permute(sorted(range(flat.dim()), key=lambda axis: -flat.stride(axis)))
+        strides = flat.stride()
+        flat = flat.permute(sorted(range(flat.dim()), key=lambda axis: -strides[axis]))
     if not flat.is_contiguous() and flat.numel() > count:
         rows = max(1, count * flat.shape[0] // flat.numel())
         flat = flat[:: max(1, flat.shape[0] // rows)]
@@ -68,7 +71,7 @@ class ActivationSensor:
 
     def __init__(self, loop: Loop, models: ModelSensor, audit: AuditSensor) -> None:
         self.loop, self.models, self.audit = loop, models, audit
-        self._told: dict[int, int] = {}  # id of a model -> the step at which its activations were told
+        self._told: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()  # and at which step
         self._pass: list[tuple[LayerActivations, Tensor]] = []
         self._heads: set[int] = set()  # output layers whose first loss was seen
 
@@ -78,7 +81,7 @@ class ActivationSensor:
         """Take a sample of what a module made; tell all of them when the model is done."""
         if len(model.calls) == 1:
             self._pass = []
-        if not call.grad_enabled or self._told.get(id(model)) == self.loop.step:
+        if not call.grad_enabled or self._told.get(model) == self.loop.step:
             return
         if not self.loop.wants(ActivationsSampled) or isinstance(call.module, torch.jit.ScriptModule):
             return
@@ -88,8 +91,8 @@ class ActivationSensor:
             self._tell(model)
 
     def _tell(self, model: Model) -> None:
-        untrained = id(model) not in self._told and self._untrained(model)
-        self._told[id(model)] = self.loop.step
+        untrained = model not in self._told and self._untrained(model)
+        self._told[model] = self.loop.step
         waiting, self._pass = self._pass, []
         layers = [
             _filled(facts, numbers, untrained)
@@ -111,14 +114,14 @@ class ActivationSensor:
     def _facts(self, model: Model, call: Call, args: Any) -> LayerActivations:
         module = call.module
         values, items = _batch(module, args)
-        weight = getattr(module, "weight", None)
-        weighted = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) and is_plain(weight)
+        weight = module.weight if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) else None
+        weight = weight if is_plain(weight) else None
         return LayerActivations(
             layer=call.path or model.label,
             kind=type(module).__name__,
-            weighted=weighted,
-            gain=_gain(weight) if weighted and not self.loop.steps else None,
-            fan_in=_fan_in(weight) if weighted else 0,
+            weighted=weight is not None,
+            gain=None if weight is None or self.loop.steps else _gain(weight),
+            fan_in=0 if weight is None else _fan_in(weight),
             values=values,
             items=items,
         )
@@ -160,7 +163,7 @@ class ActivationSensor:
                 gain=_gain(weight, int(scores.shape[1])),
                 weight_std=float(spread(weight).float().std(unbiased=False)),
                 fan_in=_fan_in(weight, int(scores.shape[1])),
-                bias_std=float(bias.detach().float().std(unbiased=False)) if is_plain(bias) else 0.0,
+                bias_std=0.0 if bias is None else float(bias.detach().float().std(unbiased=False)),
                 input_rms=rms(entered) if is_plain(entered) else None,
             )
         )
@@ -199,7 +202,14 @@ def _moments(module: Any, output: Tensor) -> Tensor:
         ends = (numbers.abs() > 1 - END).float().mean()
     else:
         ends = torch.zeros_like(mean)
-    return torch.stack((mean, std, zeros, ends))
+    return torch.stack((mean, std, zeros, ends, _signal(output.detach())))
+
+
+def _signal(output: Tensor) -> Tensor:
+    """Over some samples and some of their numbers, how much the samples differ."""
+    samples = output[: max(1, min(len(output), SIGNAL))] if output.dim() > 1 else output.unsqueeze(0)
+    numbers = samples.flatten(1)[:, :: max(1, samples[0].numel() // SIGNAL)].float()
+    return numbers.var(dim=0, unbiased=False).mean().sqrt()
 
 
 def _read(moments: list[Tensor]) -> list[list[float]]:
@@ -213,7 +223,7 @@ def _read(moments: list[Tensor]) -> list[list[float]]:
 
 
 def _filled(facts: LayerActivations, numbers: list[float], untrained: bool) -> LayerActivations:
-    mean, std, zeros, ends = numbers
+    mean, std, zeros, ends, signal = numbers
     return LayerActivations(
         layer=facts.layer,
         kind=facts.kind,
@@ -221,6 +231,7 @@ def _filled(facts: LayerActivations, numbers: list[float], untrained: bool) -> L
         std=std,
         zeros=zeros,
         saturated=ends,
+        signal=signal,
         weighted=facts.weighted,
         gain=facts.gain if untrained else None,
         fan_in=facts.fan_in,
@@ -274,7 +285,7 @@ def _head(node: Node | None) -> tuple[Tensor, Tensor | None, Node] | None:
 
 def _parameter(node: Node | None) -> Tensor | None:
     """The parameter behind a transposition or a change of type."""
-    while node is not None and not hasattr(node, "variable") and operation(node) in ("T", "Transpose", "ToCopy", "Permute"):
+    while node is not None and operation(node) in TURNED:
         node = next(iter(children(node)), None)
     return getattr(node, "variable", None)
 

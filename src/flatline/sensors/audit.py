@@ -58,6 +58,7 @@ class AuditSensor:
             self._moved, self._moved_at_step, self._moved_frozen, self._had_gradient, self._nonzero, self._zeroed
         )  # fmt: skip
         self._after_backward: dict[int, float] = {}
+        self.gradients: dict[int, float] = {}  # norms of the gradients that the step in progress found, by id
         self._norms: dict[int, tuple[Any, Tensor, Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
 
@@ -116,6 +117,11 @@ class AuditSensor:
         active = [s for s in list(self.loop.optimizers.values()) if s.steps and self.loop.steps - s.last_step < RECENT]
         return self._affine_trained[id(layer)] >= LONG_FROZEN and not any(held & s.ids for s in active)
 
+    @property
+    def gradients_after_backward(self) -> dict[int, float]:
+        """The same for every parameter, right after the newest backward."""
+        return self._after_backward
+
     def before_step(self, state: OptimizerState) -> None:
         """Note gradients zeroed by hand."""
         if not self.loop.dense:
@@ -125,6 +131,7 @@ class AuditSensor:
             self._first_look()
         now = _norms({id(p): p.grad for p in parameters if p.grad is not None})
         self._had_gradient.update(now)
+        self.gradients = now
         self._zeroed.update(k for k, norm in now.items() if norm == 0.0 and self._after_backward.get(k, 0.0) > 0.0)
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:

@@ -251,20 +251,21 @@ class BackwardSensor:
         else:
             self._deferred.append((self.loop.step, raw.detach(), scaled))
             if self.loop.dense or len(self._deferred) >= DEFERRED:
-                self.flush()
+                self.flush(raw)
 
     def reaches(self, parameter: torch.Tensor) -> bool:
         """Whether some loss that was looked at reached this parameter."""
         ref = self.reached_refs.get(id(parameter))
         return ref is not None and ref() is parameter
 
-    def flush(self) -> None:
-        """Read the losses kept on the device, in one transfer."""
+    def flush(self, newest: torch.Tensor | None = None) -> None:
+        """Read the losses kept on the device, in one transfer. The graph of the newest may still be there."""
         waiting, self._deferred = self._deferred, []
         if waiting:
             values = torch.stack([value.float().reshape(()) for _, value, _ in waiting]).tolist()
             for (step, _, scaled), value in zip(waiting, values, strict=True):
-                self._read(step, value, None, scaled)
+                last = value is values[-1] and step == waiting[-1][0]
+                self._read(step, value, newest if last else None, scaled)
 
     def _read(self, step: int, value: float, root: torch.Tensor | None, scaled: bool) -> None:
         loop = self.loop
@@ -279,6 +280,7 @@ class BackwardSensor:
         if self.not_finite_told > (SCALED_TOLD if scaled else 1):
             return
         states = list(loop.optimizers.values())
+        first = forensics.origin(root, self.models, states)
         loop.emit(
             LossNotFinite(
                 step=step,
@@ -288,7 +290,8 @@ class BackwardSensor:
                 first_finite=loop.first_loss,
                 largest=loop.largest_loss,
                 last_finite_step=loop.last_loss_step,
-                origin=forensics.origin(root, self.models, states),
+                origin=first,
+                gradient_note=forensics.risky_operations(root, self.models) if first.kind == "weights" else "",
                 lr=states[0].peak_lr or states[0].lr if states else None,
                 optimizer=states[0].facts.name if states else "",
                 scaled=scaled,

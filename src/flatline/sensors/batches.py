@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 
 from flatline.events import LabelFacts, WholeLabels
-from flatline.sensors.models import readable
+from flatline.sensors.models import fingerprint, readable
 
 Tensor = torch.Tensor
 COUNTED = ("cross_entropy", "nll", "binary_cross_entropy", "binary_cross_entropy_with_logits")
@@ -15,6 +16,50 @@ MOST_LABELS = 65_536  # of one batch
 MOST_DISTINCT = 1_024
 MOST_RUNS = 32
 LOOKED_AT = 8_192  # labels of a whole data set, evenly spread
+MOST_NUMBERS = 4_000_000  # of one input, added up
+
+
+# --------------------------------------------------------------------------- inputs
+
+
+def content(tensors: list[Tensor]) -> int:
+    """The same for the same numbers; 0 when there are too many to be sure."""
+    if any(t.numel() > MOST_NUMBERS or t.is_complex() or t.is_sparse for t in tensors):
+        return 0
+    return hash(tuple((fingerprint(t), float(t.detach().double().sum())) for t in tensors)) or 1
+
+
+def equal_rows(tensors: list[Tensor]) -> bool:
+    """Whether all samples of the batch are one and the same, in every tensor that holds samples."""
+    rows = tensors[0].shape[0] if tensors and tensors[0].dim() else 0
+    batched = [t.detach() for t in tensors if t.dim() and t.shape[0] == rows]
+    if rows < 2 or any(t.numel() > MOST_NUMBERS or t.is_sparse for t in batched):
+        return False
+    return all(bool((t[0] == t[1]).all()) and bool((t == t[:1]).all()) for t in batched)
+
+
+class Repeats:
+    """How often in a row a model was given the same numbers in a new tensor."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self._step = 0
+        self._content = 0
+        self._last: Any = None
+
+    def add(self, step: int, tensor: Tensor, content: int) -> bool:
+        """One more input; only the first of a step counts. Returns whether it was counted."""
+        if step == self._step:
+            return False
+        held = self._last() if self._last is not None else None
+        kept = held is not None and (held is tensor or held.untyped_storage() is tensor.untyped_storage())
+        same = content == self._content != 0 and not kept
+        self.times = self.times + 1 if same else int(content != 0)
+        self._step, self._content, self._last = step, content, weakref.ref(tensor)
+        return True
+
+
+# --------------------------------------------------------------------------- labels
 
 
 def class_labels(kind: str, scores: Any, target: Any, ignore: int | None = None) -> tuple[Tensor, Tensor] | None:

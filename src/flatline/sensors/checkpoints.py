@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -20,6 +21,7 @@ class CheckpointSensor:
 
     def __init__(self, loop: Loop, patches: Patches, audit: AuditSensor) -> None:
         self.loop, self.patches, self.audit = loop, patches, audit
+        self.on_loaded: list[Callable[[nn.Module, Any, tuple[str, ...], bool], None]] = []
 
     def attach(self) -> None:
         """Patch it."""
@@ -42,8 +44,17 @@ class CheckpointSensor:
                 missing=missing,
                 unexpected=unexpected,
                 prefix=_prefix(missing, unexpected),
+                nested=_nested(state, own),
             )
         )
+        for callback in self.on_loaded:
+            callback(module, state, missing, "assign" in kwargs or bool(args and args[0]))
+
+
+def _nested(state: Any, own: dict[str, Any]) -> str:
+    """The key of an inner mapping that holds most of the model's parameters."""
+    inner = {key: value for key, value in state.items() if isinstance(value, Mapping)}
+    return next((str(key) for key, value in inner.items() if 2 * sum(name in value for name in own) > len(own)), "")
 
 
 def _prefix(missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:

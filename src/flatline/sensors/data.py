@@ -6,14 +6,16 @@ import weakref
 from collections import deque
 from typing import Any
 
-from flatline.events import BatchesServed, PassEnded, TargetsObserved, Where
+from flatline.events import BatchesServed, BatchRepeated, InputsObserved, PassEnded, TargetsObserved, Where
 from flatline.sensors import batches
-from flatline.sensors.callers import caller
+from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, tensors_in
 from flatline.sensors.patching import Patches
+from flatline.sensors.seeds import seeded_draw
 
 REMEMBERED = 8
+REPEATED = 5  # equal inputs in a row, before the source is asked why
 INDICES = 256  # of one batch that are compared
 
 
@@ -112,6 +114,7 @@ class DataSensor:
         self._keys = 0
         self._served_since_step = False
         self._last_served = 0  # step that the newest batch belonged to
+        self._repeats: dict[str, batches.Repeats] = {}
 
     def attach(self) -> None:
         """Patch the base class of the iterators."""
@@ -123,6 +126,7 @@ class DataSensor:
         self.patches.around(base, "_next_index", after=self._indexed)
         self.patches.around(base, "_reset", before=self._again)
         self.models.targets_seen = self.patches.guard_inner(self._targets)
+        self.models.inputs_seen = self.patches.guard_inner(self._inputs)
 
     def _started(self, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         known = self.loaders.get(id(loader))
@@ -201,6 +205,46 @@ class DataSensor:
                 indices=tuple(entry[1] for entry in self._trained_on),
                 restarts=self.newest.passes,
                 loader_length=self.newest.length,
+            )
+        )
+
+    # ------------------------------------------------------------------ inputs
+
+    def _inputs(self, model: str, tensors: list[Any]) -> None:
+        """A model that is being trained was called."""
+        first, step = tensors[0], self.loop.step
+        content, loader = batches.content(tensors), self._loader_of(step)
+        repeats = self._repeats.setdefault(model, batches.Repeats())
+        if not repeats.add(step, first, content):
+            return
+        rows = first.shape[0] if first.dim() else 0
+        self.loop.emit(
+            InputsObserved(
+                step=step,
+                where=caller(),
+                model=model,
+                rows=rows,
+                features=first.numel() // max(1, rows),
+                equal_rows=batches.equal_rows(tensors),
+                content=content,
+                floating=first.is_floating_point(),
+                loader=loader is not None,
+            )
+        )
+        if loader is None and repeats.times == REPEATED:
+            self._tell_repeated(model, rows)
+
+    def _tell_repeated(self, model: str, rows: int) -> None:
+        seeding, place = seeded_draw(users_frame())
+        self.loop.emit(
+            BatchRepeated(
+                step=self.loop.step,
+                where=caller(),
+                model=model,
+                rows=rows,
+                times=REPEATED,
+                seeding=seeding,
+                seeding_where=place,
             )
         )
 

@@ -17,7 +17,9 @@ from flatline.sensors.checkpoints import CheckpointSensor
 from flatline.sensors.clipping import ClipSensor
 from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
+from flatline.sensors.derivatives import DerivativeSensor
 from flatline.sensors.graph import HOOKED
+from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.numbers import NumbersSensor
@@ -51,16 +53,19 @@ class LiveSensors:
         self.activations = ActivationSensor(loop, self.models, self.audit)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
+        self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
         self.schedules = ScheduleSensor(loop, self.patches)
         self.data = DataSensor(loop, self.patches, self.models)
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
+        self.lifecycle = LifecycleSensor(loop, self.patches)
         self.crashes = CrashSensor(loop, self.models)
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
         self._expect_hooks()
         everyone = (
-            self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints
+            self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
+            self.lifecycle
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard(sensor.attach)()
@@ -69,13 +74,19 @@ class LiveSensors:
     def _connect(self) -> None:
         guard = self.patches.guard_inner
         self.optimizers.before_step.append(guard(self.audit.before_step))
+        self.optimizers.before_step.append(guard(self.derivatives.before_step))
         self.optimizers.before_sample.append(guard(self.numbers.before_step))
         self.optimizers.after_sample.append(guard(self.numbers.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
         self.backward.on_graph.append(guard(self.precision.before_backward))
+        self.backward.on_graph.append(guard(self.derivatives.before_backward))
         self.backward.on_backward.append(guard(self.precision.after_backward))
         self.models.on_leave.append(guard(self.activations.after_module))
         self.backward.on_graph.append(guard(self.activations.after_graph))
+        self.models.on_enter.append(guard(self.lifecycle.entered))
+        self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
+        self.optimizers.before_step.append(guard(self.lifecycle.before_step))
+        self.lifecycle.models = self.models.alive
         self.backward.fed = guard(self.data.after_backward)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
         self.optimizers.in_backward = lambda: self.models.in_backward
@@ -85,6 +96,7 @@ class LiveSensors:
             guard(self._modes),
             guard(self.rank),
             guard(self.audit.after_step),
+            guard(self.derivatives.after_step),
             guard(self.data.after_step),
             guard(self.schedules.after_step),
         ]
@@ -136,7 +148,8 @@ class LiveSensors:
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()
         guard(lambda: self._never_stepped(how))()
-        self.loop.emit(RunEnded(step=self.loop.steps, how=how))
+        loop = self.loop
+        loop.emit(RunEnded(step=loop.steps, how=how, loss=loop.last_loss, first_loss=loop.first_loss))
 
     def _never_stepped(self, how: str) -> None:
         for state in list(self.loop.optimizers.values()):

@@ -162,12 +162,14 @@ class ModelSensor:
         self.touched = False  # something to clean up or to judge at the next step
         self.grad_forward_without: Where | None = None
         self.targets_seen: Any = None  # told of every loss of torch in a graph, for its targets
+        self.inputs_seen: Any = None  # told of what a model that is being trained was called with
         self._train_depth = 0
         self.validated: list[Model] = []  # ran without a backward since the last step
         self._calls = 0  # module calls looked at since the last step
         self.first_sequence = 0  # of the graph last looked at closely
         self._now = Pass()
         self._dense_handles: list[Any] = []
+        self.on_enter: list[Any] = []  # called before a model's pass under close look
         self.on_leave: list[Any] = []  # called after every module of a pass under close look
 
     # ------------------------------------------------------------------ attach
@@ -211,7 +213,7 @@ class ModelSensor:
 
     def arm(self, on: bool) -> None:
         """Put the cheap hook on, or take it off."""
-        if on is (self._quick_handle is not None) or self._closely or _has_compiled():
+        if on is (self._quick_handle is not None) or self._quick is None or self._closely or _has_compiled():
             return
         if on:
             from torch.nn.modules import module as hooks
@@ -387,6 +389,8 @@ class ModelSensor:
             self._watch_closely(False)
             return
         if not now.stack:
+            for callback in self.on_enter:
+                callback(module)
             new = id(module) not in self.models
             now.model = self._model(module)
             if new and now.model is not None and torch.is_grad_enabled():
@@ -491,6 +495,8 @@ class ModelSensor:
             )
         )
         self._layer_input = None
+        if self.inputs_seen is not None and call.module.training:
+            self.inputs_seen(model.label, list(tensors_in(args)))
 
     _layer_input: LayerInput | None = None
     _layer_candidate: tuple[Model, str] | None = None
@@ -535,6 +541,10 @@ class ModelSensor:
     def introduce(self, module: nn.Module) -> None:
         """A model known before it ran."""
         self._model(module)
+
+    def alive(self) -> list[nn.Module]:
+        """The modules that the user's code called, and that are still there."""
+        return [module for model in list(self.models.values()) if (module := model.ref()) is not None]
 
     def _model(self, module: nn.Module) -> Model | None:
         known = self.models.get(id(module))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -70,11 +71,16 @@ class Elements:
         """The elements as they are now."""
         return torch.cat([spread(tensor) for tensor in self.tensors]).to(torch.float64, copy=True)
 
-    def sums(self, values: Tensor) -> Tensor:
-        """One sum for each tensor."""
-        rows = torch.arange(len(self.counts), device=values.device)
-        owner = torch.repeat_interleave(rows, torch.tensor(self.counts, device=values.device))
-        return values.new_zeros(len(self.counts)).index_add_(0, owner, values)
+    def sums(self, rows: Tensor) -> Tensor:
+        """[rows, elements] -> [rows, tensors]: the sum over each tensor's own elements."""
+        return rows.new_zeros(len(rows), len(self.counts)).index_add_(1, owners(tuple(self.counts), rows.device), rows)
+
+
+@lru_cache(maxsize=16)
+def owners(counts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Which tensor each element belongs to."""
+    places = [place for place, count in enumerate(counts) for _ in range(count)]
+    return torch.tensor(places, device=device)
 
 
 @dataclass(slots=True)
@@ -149,16 +155,15 @@ class NumbersSensor:
         measured = iter(norms(found))
         none = update.new_full((), -1.0)
         last = previous if previous is not None and previous.shape == update.shape else torch.zeros_like(update)
-        rows = [
-            elements.sums(update * update).sqrt(),
-            elements.sums(before * before).sqrt(),
-            elements.sums((before != after).to(update.dtype)),
-            torch.stack([norm.to(torch.float64) for norm in norms(elements.tensors)]),
-            torch.stack([next(measured).to(torch.float64) if g is not None else none for g in gradients]),
-            elements.sums(update * last),
-            elements.sums(last * last).sqrt(),
-        ]
-        return update, torch.stack(rows)
+        changed = (before != after).to(update.dtype)
+        of_elements = torch.stack([update * update, before * before, changed, update * last, last * last])
+        of_tensors = torch.stack(
+            [
+                torch.stack([norm.to(torch.float64) for norm in norms(elements.tensors)]),
+                torch.stack([next(measured).to(torch.float64) if g is not None else none for g in gradients]),
+            ]
+        )
+        return update, torch.cat([elements.sums(of_elements), of_tensors])
 
     # ------------------------------------------------------------------ telling
 
@@ -176,7 +181,7 @@ class NumbersSensor:
             self._layer(p, row, rate, decay)
             for p, row, rate, decay in zip(taken.parameters, rows, taken.rates, taken.decays, strict=True)
         ]
-        dots, ours, theirs = (sum(map(part, rows)) for part in (_dot, _update_square, _last_square))
+        ours, dots, theirs = (sum(row[at] for row in rows) for at in (0, 3, 4))
         loop.emit(
             NumbersSampled(
                 step=taken.step,
@@ -193,7 +198,7 @@ class NumbersSensor:
         )
 
     def _layer(self, p: Any, row: list[float], rate: float, decay: float) -> LayerNumbers:
-        _, _, changed, weight, gradient, _, _ = row
+        _, size_before, changed, _, _, weight, gradient = row
         part = local(p)
         size = (part.numel() if part is not None else 1) ** 0.5
         kind = self._kinds.get(id(p))
@@ -203,7 +208,7 @@ class NumbersSensor:
             kind=kind or "",
             weight_rms=weight / size,
             gradient_rms=max(gradient, 0.0) / size,
-            update_ratio=_relative(row) if changed == 0 or row[1] > 0 else None,
+            update_ratio=_relative(row) if changed == 0 or size_before > 0 else None,
             learning_rate=rate,
             weight_decay=decay,
             matrix=p.dim() >= 2,
@@ -248,16 +253,4 @@ def _number(value: Any) -> float:
 def _relative(row: list[float]) -> float:
     """Change over size; never 0 for a tensor that changed."""
     update, before, changed, *_ = row
-    return max(update / max(before, 1e-12), 1e-30) if changed else 0.0
-
-
-def _dot(row: list[float]) -> float:
-    return row[5]
-
-
-def _update_square(row: list[float]) -> float:
-    return row[0] ** 2
-
-
-def _last_square(row: list[float]) -> float:
-    return row[6] ** 2
+    return max((update / max(before, 1e-24)) ** 0.5, 1e-30) if changed else 0.0

@@ -213,7 +213,7 @@ def is_nonzero(gradient: torch.Tensor) -> bool:
 def probe_norm(state: OptimizerState) -> float | None:
     """Norm of the gradients of a few parameters."""
     held = [p.grad for p in state.probes if p.grad is not None]
-    found = [g.detach() for g in held if readable(g) and not g.is_sparse]
+    found = [g.detach() for g in held if readable(g) and g.is_floating_point() and not g.is_sparse]
     return float(torch.stack([g.float().norm() for g in found]).norm()) if found else None
 
 

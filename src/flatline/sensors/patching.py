@@ -98,8 +98,8 @@ class Patches:
         original = inspect.getattr_static(owner, name, None)
         if not inspect.isfunction(original):
             return False
-        guarded = [callback and self.guard(callback) for callback in (before, after, failed)]
-        layer = _wrapper(original, *guarded, light=self.quick(light) if light else None)
+        first, last, instead = (callback and self.guard(callback) for callback in (before, after, failed))
+        layer = _wrapper(original, first, last, instead, light and self.quick(light))
         for place in (owner, also):
             if inspect.getattr_static(place, name, None) is original:
                 setattr(place, name, layer)

@@ -247,7 +247,7 @@ class ScheduleSensor:
             epochs=self.epochs(),
             first_lr=schedule.first_lr,
             peak_lr=schedule.peak_lr,
-            lr=schedule.lr,
+            lr=schedule.lr if schedule.calls or state.ref() is None else state.lr,
             steps_at_floor=state.steps - floor if floor is not None else 0,
             ended=ended,
             others_stepped=any(o is not schedule and o.state is state and o.calls for o in everyone),

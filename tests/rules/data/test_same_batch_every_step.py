@@ -1,4 +1,4 @@
-from flatline.events import BatchesServed, ForwardObserved, InputFacts, LayerInput, Where
+from flatline.events import BatchesServed, BatchRepeated, ForwardObserved, InputFacts, LayerInput, Where
 from flatline.rules.data.same_batch_every_step import SameBatchEveryStep
 from flatline.testing import play
 
@@ -85,3 +85,29 @@ def test_near_miss_slices_that_move():
 
 def test_near_miss_event_without_inputs():
     assert play(SameBatchEveryStep, *[ForwardObserved(step=step) for step in range(1, 9)]) == []
+
+
+def repeated(**facts):
+    return BatchRepeated(**{"step": 5, "model": "net", "rows": 32, "times": 5, **facts})
+
+
+def test_warns_of_a_draw_that_is_seeded_at_each_call():
+    place = Where("train.py", 4, "get_batch")
+    (finding,) = play(SameBatchEveryStep, repeated(seeding="torch.manual_seed(0)", seeding_where=place))
+    assert (finding.severity, finding.where) == ("warning", place)
+    assert finding.message == (
+        "net was given the same 32 samples in 5 steps in a row, drawn anew each time: `torch.manual_seed(0)` comes before "
+        "the draw in every step"
+    )
+
+
+def test_near_miss_full_batch_cut_out_anew():
+    assert play(SameBatchEveryStep, repeated()) == []
+
+
+def test_near_miss_single_sample():
+    assert play(SameBatchEveryStep, repeated(rows=1, seeding="torch.manual_seed(0)")) == []
+
+
+def test_near_miss_repeated_too_few_times():
+    assert play(SameBatchEveryStep, repeated(times=3, seeding="torch.manual_seed(0)")) == []

@@ -41,6 +41,12 @@ def test_fires_on_names_that_have_nothing_in_common():
     assert "rename the checkpoint's keys" in finding.fix
 
 
+def test_fires_on_weights_one_level_deeper():
+    (finding,) = play(HeadShapeMismatch, loaded(KEYS, ["model", "epoch"], nested="model"))
+    assert finding.cause == "strict=False hides that the weights lie one level deeper, under 'model'"
+    assert finding.fix == "model.load_state_dict(checkpoint['model'])"
+
+
 def test_fires_on_a_part_under_a_prefix():
     (finding,) = play(HeadShapeMismatch, loaded(KEYS[:6], [f"encoder.{key}" for key in KEYS[:6]], prefix="-encoder."))
     assert finding.message.startswith("4 of the 10 tensors of ResNet were loaded; 6 keep their random values")

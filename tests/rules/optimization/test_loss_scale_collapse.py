@@ -46,9 +46,10 @@ def test_near_miss_a_scale_that_began_at_one():
     assert play(LossScaleCollapse, event) == []
 
 
-def test_near_miss_the_weights_were_nan_already():
+def test_near_miss_another_fault_than_the_range():
     for event in (
         LossNotFinite(scaled=True, origin=Origin(kind="weights")),
         LossNotFinite(scaled=True, origin=Origin(kind="inputs")),
+        LossNotFinite(scaled=True, origin=Origin(kind="operation", operation="log", detail="log of 0")),
     ):
         assert play(LossScaleCollapse, event, FALLEN) == []

@@ -80,6 +80,10 @@ def test_near_miss_most_steps_skipped_by_the_scaler():
     assert quiet(HEALTHY, optimizer_steps=40, skipped_steps=60)
 
 
+def test_skipped_steps_had_their_backwards_too():
+    assert found(replace(HEALTHY, calls=400, backwards=400, optimizer_steps=60, skipped_steps=40)).key == "pace"
+
+
 # --------------------------------------------------------------------------- sized in epochs, stepped per batch
 
 
@@ -148,6 +152,15 @@ def test_fires_on_a_schedule_that_never_stepped():
 
 def test_near_miss_not_stepped_in_less_than_an_epoch():
     assert quiet(HEALTHY, calls=0, epochs=0, epoch_length=500, ended="finished")
+
+
+def test_near_miss_applied_by_hand():
+    assert quiet(HEALTHY, calls=0, lr=0.03, ended="finished")
+
+
+def test_near_miss_warm_up_chained_to_a_decay():
+    warm = {"name": "LinearLR", "gamma": None, "period": None, "horizon": 20, "first_lr": 0.01, "peak_lr": 0.08}
+    assert quiet(HEALTHY, **warm, calls=40, optimizer_steps=40, lr=0.06, others_stepped=True)
 
 
 def test_near_miss_not_stepped_yet():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import BatchesServed, ForwardObserved
+from flatline.events import BatchesServed, BatchRepeated, ForwardObserved
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -20,11 +20,12 @@ class SameBatchEveryStep(Rule):
     ----------
     ``next(iter(loader))`` inside the loop makes a new iterator each time, and its first batch is always the same one
     unless the loader shuffles. Or the dataset ignores the index that it is asked for. Or a fixed slice of a
-    tensor, ``X[:32]``, is taken in every step.
+    tensor, ``X[:32]``, is taken in every step. Or the generator is seeded in the function that draws the batch, so that
+    it draws the same samples at each call.
 
     Fix
     ---
-    Iterate over the loader, use the index, move the slice along.
+    Iterate over the loader, use the index, move the slice along, seed once before the loop.
 
     Example
     -------
@@ -43,7 +44,8 @@ class SameBatchEveryStep(Rule):
     Healthy look-alikes
     -------------------
     One batch fetched once and learned by heart on purpose, which is O1; full-batch training; a loader of a
-    single batch; a shuffling loader that is restarted at every step; a dummy dataset whose items only count steps.
+    single batch; a shuffling loader that is restarted at every step; a dummy dataset whose items only count steps; a split
+    that is cut out anew at every step without a draw.
 
     References
     ----------
@@ -132,6 +134,25 @@ class SameBatchEveryStep(Rule):
             fix=f"move it along: `i = torch.randint(len(x), ({rows},))` and `x[i]`, or iterate over a DataLoader",
             rows=rows,
             of=of,
+        )
+
+    # ------------------------------------------------------------------ batches drawn by hand
+
+    def on_batch_repeated(self, event: BatchRepeated) -> Iterator[Finding]:
+        """The same numbers in new tensors, where the loop seeds a generator before it draws."""
+        if not event.seeding or event.times < self.slices_needed or event.rows < 2:
+            return
+        yield self.finding(
+            event,
+            f"{event.model} was given the same {event.rows} samples in {event.times} steps in a row, drawn anew each time: "
+            f"`{event.seeding}` comes before the draw in every step",
+            severity="warning",
+            where=event.seeding_where,
+            cause="a generator that is seeded again deals the same indices again, so all other samples are never learned from",
+            fix="seed once, before the loop, and let the generator run on: `g = torch.Generator().manual_seed(0)` outside, "
+            "`torch.randint(len(x), (n,), generator=g)` inside",
+            rows=event.rows,
+            seeding=event.seeding,
         )
 
 

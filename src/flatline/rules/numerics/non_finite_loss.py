@@ -160,7 +160,8 @@ def _first_tensor(event: LossNotFinite) -> str:
     if origin.kind == "targets":
         return f"first non-finite tensor: the targets{f', {origin.detail}' if origin.detail else ''}"
     if origin.kind == "weights":
-        return f"first non-finite tensor: the weight {origin.detail}, before this forward pass"
+        share = f" ({origin.count} of {origin.total} parameters are not finite)" if origin.count else ""
+        return f"first non-finite tensor: the weight {origin.detail}, before this forward pass{share}"
     if origin.kind == "operation":
         place = f", in {origin.module}" if origin.module else ""
         return f"first non-finite tensor: {origin.detail or f'the result of {origin.operation}'}{place}"
@@ -182,10 +183,10 @@ def _operation(event: LossNotFinite) -> _Why | None:
     if name.startswith("log") and detail.startswith("log of"):
         return _logarithm(detail)
     if detail.startswith("division by 0"):
-        return _Why(
-            "a denominator is exactly 0, as with the deviation of a constant feature or an empty mask",
-            "keep it away from 0: x / (std + 1e-8), or total / count.clamp(min=1)",
-        )
+        return _division(detail)
+    plain = next((why for start, why in PLAIN.items() if detail.startswith(start)), None)
+    if plain is not None:
+        return plain
     if "(float16" in detail or _ends_like_float16(detail):
         return _Why(
             f"float16 ends at 65504, and a number in the forward pass went past it: {detail}",
@@ -205,9 +206,39 @@ def _operation(event: LossNotFinite) -> _Why | None:
     return None
 
 
+def _division(detail: str) -> _Why:
+    what = detail.partition(", ")[2] or "a denominator"
+    example = "as with a constant feature" if "deviation" in what or "variance" in what else "as with an empty mask"
+    fix = "x / x.norm(dim=1, keepdim=True).clamp(min=1e-8), or F.normalize(x)" if "norm" in what else (
+        "x / (std + 1e-8), or total / count.clamp(min=1)"
+    )
+    return _Why(f"{what} that is divided by is exactly 0, {example}", f"keep it away from 0: {fix}")
+
+
+PLAIN = {
+    "softmax over rows of -inf": _Why(
+        "a row of the scores is masked completely: softmax of only -inf is 0 / 0",
+        "leave at least one position open in every row (padded sequences need a token of their own), mask with "
+        "torch.finfo(scores.dtype).min in place of -inf, or F.scaled_dot_product_attention, which gives 0 there",
+    ),
+    "mean of 0 labels": _Why(
+        "every label of this batch is ignore_index, and the mean over no label is 0 / 0",
+        "leave such batches out, or reduction='sum' divided by (labels != -100).sum().clamp(min=1)",
+    ),
+    "mean of 0 elements": _Why(
+        "the mean of an empty tensor is nan: a mask or an index left nothing over in this batch",
+        "leave such batches out: loss = (x * mask).sum() / mask.sum().clamp(min=1)",
+    ),
+    "std of a single value": _Why(
+        "the standard deviation of one value is 0 / 0: the batch has one row, as the last one of an epoch may",
+        "DataLoader(drop_last=True), or x.std(dim=0, correction=0)",
+    ),
+}
+
+
 def _ends_like_float16(detail: str) -> bool:
     """An inf whose finite neighbours end shortly before 65504: float32 would have gone on."""
-    span = re.search(r"finite values (\S+) to ([^)\s]+)\)", detail)
+    span = re.search(r"finite values (\S+) to ([^),\s]+)", detail)
     return detail.startswith("inf") and span is not None and 2**14 < max(abs(float(n)) for n in span.groups()) <= 65504
 
 
@@ -230,10 +261,10 @@ def _weights(event: LossNotFinite) -> _Why:
             "the weights were not finite before the first step: uninitialised (torch.empty), or a broken checkpoint",
             f"initialise {event.origin.detail} (nn.init.…), or check the checkpoint with torch.isfinite",
         )
-    note = f" ({event.gradient_note})" if event.gradient_note else ""
+    note = f"; its graph has {event.gradient_note}" if event.gradient_note else ""
     return _Why(
-        f"the loss of step {event.last_finite_step} was finite, but its backward made non-finite gradients{note}: the "
-        "derivative of sqrt, norm, pow or a division is infinite at 0, and 0 × inf is nan",
+        f"the loss of step {event.last_finite_step} was finite, but its backward made non-finite gradients: the "
+        f"derivative of sqrt, norm, pow or a division is infinite at 0, and 0 × inf is nan{note}",
         "keep their input away from 0: torch.sqrt(x + 1e-8), x.norm(dim=1).clamp(min=1e-8), F.pairwise_distance; "
         "torch.autograd.set_detect_anomaly(True) on that batch names the line",
     )

@@ -63,12 +63,12 @@ class HeadShapeMismatch(Rule):
         nothing = missing >= event.tensors
         if not nothing and (missing <= self.head or missing / event.tensors < self.wide or not event.prefix):
             return
-        change = _change(event.prefix)
+        change = _change(event.prefix, event.nested)
         yield self.finding(
             event,
             f"{event.tensors - missing} of the {event.tensors} tensors of {event.model} were loaded; {missing} keep their "
             f"random values (first {event.missing[0]}; the checkpoint has {event.unexpected[0]})",
-            cause="strict=False hides that the names do not fit" + (f": {change[0]}" if change else ""),
+            cause="strict=False hides that " + (change[0] if change else "the names do not fit"),
             fix=change[1] if change else self.fix,
             missing=missing,
             unexpected=unexpected,
@@ -96,13 +96,15 @@ def _heads(keys: tuple[str, ...]) -> str:
     return repr(heads[0]) if len(heads) == 1 else repr(heads[:3])
 
 
-def _change(prefix: str) -> tuple[str, str] | None:
+def _change(prefix: str, nested: str) -> tuple[str, str] | None:
+    if nested:
+        return f"the weights lie one level deeper, under {nested!r}", f"model.load_state_dict(checkpoint[{nested!r}])"
     if not prefix:
         return None
     name = prefix[1:]
     if prefix[0] == "-":
         return (
-            f"the checkpoint's keys begin with {name!r}",
+            f"the names do not fit: the checkpoint's keys begin with {name!r}",
             f"{{k.removeprefix({name!r}): v for k, v in checkpoint.items()}}",
         )
-    return f"the model's keys begin with {name!r}", f"{{{name!r} + k: v for k, v in checkpoint.items()}}"
+    return f"the names do not fit: the model's keys begin with {name!r}", f"{{{name!r} + k: v for k, v in checkpoint.items()}}"

@@ -72,13 +72,14 @@ class LossScaleCollapse(Rule):
     def __init__(self) -> None:
         self._bad_losses = 0
         self._origin = Origin()
-        self._elsewhere = False  # weights or data were not finite: the scaler only shows it
+        self._elsewhere = False  # weights, data or a plain operation like log(0) are at fault: the scaler shows it
 
     def on_loss_not_finite(self, event: LossNotFinite) -> None:
         """Where the loss itself was not finite."""
         self._bad_losses = max(self._bad_losses, event.in_a_row)
         self._origin = event.origin
-        self._elsewhere = self._elsewhere or not event.scaled or event.origin.kind in ("weights", "inputs", "targets")
+        range_left = event.origin.kind == "unknown" or event.origin.detail.startswith("inf in")
+        self._elsewhere = self._elsewhere or not event.scaled or not range_left
 
     def on_scaler_observed(self, event: ScalerObserved) -> Iterator[Finding]:
         """A scale that fell through the floor, or steps that are skipped long after the start."""

@@ -84,10 +84,10 @@ class SchedulerOutOfStep(Rule):
         )
 
     def _per_micro_batch(self, event: ScheduleObserved) -> Finding | None:
-        if event.optimizer_steps + event.skipped_steps < 3:
+        steps = event.optimizer_steps + event.skipped_steps
+        if steps < 3:
             return None
-        pace = event.calls / (event.optimizer_steps + event.skipped_steps)
-        accumulated = event.backwards / event.optimizer_steps
+        pace, accumulated = event.calls / steps, event.backwards / steps
         if pace < self.micro or accumulated < self.micro or abs(pace - accumulated) > 0.25 * accumulated:
             return None
         return self.finding(
@@ -103,7 +103,8 @@ class SchedulerOutOfStep(Rule):
         length = event.epoch_length
         if abs(event.calls - event.optimizer_steps) > 1 or event.calls < 2:
             return None
-        if length and length > 2 and event.horizon and event.horizon < length and event.calls > 1:
+        one_of_several = event.others_stepped and event.name != "CosineAnnealingLR"  # a warm-up, chained to a decay
+        if length and length > 2 and event.horizon and event.horizon < length and not one_of_several:
             if event.name != "CosineAnnealingLR" and (event.calls <= event.horizon or event.lr >= event.peak_lr):
                 return None  # a warm-up is over when its rate has arrived
             return self._too_fast(
@@ -134,7 +135,8 @@ class SchedulerOutOfStep(Rule):
             return None
         if not event.calls:
             due = event.epochs >= 1 or event.epoch_length is None
-            return self._never(event) if due and event.name != "SWALR" else None
+            by_hand = abs(event.lr - event.first_lr) > 1e-6 * event.first_lr
+            return self._never(event) if due and not by_hand and event.name != "SWALR" else None
         if event.horizon and event.calls * 2 < event.horizon and 0.9 < event.optimizer_steps / event.horizon < 1.1:
             return self._too_slow(event)
         if event.steps_at_floor > self.idle * event.optimizer_steps and event.steps_at_floor > 10:

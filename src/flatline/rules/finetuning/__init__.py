@@ -1,0 +1,1 @@
+"""Checkpoints, adapters and frozen layers."""

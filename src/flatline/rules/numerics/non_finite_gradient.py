@@ -1,0 +1,120 @@
+"""N2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import GradientNotFinite
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+MASKED = ("log", "log2", "log10", "div", "exp", "rsqrt", "reciprocal")
+
+
+class NonFiniteGradient(Rule):
+    """The loss is finite, and its gradients are nan or inf.
+
+    Symptom
+    -------
+    The loss prints a number at one step and ``nan`` at the next, though nothing about the data changed. Every weight
+    that the gradient reached is nan after the step between them.
+
+    Root cause
+    ----------
+    The value of an operation is fine where its derivative is infinite: sqrt at 0, pow(0, 0.5), acos at 1. Or an
+    infinite branch was masked after it was computed: ``torch.where`` and a multiplication with 0 hide a log(0) in
+    the forward pass, but in the backward 0 × inf is nan. Or float16 gradients overflow.
+
+    Fix
+    ---
+    Make the *input* of the operation safe, before it, and not its result after it.
+
+    Example
+    -------
+    ::
+
+        distance = ((a - b) ** 2).sum(1).sqrt()
+        entropy = torch.where(p > 0, p * p.log(), 0.0)
+
+    Use instead
+    -----------
+    ::
+
+        distance = (((a - b) ** 2).sum(1) + 1e-8).sqrt()
+        entropy = p * p.clamp(min=1e-8).log()
+
+    Healthy look-alikes
+    -------------------
+    A GradScaler, which tests for this and skips the step. A loop that tests the gradients' norm and leaves the step
+    out, or fills them with torch.nan_to_num. Infinite values that stay behind a mask on their input.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/notes/autograd.html#gradients-for-non-differentiable-functions
+    - https://github.com/tensorflow/probability/blob/main/discussion/where-nan.pdf
+    """
+
+    code = "N2"
+    severity = "error"
+    consequences = ("N1", "G1", "G2", "G3", "O7", "O22", "O25")
+
+    def on_gradient_not_finite(self, event: GradientNotFinite) -> Iterator[Finding]:
+        """They went into the optimizer, and the weights are not numbers any more."""
+        loss = f"loss {event.loss:.4g} is finite" if event.loss is not None else "the loss is finite"
+        place = f" in {event.module}" if event.module else ""
+        source = f"; {event.detail}{place} has an infinite derivative" if event.detail else ""
+        cause, fix = _why(event)
+        yield self.finding(
+            event,
+            f"{loss} at step {event.step}, and the gradients of {event.bad} of {event.total} parameters are "
+            f"{event.kind}, as in {event.parameters[0] if event.parameters else 'a parameter'}{source}",
+            cause=cause,
+            fix=fix,
+            operation=event.operation or None,
+            module=event.module or None,
+            parameters=", ".join(event.parameters) or None,
+            loss=event.loss,
+            optimizer=event.optimizer or None,
+        )
+
+
+def _why(event: GradientNotFinite) -> tuple[str, str]:
+    name = event.operation
+    if name in ("sqrt", "pow"):
+        return (
+            f"{event.detail}: the value is fine, the derivative is infinite, and 0 × inf is nan",
+            "add a small number before the root: torch.sqrt(x + 1e-8); for distances use torch.linalg.vector_norm or "
+            "F.pairwise_distance, which are defined at 0",
+        )
+    if name in MASKED:
+        return (
+            f"{event.detail}: its result was masked afterwards (torch.where, masked_fill or × 0), which hides it in the "
+            "forward pass only; in the backward 0 × inf is nan",
+            "mask the input, not the result: safe = torch.where(ok, x, 1.0); out = torch.where(ok, f(safe), 0.0); or "
+            "x.clamp(min=1e-8)",
+        )
+    if name in ("acos", "asin", "atanh"):
+        return (
+            f"the derivative of {name} is infinite at 1 and -1, where rounding brings a cosine of equal vectors",
+            f"keep the input inside: torch.{name}(x.clamp(-1 + 1e-6, 1 - 1e-6)), or torch.atan2",
+        )
+    if name.startswith("linalg"):
+        return (
+            f"{event.detail}: their derivative divides by differences of values that are equal",
+            "do not backpropagate through the vectors, add a small random diagonal, or use eigvalsh / svdvals",
+        )
+    return _unseen(event)
+
+
+def _unseen(event: GradientNotFinite) -> tuple[str, str]:
+    if event.dtype == "float16":
+        return (
+            "float16 gradients end at 65504, and these went past it",
+            "use bfloat16, or torch.amp.GradScaler with float32 parameters, which skips such steps",
+        )
+    return (
+        "an operation of the forward pass has no finite derivative where it was used: a root, norm, power or division "
+        "at 0, or a nan behind a mask",
+        "torch.autograd.set_detect_anomaly(True) on that batch names the line; keep inputs of roots, logarithms and "
+        "divisions away from 0",
+    )

@@ -1,0 +1,170 @@
+"""W3."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+
+from flatline.events import ActivationsSampled, LayerActivations, RunEnded
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class ActivationScaleWithDepth(Rule):
+    """Activations grow or shrink by the same factor at every layer of an untrained network.
+
+    Symptom
+    -------
+    The first loss is in the thousands and runs to nan, or the loss does not move at all: the output is the same for
+    every input.
+
+    Root cause
+    ----------
+    A linear layer multiplies the size of what it is given by the rms of its weight times √fan_in, and ReLU
+    takes a factor of √2 away. Weights drawn with std 1 multiply by √fan_in at every layer, with std 0.01 they
+    divide; over ten layers that is many orders of magnitude, forward and backward.
+
+    Fix
+    ---
+    Draw weights with std √(2/fan_in) before ReLU (nn.init.kaiming_normal_) or 1/√fan_in before tanh
+    (nn.init.xavier_normal_), or put normalisation layers or residual connections between the layers.
+
+    Example
+    -------
+    ::
+
+        for layer in linears:
+            nn.init.normal_(layer.weight, std=1.0)
+
+    Use instead
+    -----------
+    ::
+
+        for layer in linears:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+
+    Healthy look-alikes
+    -------------------
+    Residual and normalised networks, where the outputs of the layers have no trend over depth; torch's default
+    initialisation, whose factor of 0.58 is held up by the biases; a narrow middle or a small last layer, which
+    is one step and not a trend; large raw inputs, which shrink to an ordinary size; layers that shrink and a loss that
+    falls.
+
+    References
+    ----------
+    - He, Zhang, Ren and Sun, Delving Deep into Rectifiers, https://arxiv.org/abs/1502.01852
+    - Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010
+    - Mishkin and Matas, All you need is a good init, https://arxiv.org/abs/1511.06422
+    """
+
+    code = "W3"
+    severity = "warning"
+    consequences = ("G1", "G2", "W4", "W6", "O25", "O7", "O22", "C1", "C2", "C3", "C5")
+
+    layers_needed: int = 6  # fewer say nothing about depth
+    ratio: float = 1e3  # last over first, or first over last; measured: healthy networks stay within 30
+    same_direction: float = 0.8  # share of neighbours that go the same way
+    largest_jump: float = 0.4  # share of the whole change that one pair of neighbours may make up
+    gain_high: float = 2.0  # rms of a weight × √fan_in; Kaiming's is 1.4
+    gain_low: float = 0.5  # torch's default is 0.58
+    steps_needed: int = 5  # the activations are still as small then
+    recovered: float = 10.0  # times what they differed before the first step
+    fallen: float = 0.8  # of the first loss, and something was learned; a last bias alone takes off a few percent
+
+    def __init__(self) -> None:
+        self._shrunk: dict[str, _Shrunk] = {}
+
+    def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
+        """The outputs of the layers of one kind, in order."""
+        if not event.untrained:
+            self._follow(event)
+            return
+        for kind in ("Linear", "Conv1d", "Conv2d", "Conv3d"):
+            chain = _chain(event.layers, kind)
+            grows = self._trend(chain)
+            if grows:
+                yield self._tell(event, chain, event)
+            elif grows is not None:
+                self._shrunk[event.model] = _Shrunk(event, chain)
+
+    def _follow(self, event: ActivationsSampled) -> None:
+        """A network whose activations recover is no longer looked at."""
+        shrunk = self._shrunk.get(event.model)
+        if shrunk is None:
+            return
+        now = {layer.layer: layer.signal for layer in event.layers}
+        inner = shrunk.chain[-2]
+        shrunk.step = event.step
+        if now.get(inner.layer, 1.0) > self.recovered * inner.signal:
+            del self._shrunk[event.model]
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """Shrunk to the end, and nothing learned: many small networks recover within some dozen steps."""
+        if event.loss is None or event.first_loss is None or not event.loss > self.fallen * event.first_loss:
+            return
+        for shrunk in self._shrunk.values():
+            if shrunk.step >= self.steps_needed:
+                yield self._tell(event, shrunk.chain, shrunk.first)
+
+    def _trend(self, chain: list[LayerActivations]) -> bool | None:
+        """Whether the activations grow (True) or shrink (False) all the way, by the weights' doing; None for neither."""
+        if len(chain) < self.layers_needed:
+            return None
+        logs = [math.log10(layer.std) for layer in chain]
+        change = logs[-1] - max(0.0, logs[0]) if logs[-1] > logs[0] else logs[-1] - min(0.0, logs[0])
+        jumps = [later - earlier for earlier, later in pairwise(logs)]
+        along = sum(jump * change > 0 for jump in jumps)
+        if abs(change) < math.log10(self.ratio) or along < self.same_direction * len(jumps):
+            return None
+        if max(abs(jump) for jump in jumps) > self.largest_jump * abs(logs[-1] - logs[0]):
+            return None
+        gain = _gain(chain)
+        proven = gain > self.gain_high if change > 0 else gain < self.gain_low
+        return change > 0 if proven else None
+
+    def _tell(
+        self, event: ActivationsSampled | RunEnded, chain: list[LayerActivations], seen: ActivationsSampled
+    ) -> Finding:
+        first, last = chain[0], chain[-1]
+        factor = (last.std / first.std) ** (1 / (len(chain) - 1))
+        gain, fan_in = _gain(chain), int(median(layer.fan_in for layer in chain))
+        stuck = "" if last.std > first.std else "; the loss has not fallen"
+        return self.finding(
+            event,
+            f"before the first step the activations {'grow' if factor > 1 else 'shrink'} {factor:.2g} × per layer: std "
+            f"{first.std:.2g} at {first.layer}, {last.std:.2g} at {last.layer}, over {len(chain)} {first.kind} layers{stuck}",
+            where=seen.where,
+            cause=f"the weights have an rms of about {gain / math.sqrt(fan_in):.2g} with {fan_in} inputs, which multiplies "
+            f"the size of the activations by {gain:.2g} at every layer (before the activation function); "
+            f"√(2/{fan_in}) = {math.sqrt(2 / fan_in):.2g} keeps it under ReLU",
+            fix="nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') for every layer before a ReLU, "
+            "nn.init.xavier_normal_ before tanh; or normalisation layers between them",
+            first=first.std,
+            last=last.std,
+            factor=factor,
+            gain=gain,
+            layers=len(chain),
+        )
+
+
+class _Shrunk:
+    """A network whose activations shrank before the first step."""
+
+    def __init__(self, first: ActivationsSampled, chain: list[LayerActivations]) -> None:
+        self.first, self.chain = first, chain
+        self.step = 0  # when they were last seen, still as small
+
+
+def _chain(layers: tuple[LayerActivations, ...], kind: str) -> list[LayerActivations]:
+    """The layers of one kind that made something, each at its first call."""
+    found: dict[str, LayerActivations] = {}
+    for layer in layers:
+        if layer.kind == kind and layer.gain is not None and 0.0 < layer.std < math.inf:
+            found.setdefault(layer.layer, layer)
+    return list(found.values())
+
+
+def _gain(chain: list[LayerActivations]) -> float:
+    return median(layer.gain for layer in chain if layer.gain is not None)

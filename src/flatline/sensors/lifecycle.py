@@ -1,0 +1,202 @@
+"""What becomes of a checkpoint between the load and the first step: read, put into a model, overwritten, dropped."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from flatline.events import CheckpointLost, Where
+from flatline.sensors.callers import caller
+from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.models import readable
+from flatline.sensors.patching import Patches
+
+Tensor = torch.Tensor
+LOADS = 32  # loads before the first step that are followed
+MATRICES = 32  # weight matrices that are remembered of each
+ELEMENTS = 128  # of each matrix
+FEW = 16  # elements from which on two tensors can be said to have nothing in common
+UNLIKE = 0.3  # cosine of 128 independent pairs: its standard deviation is 0.09
+DEPTH = 4  # of the nest in a file
+
+
+class FileRead:
+    """What ``torch.load`` returned."""
+
+    def __init__(self, result: Any, where: Where | None) -> None:
+        self.where = where
+        tensors = list(_tensors(result))
+        self.refs = {id(t): weakref.ref(t) for t in tensors}
+        self.shapes = Counter(tuple(t.shape) for t in tensors)
+        self.used = False
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether this very tensor came from the file."""
+        ref = self.refs.get(id(tensor))
+        return ref is not None and ref() is tensor
+
+
+def _tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping) and depth:
+        for item in value.values():
+            yield from _tensors(item, depth - 1)
+
+
+class Load:
+    """One state dict that was put into a module."""
+
+    def __init__(self, module: nn.Module, kind: Literal["file", "own", "empty"], where: Where | None) -> None:
+        self.ref, self.where, self.kind = weakref.ref(module), where, kind
+        self.model = type(module).__name__
+        self.layout = _layout(module)
+        self.tensors = len(self.layout)
+        self.ran = self.overwritten = False
+        matrices = [(n, p) for n, p in module.named_parameters() if p.dim() >= 2 and p.numel() >= FEW and readable(p)]
+        every = max(1, len(matrices) // MATRICES)
+        self.kept = [(name, weakref.ref(p), _elements(p)) for name, p in matrices[::every][:MATRICES]]
+
+    def fits(self, file: FileRead) -> bool:
+        """Whether the file holds tensors like most of this model's."""
+        shapes = Counter(shape for _, shape in self.layout)
+        return 2 * sum((shapes & file.shapes).values()) >= self.tensors > 1
+
+
+def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+
+
+def _elements(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS].to(torch.float32, copy=True)
+
+
+def unlike(pairs: list[tuple[Tensor, Tensor]]) -> int | None:
+    """How many of these tensors have nothing in common with what was there before; None if too few can be compared."""
+    pairs = [(old, now) for old, now in pairs if old.shape == now.shape and old.device == now.device]
+    if len(pairs) < 2:
+        return None
+    cosines = torch.stack([torch.nn.functional.cosine_similarity(old, now, dim=0) for old, now in pairs])
+    alive = torch.stack([(old.std() > 0) & now.isfinite().all() for old, now in pairs])
+    return int(((cosines.abs() < UNLIKE) & alive).sum())
+
+
+class LifecycleSensor:
+    """Follows what was read and loaded until training begins; at rest from then on."""
+
+    def __init__(self, loop: Loop, patches: Patches) -> None:
+        self.loop, self.patches = loop, patches
+        self.files: list[FileRead] = []
+        self.loads: list[Load] = []
+        self._loaded: dict[int, Any] = {}  # id of a parameter that was loaded -> weak reference
+        self._over = False
+
+    def attach(self) -> None:
+        """Patch ``torch.load``."""
+        self.patches.around(torch, "load", after=self._read)
+
+    def _read(self, result: Any, *args: Any, **kwargs: Any) -> None:
+        if not self._over and len(self.files) < LOADS and isinstance(result, Mapping):
+            self.files.append(FileRead(result, caller()))
+
+    def loaded(self, module: nn.Module, state: Any, missing: tuple[str, ...], assign: bool) -> None:
+        """A state dict went into a module."""
+        given = list(_tensors(state))
+        for file in self.files:
+            file.used = file.used or any(file.holds(t) for t in given)
+        if self._over or self.loop.steps or len(self.loads) >= LOADS:
+            return
+        own = {t.data_ptr() for t in (*module.parameters(), *module.buffers()) if readable(t)}
+        if given and not assign and all(readable(t) and t.data_ptr() in own for t in given if t.dim()):
+            self.loads.append(Load(module, "own", caller()))
+        elif not given and missing:
+            self.loads.append(Load(module, "empty", caller()))
+        elif 2 * len(missing) <= len(given):
+            self._followed(module)
+
+    def _followed(self, module: nn.Module) -> None:
+        """The newest load of a parameter counts."""
+        mine = {id(p) for p in module.parameters()}
+        self._loaded.update((id(p), weakref.ref(p)) for p in module.parameters())
+        self.loads = [load for load in self.loads if not any(id(ref()) in mine for _, ref, _ in load.kept)]
+        self.loads.append(Load(module, "file", caller()))
+
+    # ------------------------------------------------------------------ the first forward and the first step
+
+    def entered(self, module: nn.Module) -> None:
+        """A model is about to run: is what was loaded still in it?"""
+        if self._over or not self.loads:
+            return
+        mine = {id(p) for p in module.parameters()}
+        for load in self.loads:
+            kept = [(ref(), old) for _, ref, old in load.kept]
+            here = [(old, _elements(p)) for p, old in kept if p is not None and id(p) in mine and readable(p)]
+            if load.ran or not here:
+                continue
+            load.ran = True
+            strange = unlike(here) if load.kind == "file" else None
+            load.overwritten = strange is not None and 5 * strange >= 4 * len(here)
+
+    def before_step(self, state: OptimizerState) -> None:
+        """Training begins: tell what became of the loads."""
+        if self._over:
+            return
+        self._over = True
+        unused = [file for file in self.files if not file.used]
+        trained = set(state.ids)
+        for load in self.loads:
+            lost = self._lost(load, unused, trained)
+            if lost is not None:
+                self.loop.emit(lost)
+        self.loads.clear()
+
+    def _lost(self, load: Load, unused: list[FileRead], trained: set[int]) -> CheckpointLost | None:
+        kept = [ref() for _, ref, _ in load.kept]
+        file = next((file for file in unused if load.fits(file)), None)
+        if load.kind != "file":
+            trains = any(id(p) in trained for p in kept if p is not None)
+            return self._event(load, load.kind, file) if file is not None and trains else None
+        if unused:
+            return None  # its tensors may have been copied by hand
+        if load.overwritten and any(id(p) in trained for p in kept if p is not None):
+            return self._event(load, "overwritten", None)
+        gone = load.ref() is None and not load.ran and all(p is None for p in kept)
+        return self._event(load, "dropped", None) if gone and self._twin(load, trained) else None
+
+    def _twin(self, load: Load, trained: set[int]) -> bool:
+        """Whether a model of the same class and shapes trains in its place, with other weights, never loaded."""
+        for module in self.models():
+            if type(module).__name__ != load.model or _layout(module) != load.layout:
+                continue
+            own = dict(module.named_parameters())
+            ids = {id(p) for p in own.values()}
+            if not ids & trained or any((ref := self._loaded.get(key)) is not None and ref() is not None for key in ids):
+                continue
+            pairs = [(old, _elements(own[name])) for name, _, old in load.kept if readable(own[name])]
+            strange = unlike(pairs)
+            if strange is not None and 5 * strange >= 4 * len(pairs):
+                return True
+        return False
+
+    def models(self) -> list[nn.Module]:
+        """Modules that the user's code called; set when the sensors are connected."""
+        return []
+
+    def _event(
+        self, load: Load, kind: Literal["own", "empty", "overwritten", "dropped"], file: FileRead | None
+    ) -> CheckpointLost:
+        return CheckpointLost(
+            step=self.loop.step,
+            where=load.where,
+            kind=kind,
+            model=load.model,
+            tensors=load.tensors,
+            read_where=file.where if file is not None else None,
+            in_file=sum(file.shapes.values()) if file is not None else 0,
+        )

@@ -1,0 +1,92 @@
+"""Patches come off in any order, and never take anybody else's off."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+
+import pytest
+
+pytest.importorskip("torch")
+
+from flatline.sensors.patching import Patches
+
+
+def plain(x):
+    return x + 1
+
+
+class Watch:
+    """Patches on ``owner.f`` that count its calls."""
+
+    def __init__(self, owner, also=None):
+        self.calls, self.broken = 0, []
+        self.patches = Patches(on_broken=lambda *what: self.broken.append(what))
+        assert self.patches.around(owner, "f", before=self.count, also=also)
+
+    def count(self, *args):
+        self.calls += 1
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+def test_undo_in_any_order(order):
+    owner, public = types.SimpleNamespace(f=plain), types.SimpleNamespace(f=plain)
+    watches = [Watch(owner, also=public) for _ in range(3)]
+    for closed, number in enumerate(order):
+        before = [watch.calls for watch in watches]
+        assert owner.f(1) == public.f(1) == 2
+        assert sum(watch.calls for watch in watches) - sum(before) == 2 * (3 - closed)
+        watches[number].patches.undo()
+    assert owner.f is public.f is plain
+    assert [watch.broken for watch in watches] == [[], [], []]
+
+
+def test_somebody_elses_patch_stays_and_ours_lets_through():
+    owner = types.SimpleNamespace(f=plain)
+    first, second = Watch(owner), Watch(owner)
+    inner = owner.f
+
+    @functools.wraps(inner)
+    def theirs(x):
+        return 10 * inner(x)
+
+    owner.f = theirs
+    second.patches.undo()
+    first.patches.undo()
+    assert owner.f is theirs
+    assert owner.f(1) == 20
+    assert (first.calls, second.calls) == (0, 0)
+
+
+def test_other_place_with_another_function_is_left_alone():
+    owner, public = types.SimpleNamespace(f=plain), types.SimpleNamespace(f=len)
+    watch = Watch(owner, also=public)
+    assert public.f is len
+    watch.patches.undo()
+    assert (owner.f, public.f) == (plain, len)
+
+
+def test_inherited_function_is_inherited_again():
+    class Base:
+        def f(self):
+            return 1
+
+    class Child(Base):
+        pass
+
+    first, second = Watch(Child), Watch(Child)
+    assert Child().f() == 1
+    first.patches.undo()
+    second.patches.undo()
+    assert "f" not in vars(Child)
+    assert (first.calls, second.calls) == (1, 1)
+
+
+def test_undo_that_fails_leaves_the_others_to_be_undone():
+    owner = types.SimpleNamespace(f=plain)
+    watch = Watch(owner)
+    watch.patches.on_undo(lambda: 1 / 0)
+    watch.patches.undo()
+    assert owner.f is plain
+    assert len(watch.broken) == 1
