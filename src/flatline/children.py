@@ -138,13 +138,15 @@ class Member:
 
 
 def _runs(pid: int) -> bool:
+    """Whether that process can still read what is written for it; one that was killed may not be buried yet."""
     try:
         os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # not ours to ask, or a system without /proc
         return True
-    return True
+    return state.split()[:1] != ["Z"]
 
 
 def rank(session: Session) -> int | None:

@@ -4,7 +4,7 @@ A training loop, with every event at its place::
 
     optimizer = AdamW(model.parameters())          # OptimizerCreated
     scheduler = CosineAnnealingLR(optimizer, 100)
-    model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointLost
+    model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointLost, RandomFrozen
     for inputs, targets in loader:                 # PassEnded, when it begins again
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
@@ -177,6 +177,7 @@ class NormLayerFacts:
     frozen: bool = False  # its affine weights take no gradient, and never did
     training: bool = True
     drifted: float = 0.0  # largest relative change of running_mean and running_var since first seen
+    statistic: Literal["running_mean", "running_var"] = "running_mean"  # the one that changed most
     copied: bool = False  # its weights move without an optimizer: an averaged copy
     ran: bool = True
 
@@ -236,13 +237,19 @@ class ForwardObserved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadFacts:
-    """Units of one activation that were zero on every sample of the batch."""
+    """Units of one activation that were zero on every sample of the batch, or a sigmoid or tanh near its limits."""
 
     layer: str = ""
     kind: str = "ReLU"
     units: int = 0
     dead: int = 0
     samples: int = 0
+    looks: int = 1  # the newest steps that are taken together: as few as give enough samples
+    lasting: int | None = None  # units that were zero in all of them
+    total: int = 0  # samples of all of them
+    bias: float | None = None  # mean of what is added to the dead units' inputs
+    first_bias: float | None = None  # of the same units, when first seen
+    saturated: float = 0.0  # share of a hidden sigmoid's or tanh's numbers near its limits, least of those looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,6 +471,27 @@ class PrecisionObserved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStateSampled(Event):
+    """What an optimizer keeps beside its parameters, and what became of its update. Counts are of a sample."""
+
+    absent = "no optimizer with a state was looked at closely"
+    optimizer: OptimizerFacts = OptimizerFacts()
+    index: int = 1
+    stock: bool = True  # one of torch's own, whose arithmetic is known
+    fused: bool = False  # computes in float32, whatever the state's dtype
+    lr: float = 0.0
+    peak_lr: float = 0.0
+    parameters: str = "float32"  # the narrowest of its tensors
+    state: str = ""  # dtype of the running mean of squared gradients, "" if there is none
+    eps: float | None = None
+    eps_stored: float | None = None  # eps rounded to that dtype
+    squares: int = 0  # elements with a gradient that is not 0
+    squares_zero: int = 0  # of them with a mean square of exactly 0
+    wanted: int = 0  # elements of half precision whose update is not 0
+    lost: int = 0  # of them unchanged to the bit, the update being less than half a step between two numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossesKept(Event):
     """Graphs of earlier losses are still alive."""
 
@@ -628,6 +656,23 @@ class TargetsObserved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairingProbed(Event):
+    """How well simple rules tell the labels from the inputs, where the model itself is at chance."""
+
+    absent = "every model told the labels better than by chance"
+    defect = True
+    rows: int = 0  # different samples
+    classes: int = 2
+    by_means: float = 0.0  # share told by the nearest class mean, on samples that it did not learn from
+    by_neighbours: float = 0.0  # and by the nearest neighbours
+    commonest: float = 0.5  # share of the commonest class
+    surprise: float = 0.0  # mean of the model's -log p(label) over the last close steps
+    entropy: float = 0.0  # of the labels: the same for a model that knows only how frequent they are
+    permutation: str = ""  # the statement that puts the inputs or the labels, and not both, into random order
+    permuted_where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNumbers:
     """Numbers of one parameter at a sampled step."""
 
@@ -686,6 +731,18 @@ class CheckpointLost(Event):
     tensors: int = 0  # parameters of the model
     in_file: int = 0  # tensors in the file of which none was used
     read_where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomFrozen(Event):
+    """Layers that a checkpoint left out are frozen as they were built, while the rest of their model trains."""
+
+    absent = "no frozen layer was left out of a checkpoint"
+    defect = True
+    model: str = "model"
+    layers: tuple[str, ...] = ()
+    loaded: int = 0  # parameters of the model that the checkpoint filled
+    trains: int = 0  # parameters of the model that an optimizer updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

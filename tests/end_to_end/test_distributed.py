@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -99,6 +100,34 @@ if __name__ == "__main__":
     print("all are done")
 """
 
+ABANDONED = """
+import os, signal
+import torch
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+
+
+def work(rank, parent):
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(8, 8)), torch.randint(0, 3, (8,))).backward()
+        optimizer.step()
+    os.kill(parent, signal.SIGTERM)
+    while os.getppid() == parent:
+        pass
+    print("child ends", flush=True)
+
+
+if __name__ == "__main__":
+    context = mp.get_context("spawn")
+    child = context.Process(target=work, args=(0, os.getpid()))
+    child.start()
+    child.join()
+"""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -128,20 +157,29 @@ def launch(folder: Path, *command: str, options: tuple[str, ...] = ()) -> Ended:
         "PYTHONPATH": str(SOURCE),
         "PATH": path,
         "ACCELERATE_USE_CPU": "true",
+        "TMPDIR": str(folder / "temporary"),
     }
     ended = subprocess.run(
         [sys.executable, "-m", "flatline", "run", "--format", "json", "--output", str(report), *options, *command],
         cwd=folder, env=settings, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert report.exists(), ended.stderr
+    assert left_behind(folder) == []
     return Ended(ended.returncode, ended.stdout.splitlines(), ended.stderr, json.loads(report.read_text()))
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Of ours: torchrun leaves folders, too."""
+    return [path.name for path in (folder / "temporary").iterdir() if path.name.startswith("flatline")]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    for name, text in (("train.py", LAUNCHED), ("accelerated.py", ACCELERATED), ("spawned.py", SPAWNED)):
-        (folder / name).write_text(text)
+    scripts = {"train": LAUNCHED, "accelerated": ACCELERATED, "spawned": SPAWNED, "abandoned": ABANDONED}
+    for name, text in scripts.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "temporary").mkdir()
     return folder
 
 
@@ -205,3 +243,19 @@ def test_spawned_processes_are_watched(folder):
     assert sorted(ended.out) == ["all are done", "rank 0 is done", "rank 1 is done"]
     assert ended.status == 0
     sees_both_ranks(ended, "spawned.py")
+
+
+def test_child_of_a_parent_that_was_killed_leaves_nothing(folder):
+    settings = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(SOURCE),
+        "TMPDIR": str(folder / "temporary"),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "flatline", "run", "abandoned.py"],
+        cwd=folder, env=settings, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert ended.returncode == -signal.SIGTERM
+    assert ended.stdout == "child ends\n"  # its end is awaited: it holds the pipe
+    assert left_behind(folder) == []

@@ -29,7 +29,7 @@ class Watch:
         self.calls += 1
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_undo_in_any_order(order):
     owner, public = types.SimpleNamespace(f=plain), types.SimpleNamespace(f=plain)
     watches = [Watch(owner, also=public) for _ in range(3)]

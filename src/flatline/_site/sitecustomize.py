@@ -19,10 +19,9 @@ def _next() -> None:
 def _join() -> None:
     try:
         from flatline.children import join
-
-        join()
-    except Exception:  # noqa: BLE001 - another environment, without flatline, or with another one
-        pass
+    except ImportError:  # another environment, without flatline
+        return
+    join()
 
 
 try:

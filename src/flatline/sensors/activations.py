@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import deque
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from flatline.events import (
 )
 from flatline.sensors.audit import AuditSensor
 from flatline.sensors.callers import caller
-from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, source
+from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, source
 from flatline.sensors.loop import Loop
 from flatline.sensors.losses import module_of
 from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, readable, tensors_in
@@ -31,6 +32,10 @@ LAYERS = 192  # modules of a pass that are looked at
 ROWS = 8  # of scores, at least
 END = 0.01  # of a sigmoid or tanh, from its limits; its derivative has fallen to a twentieth there
 INPUTS = {"Addmm": "mat1", "Mm": "self", "Convolution": "input"}
+BIASES = {"Addmm": 0, "Convolution": 2, "NativeBatchNorm": 2, "NativeLayerNorm": 2}  # place among the inputs
+LOOKS, LOOKS_KEPT = 3, 8  # at an activation, taken together
+ENOUGH = 96  # samples in them
+RELUS = 256
 TURNED = ("T", "Transpose", "Permute", "ToCopy")
 
 
@@ -73,6 +78,7 @@ class ActivationSensor:
         self.loop, self.models, self.audit = loop, models, audit
         self._told: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()  # and at which step
         self._pass: list[tuple[LayerActivations, Tensor]] = []
+        self._units: dict[Any, _Unit] = {}
         self._heads: set[int] = set()  # output layers whose first loss was seen
 
     # ------------------------------------------------------------------ the forward pass
@@ -129,11 +135,18 @@ class ActivationSensor:
     # ------------------------------------------------------------------ the graph under a loss
 
     def after_graph(self, graph: Graph, where: Where | None) -> None:
-        """Units that are zero on the whole batch; the scores under the first cross entropy."""
-        dead_units(graph, self.loop, self.models, where)
+        """Units that never answer; the scores under the first cross entropy."""
+        if self.loop.wants(ForwardObserved):
+            self._answers(graph, where)
         if self.loop.wants(FirstCrossEntropy) and not self.loop.steps:
             for node in graph.named("NllLoss", "NllLoss2D"):
                 self._first_loss(node, graph, where)
+
+    def _answers(self, graph: Graph, where: Where | None) -> None:
+        line = (where.file, where.line) if where is not None else None
+        found = _relus(graph, self.models, self._units, line) + _saturated(graph, self.models, self._units, line)
+        if found:
+            self.loop.emit(ForwardObserved(step=self.loop.step, where=where, dead=tuple(found)))
 
     def _first_loss(self, node: Node, graph: Graph, where: Where | None) -> None:
         """Scores straight from a layer whose weight is a parameter: no temperature, no margin, no product of features."""
@@ -149,7 +162,7 @@ class ActivationSensor:
             return
         value, count = _cross_entropy(scores.detach(), target.detach(), saved(node, "ignore_index"))
         entered = saved(product, INPUTS[operation(product)])
-        layer, tied = self._owners(weight)
+        layer, tied = _owners(weight, self.models)
         self.loop.emit(
             FirstCrossEntropy(
                 step=self.loop.step,
@@ -173,19 +186,6 @@ class ActivationSensor:
         if any(state.steps for state in self.loop.optimizers.values()):
             return True
         return not self.audit.loaded.isdisjoint(graph.leaves)
-
-    def _owners(self, weight: Tensor) -> tuple[str, str]:
-        """Paths of the layer and of the embedding that hold a parameter, '' for none."""
-        layer = tied = ""
-        for model in list(self.models.models.values()):
-            module = model.ref()
-            for child in module.modules() if module is not None else ():
-                if any(parameter is weight for parameter in child._parameters.values()):
-                    if isinstance(child, nn.Embedding):
-                        tied = tied or model.path(child) or model.label
-                    else:
-                        layer = layer or model.path(child) or model.label
-        return layer, tied
 
 
 # --------------------------------------------------------------------------- one module
@@ -290,6 +290,20 @@ def _parameter(node: Node | None) -> Tensor | None:
     return getattr(node, "variable", None)
 
 
+def _owners(weight: Tensor, models: ModelSensor) -> tuple[str, str]:
+    """Paths of the layer and of the embedding that hold a parameter, '' for none."""
+    layer = tied = ""
+    for model in list(models.models.values()):
+        module = model.ref()
+        for child in module.modules() if module is not None else ():
+            if any(parameter is weight for parameter in child._parameters.values()):
+                if isinstance(child, nn.Embedding):
+                    tied = tied or model.path(child) or model.label
+                else:
+                    layer = layer or model.path(child) or model.label
+    return layer, tied
+
+
 def _cross_entropy(scores: Tensor, target: Tensor, ignore: Any) -> tuple[float, int]:
     """Mean of the targets' negative log-probabilities, and how many targets are scored."""
     if not isinstance(ignore, int):
@@ -311,25 +325,165 @@ def _row_spread(scores: Tensor) -> float:
 # --------------------------------------------------------------------------- units that never answer
 
 
-def dead_units(graph: Graph, loop: Loop, models: ModelSensor, where: Where | None) -> None:
-    """Tell of ReLUs with units at zero for the whole batch, for modules and for ``F.relu`` alike."""
-    if not loop.wants(ForwardObserved):
-        return
+class _Unit:
+    """One activation over the newest looks."""
+
+    def __init__(self) -> None:
+        self.alive: deque[tuple[Tensor, int]] = deque(
+            maxlen=LOOKS_KEPT
+        )  # which units answered, and to how many samples
+        self.shares: deque[float] = deque(maxlen=LOOKS)  # near the limits
+        self.first_bias: Tensor | None = None
+        self.layer = ""  # for a function, the layer under it
+
+    def window(self) -> list[tuple[Tensor, int]]:
+        """As few of the newest looks as give enough samples."""
+        chosen: list[tuple[Tensor, int]] = []
+        for look in reversed(self.alive):
+            if len(chosen) >= LOOKS and sum(samples for _, samples in chosen) >= ENOUGH:
+                break
+            chosen.append(look)
+        return chosen
+
+
+def _relus(graph: Graph, models: ModelSensor, units: dict[Any, _Unit], line: Any) -> list[DeadFacts]:
+    """ReLUs with units at zero for the whole batch, for modules and for ``F.relu`` alike, in order."""
     found = []
-    for node in graph.named("Relu"):
-        units, dead, samples = _count(saved(node, "result"))
-        if units:
-            found.append(DeadFacts(layer=module_of(node, models), units=units, dead=dead, samples=samples))
-    if found:
-        loop.emit(ForwardObserved(step=loop.step, where=where, dead=tuple(reversed(found))))
+    for place, node in enumerate(list(graph.named("Relu"))[:RELUS]):
+        output = saved(node, "result")
+        if not is_plain(output) or output.dim() < 2:
+            continue
+        alive, samples = _alive(output.detach())
+        layer = module_of(node, models)
+        unit = units.setdefault((line, layer, place, len(alive)), _Unit())
+        if not layer and not unit.alive:
+            unit.layer = _layer_under(node, models)
+        if unit.alive and unit.alive[0][0].device != alive.device:
+            unit.alive.clear()
+        unit.alive.append((alive, samples))
+        found.append(_dead_facts(node, unit, layer or unit.layer))
+    return found[::-1]
 
 
-def _count(output: Any) -> tuple[int, int, int]:
-    """Units, units at zero on every sample, samples."""
-    if not isinstance(output, torch.Tensor) or output.dim() < 2 or not output.numel():
-        return 0, 0, 0
-    output = output.detach()
+def _dead_facts(node: Node, unit: _Unit, layer: str) -> DeadFacts:
+    (alive, samples), window = unit.alive[-1], unit.window()
+    silent = ~torch.stack([each for each, _ in window]).any(dim=0)
+    dead, lasting = torch.stack(((~alive).sum(), silent.sum())).tolist()
+    bias = _incoming_bias(node, len(alive)) if lasting else None
+    if unit.first_bias is None:
+        first = _incoming_bias(node, len(alive))
+        unit.first_bias = first.clone() if first is not None else None
+    return DeadFacts(
+        layer=layer,
+        units=len(alive),
+        dead=int(dead),
+        samples=samples,
+        looks=len(window),
+        lasting=int(lasting),
+        total=sum(each for _, each in window),
+        bias=float(bias[silent].mean()) if bias is not None else None,
+        first_bias=float(unit.first_bias[silent].mean()) if bias is not None and unit.first_bias is not None else None,
+    )
+
+
+def _layer_under(node: Node, models: ModelSensor) -> str:
+    """'after NAME' for a function on the output of a layer: an activation, and not a part of a loss."""
+    head = _head(source(node)[0])
+    layer = _owners(head[0], models)[0] if head is not None else ""
+    return f"after {layer}" if layer else ""
+
+
+def _alive(output: Tensor) -> tuple[Tensor, int]:
+    """Which units are above zero for some sample, and how many samples there are."""
     axis = 1 if output.dim() in (4, 5) else output.dim() - 1
     others = [d for d in range(output.dim()) if d != axis]
-    units = int(output.shape[axis])
-    return units, int((output.amax(dim=others) <= 0).sum()), output.numel() // units
+    return output.amax(dim=others) > 0, output.numel() // int(output.shape[axis])
+
+
+def _incoming_bias(node: Node, units: int) -> Tensor | None:
+    """The bias of the layer or normalisation right under an activation."""
+    below = next(iter(children(node)), None)
+    while below is not None and operation(below) in SHAPE_ONLY:
+        below = next(iter(children(below)), None)
+    place = BIASES.get(operation(below)) if below is not None else None
+    if below is None or place is None or len(below.next_functions) <= place:
+        return None
+    bias = _parameter(below.next_functions[place][0])
+    if bias is None or not is_plain(bias) or tuple(bias.shape) != (units,):
+        return None
+    return bias.detach().float()
+
+
+# --------------------------------------------------------------------------- units near their limits
+
+
+def _saturated(graph: Graph, models: ModelSensor, units: dict[Any, _Unit], line: Any) -> list[DeadFacts]:
+    """Sigmoids and tanhs between two layers of one model. Gates and outputs are meant to reach their limits."""
+    nodes = list(graph.named("Sigmoid", "Tanh"))[:RELUS]
+    if not nodes:
+        return []
+    above: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        for child in children(node):
+            above.setdefault(child, []).append(node)
+    found = []
+    for place, node in enumerate(nodes):
+        output = saved(node, "result")
+        if is_plain(output) and output.dim() >= 2 and _hidden(node, above, models):
+            layer, kind = module_of(node, models), operation(node)
+            unit = units.setdefault((line, kind, layer, place, int(output.shape[-1])), _Unit())
+            numbers = spread(output).float()
+            near = numbers.abs() > 1 - END if kind == "Tanh" else (numbers - 0.5).abs() > 0.5 - END
+            unit.shares.append(float(near.float().mean()))
+            axis = 1 if output.dim() in (4, 5) else output.dim() - 1
+            found.append(
+                DeadFacts(
+                    layer=layer,
+                    kind=kind,
+                    units=int(output.shape[axis]),
+                    samples=output.numel() // int(output.shape[axis]),
+                    looks=len(unit.shares),
+                    saturated=min(unit.shares),
+                )
+            )
+    return found[::-1]
+
+
+def _hidden(node: Node, above: dict[Node, list[Node]], models: ModelSensor) -> bool:
+    """Between two layers of one model: made by a layer, taken by a layer, and by nothing as a gate."""
+    below, _ = source(node)
+    if below is None or operation(below) not in (*INPUTS, "Add", "NativeBatchNorm", "NativeLayerNorm"):
+        return False
+    takers: list[Node] = []
+    waiting = list(above.get(node, ()))
+    while waiting and len(takers) < 8:
+        taker = waiting.pop()
+        scaled = operation(taker) in ("Mul", "Div", "NativeDropout") and len(children(taker)) == 1
+        if scaled or (operation(taker) in SHAPE_ONLY and len(children(taker)) == 1):
+            waiting += above.get(taker, ())
+        else:
+            takers.append(taker)
+    layers = [taker for taker in takers if operation(taker) in INPUTS]
+    return bool(layers) and len(layers) == len(takers) and _within_one(node, layers, models)
+
+
+def _within_one(node: Node, takers: list[Node], models: ModelSensor) -> bool:
+    """Inside one model, and not the end of a part of several layers: an encoder's code, a generator's picture."""
+    here, last = sequence(node), max(sequence(taker) for taker in takers)
+    for model in list(models.models.values()):
+        calls = model.calls
+        if not calls or calls[-1].depth or not here < last <= calls[-1].out_sequence:
+            continue
+        first = min((call.out_sequence for call in calls if call.leaf and call.out_sequence), default=here + 1)
+        ends = [call for call in calls if not call.leaf and call.out_sequence == here]
+        return first < here and not any(_layers_in(call, calls) > 1 for call in ends)
+    return False
+
+
+def _layers_in(part: Call, calls: list[Call]) -> int:
+    inner = {id(module) for module in part.module.modules()}
+    return sum(call.leaf and id(call.module) in inner and _has_matrix(call.module) for call in calls)
+
+
+def _has_matrix(module: Any) -> bool:
+    return any(parameter.dim() >= 2 for parameter in module._parameters.values() if parameter is not None)

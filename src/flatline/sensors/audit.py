@@ -41,6 +41,14 @@ def _affine(layer: Any) -> Tensor:
     return torch.cat(parts) if parts else torch.empty(0)
 
 
+def _statistics(layer: Any) -> list[Tensor]:
+    return [_spread(layer.running_mean), _spread(layer.running_var)]
+
+
+def _drift(then: Tensor, now: Tensor) -> float:
+    return float((now.cpu() - then.cpu()).norm() / then.cpu().norm().clamp(min=1e-3))
+
+
 class AuditSensor:
     """Keeps what was seen of each parameter since the run began."""
 
@@ -59,7 +67,7 @@ class AuditSensor:
         )  # fmt: skip
         self._after_backward: dict[int, float] = {}
         self.gradients: dict[int, float] = {}  # norms of the gradients that the step in progress found, by id
-        self._norms: dict[int, tuple[Any, Tensor, Tensor]] = {}  # statistics and weights when last trainable
+        self._norms: dict[int, tuple[Any, list[Tensor], Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
 
     # ------------------------------------------------------------------ around backward and step
@@ -104,7 +112,7 @@ class AuditSensor:
         known = self._norms.get(id(layer))
         just_frozen = self._affine_trained.get(id(layer)) == 1
         if trainable or just_frozen or known is None or known[0]() is not layer:
-            self._norms[id(layer)] = weakref.ref(layer), _spread(layer.running_mean), _affine(layer)
+            self._norms[id(layer)] = weakref.ref(layer), _statistics(layer), _affine(layer)
 
     def _frozen(self, layer: Any) -> bool:
         """Frozen from the start, or for long, and not only for another optimizer's step as in a GAN."""
@@ -306,13 +314,13 @@ class AuditSensor:
 
     def _norm(self, layer: Any, path: str, model: Model) -> NormLayerFacts:
         _, first, weights = self._norms[id(layer)]
+        mean, variance = (_drift(then, now) for then, now in zip(first, _statistics(layer), strict=True))
         return NormLayerFacts(
             name=path,
             frozen=self._frozen(layer),
             training=layer.training,
-            drifted=float(
-                (_spread(layer.running_mean).cpu() - first.cpu()).norm() / first.cpu().norm().clamp(min=1e-3)
-            ),
+            drifted=max(mean, variance),
+            statistic="running_mean" if mean >= variance else "running_var",
             copied=not torch.equal(weights.cpu(), _affine(layer).cpu()),
             ran=id(layer) in model.ran,
         )

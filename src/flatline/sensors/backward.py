@@ -86,6 +86,7 @@ class BackwardSensor:
             for state in known.values():
                 state.unseen_backwards += 1
                 state.backwards += 1
+                state.last_loss = value
                 state.window.tick("backward")
             if self.fed is not None:
                 self.fed()
@@ -236,7 +237,10 @@ class BackwardSensor:
 
     # ------------------------------------------------------------------ the loss's value
 
+    _newest: float | None = None  # the newest loss that was read
+
     def _value(self, root: torch.Tensor) -> None:
+        self._newest = None
         raw, scaled = root, bool(self.raw_losses)
         if scaled:
             known = self.raw_losses.pop(id(root), None)
@@ -268,7 +272,7 @@ class BackwardSensor:
                 self._read(step, value, newest if last else None, scaled)
 
     def _read(self, step: int, value: float, root: torch.Tensor | None, scaled: bool) -> None:
-        loop = self.loop
+        loop, self._newest = self.loop, value
         if value - value == 0.0:
             self._bad_in_a_row = 0
             loop.first_loss = value if loop.first_loss is None else loop.first_loss
@@ -331,6 +335,7 @@ class BackwardSensor:
     def _count(self, state: OptimizerState) -> None:
         window = state.window
         state.backwards += 1
+        state.learned_from(self._newest)
         window.tick("backward")
         if self._looked and len(window.backwards) < 256:
             window.backwards.append(self._factor or BackwardFacts(where=self.where, plain=False))

@@ -126,7 +126,6 @@ class ClipSensor:
             state.idle_cycles = 0
             state.window = Window()
 
-
     def _updated(self, result: Any, scaler: Any, new_scale: Any = None) -> None:
         scale = getattr(scaler, "_scale", None)
         if not scaler.is_enabled() or not isinstance(scale, torch.Tensor) or _capturing(scale):

@@ -6,15 +6,27 @@ import weakref
 from collections import deque
 from typing import Any
 
-from flatline.events import BatchesServed, BatchRepeated, InputsObserved, PassEnded, TargetsObserved, Where
+from flatline.events import (
+    BatchesServed,
+    BatchRepeated,
+    InputsObserved,
+    PairingProbed,
+    PassEnded,
+    TargetsObserved,
+    Where,
+)
 from flatline.sensors import batches
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, tensors_in
+from flatline.sensors.pairing import Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.seeds import seeded_draw
 
 REMEMBERED = 8
+FEW_LOOKS = 6  # at labels, before one label alone is worth another
+LATER_STEPS = (100, 400)  # where to look again without a DataLoader
+PAIRINGS = 4  # losses whose inputs and labels are kept
 REPEATED = 5  # equal inputs in a row, before the source is asked why
 INDICES = 256  # of one batch that are compared
 
@@ -115,6 +127,10 @@ class DataSensor:
         self._served_since_step = False
         self._last_served = 0  # step that the newest batch belonged to
         self._repeats: dict[str, batches.Repeats] = {}
+        self._input: tuple[int, Any] = (0, None)  # step, weak reference to what the model in training was called with
+        self._pairings: dict[int, Pairing] = {}
+        self._labels: set[int] = set()  # the first two different ones
+        self._looks = 0  # at labels
 
     def attach(self) -> None:
         """Patch the base class of the iterators."""
@@ -178,6 +194,8 @@ class DataSensor:
         order: Order = iterator._flatline_order
         order.served += 1
         loader.position = order.served
+        if self._looks >= FEW_LOOKS and loader.length and order.served in (loader.length // 2, 3 * loader.length // 4):
+            self._look_again()
         known = [entry for entry in self.loaders.values() if entry.fed]
         self.models.batch_is_foreign = bool(known) and not loader.fed
         if self.loop.dense:
@@ -190,6 +208,16 @@ class DataSensor:
         """The newest batch was learned from."""
         if self.newest is not None:
             self.newest.fed += 1
+        if self._looks >= FEW_LOOKS and self.loop.steps in LATER_STEPS:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Only one label was ever seen: look once more, farther on in the data."""
+        if len(self._labels) == 1 and self._looks_again:
+            self._looks_again -= 1
+            self.loop.look_closely()
+
+    _looks_again = 3
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Tell which batches the last steps learned from."""
@@ -217,6 +245,7 @@ class DataSensor:
         repeats = self._repeats.setdefault(model, batches.Repeats())
         if not repeats.add(step, first, content):
             return
+        self._input = step, weakref.ref(first)
         rows = first.shape[0] if first.dim() else 0
         self.loop.emit(
             InputsObserved(
@@ -259,23 +288,59 @@ class DataSensor:
         if found is None:
             return
         rows, labels = found
+        self._looks += 1
+        if len(self._labels) < 2:
+            self._labels |= {int(labels.min()), int(labels.max())}
         loader = self._loader_of(step)
+        stream = hash((where, kind, loader.key if loader is not None else 0))
+        surprise = batches.surprise(kind, rows, labels)
         self.loop.emit(
             TargetsObserved(
                 step=step,
                 where=where,
-                stream=hash((where, kind, loader.key if loader is not None else 0)),
+                stream=stream,
                 kind=kind,
                 fed_by=fed_by,
                 classes=max(2, rows.shape[1]),
                 labels=batches.label_facts(labels),
                 answers=batches.answers(kind, rows),
-                surprise=batches.surprise(kind, rows, labels),
+                surprise=surprise,
                 whole=batches.whole_labels(target),
                 loader=loader.key if loader is not None else 0,
                 passes=loader.passes if loader is not None else 0,
                 position=loader.position if loader is not None else 0,
                 length=loader.length if loader is not None else None,
+            )
+        )
+
+        place = hash((where, kind))
+        if fed_by == "linear" and (place in self._pairings or len(self._pairings) < PAIRINGS):
+            self._pair(self._pairings.setdefault(place, Pairing()), step, where, labels, surprise)
+
+    def _pair(self, pairing: Pairing, step: int, where: Where | None, labels: Any, surprise: float) -> None:
+        """Keep some of the inputs with their labels, and ask whether they belong together where the model does not learn."""
+        at, reference = self._input
+        inputs = reference() if reference is not None and at == step else None
+        if inputs is None or not inputs.is_floating_point() or not inputs.dim() or len(inputs) != len(labels):
+            return
+        pairing.add(step, inputs, labels, surprise)
+        if not pairing.at_chance(step):
+            return
+        by_means, by_neighbours, commonest = pairing.probe.accuracy()
+        text, place = lone_permutation(where.file) if where is not None else ("", None)
+        self.loop.emit(
+            PairingProbed(
+                step=step,
+                where=where,
+                rows=pairing.probe.rows,
+                classes=len(pairing.counts),
+                by_means=by_means,
+                by_neighbours=by_neighbours,
+                commonest=commonest,
+                surprise=pairing.surprise,
+                entropy=pairing.entropy,
+                permutation=text,
+                permuted_where=place,
             )
         )
 

@@ -16,7 +16,7 @@ from flatline.sensors.graph import Graph, Node, operation, saved, sequence
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 
-HELD = 2_000_000  # elements of saved tensors that are kept alive from backward to step, at most
+HELD = 8_000_000  # bytes of saved tensors that are kept alive from backward to step, at most
 NODES = 200  # operations that are kept in mind
 NAMED = 4
 Tensor = torch.Tensor
@@ -52,6 +52,8 @@ RISKS: dict[str, tuple[str, Callable[[Tensor], bool], str]] = {
     "Asin": ("self", _at_one, "asin at 1 or -1"),
     "Atanh": ("self", _at_one, "atanh at 1 or -1"),
     "Exp": ("result", _overflowed, "exp that overflows"),
+    "Logsumexp": ("result", _overflowed, "logsumexp over -inf only"),
+    "Mul": ("other", _overflowed, "multiplication by inf"),
     "LinalgEigh": ("eigenvalues", _repeated, "eigh with repeated eigenvalues"),
     "LinalgSvd": ("S", _repeated, "svd with repeated singular values"),
 }
@@ -62,9 +64,11 @@ def risk(node: Node) -> tuple[Tensor, Callable[[Tensor], bool], str] | None:
     name = operation(node)
     if name == "Pow":
         exponent = saved(node, "exponent")
-        if not isinstance(exponent, (int, float)) or not 0 < exponent < 1:
+        if not isinstance(exponent, (int, float)) or exponent <= 0:
             return None
-        entry: tuple[str, Callable[[Tensor], bool], str] = "self", _zero, f"pow(0, {exponent:g})"
+        entry: tuple[str, Callable[[Tensor], bool], str] = "self", _overflowed, "pow of inf"
+        if exponent < 1:
+            entry = "self", _zero, f"pow(0, {exponent:g})"
     elif name in RISKS:
         entry = RISKS[name]
     else:
@@ -92,12 +96,12 @@ class DerivativeSensor:
             return
         if self._seen_at != self.loop.step:
             self._risks, self._seen_at = [], self.loop.step
-        room = HELD - sum(entry[3].numel() for entry in self._risks)
+        room = HELD - sum(_bytes(entry[3]) for entry in self._risks)
         for node in graph.nodes:
             found = risk(node) if operation(node) in RISKS or operation(node) == "Pow" else None
-            if found is None or found[0].numel() > room or len(self._risks) >= NODES:
+            if found is None or _bytes(found[0]) > room or len(self._risks) >= NODES:
                 continue
-            room -= found[0].numel()
+            room -= _bytes(found[0])
             self._risks.append((sequence(node), operation(node).lower(), owner(node, self.models, 0), *found))
 
     def before_step(self, state: OptimizerState) -> None:
@@ -149,6 +153,11 @@ class DerivativeSensor:
         if event is not None and not all(finite(p) for p in broken):
             self._told = True
             self.loop.emit(event)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """What a tensor keeps alive: a view holds all that it is a view of."""
+    return tensor.untyped_storage().nbytes()
 
 
 def _values(gradient: Tensor) -> Tensor:

@@ -213,9 +213,18 @@ def _describe(node: Node, key: str, value: torch.Tensor) -> str:
     name = operation(node).lower()
     what = "result" if key == "result" else "input"
     kind = "nan" if bool(torch.isnan(value).any()) else "inf"
-    if key == "target":
-        return f"target:{kind} in {int((~torch.isfinite(value)).sum())} of {value.numel()} values"
+    if key == "target" or (kind == "nan" and _from_a_constant(node)):
+        where = rows(value)
+        return (
+            f"target:{kind} in {int((~torch.isfinite(value)).sum())} of {value.numel()} values{where and f', {where}'}"
+        )
     return f"{kind} in the {what} of {name} ({_span(value)}){_maker(node, key)}"
+
+
+def _from_a_constant(node: Node) -> bool:
+    """The difference of a finite tensor of the graph and a constant is nan: the constant is."""
+    below, _ = source(node)
+    return below is not None and operation(below) in ("Sub", "Rsub") and len(children(below)) == 1
 
 
 def _span(value: torch.Tensor) -> str:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from flatline.events import CheckpointLost, Where
+from flatline.events import CheckpointLost, RandomFrozen, Where
 from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import readable
+from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
 
 Tensor = torch.Tensor
@@ -21,7 +21,10 @@ LOADS = 32  # loads before the first step that are followed
 MATRICES = 32  # weight matrices that are remembered of each
 ELEMENTS = 128  # of each matrix
 FEW = 16  # elements from which on two tensors can be said to have nothing in common
-UNLIKE = 0.3  # cosine of 128 independent pairs: its standard deviation is 0.09
+UNLIKE = 0.5  # cosine from which on they have: that of 16 independent pairs has a standard deviation of 0.25
+MOST = 0.8  # of the matrices
+LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # of one way to start: uniform within 1 / sqrt(fan in)
+ENOUGH = 32  # weights from which on a uniform distribution shows
 DEPTH = 4  # of the nest in a file
 
 
@@ -77,23 +80,39 @@ def _elements(tensor: Tensor) -> Tensor:
     return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS].to(torch.float32, copy=True)
 
 
-def unlike(pairs: list[tuple[Tensor, Tensor]]) -> int | None:
-    """How many of these tensors have nothing in common with what was there before; None if too few can be compared."""
+def unlike(pairs: list[tuple[Tensor, Tensor]]) -> bool:
+    """Whether almost all of these tensors have nothing in common with what was there before."""
     pairs = [(old, now) for old, now in pairs if old.shape == now.shape and old.device == now.device]
     if len(pairs) < 2:
-        return None
+        return False
     cosines = torch.stack([torch.nn.functional.cosine_similarity(old, now, dim=0) for old, now in pairs])
     alive = torch.stack([(old.std() > 0) & now.isfinite().all() for old, now in pairs])
-    return int(((cosines.abs() < UNLIKE) & alive).sum())
+    strange = ((cosines.abs() < UNLIKE) & alive).sum() >= MOST * len(pairs)
+    return bool(strange & (cosines.mean().abs() < UNLIKE / 2))
+
+
+def _random_and_frozen(layer: Any, loaded: dict[int, Any]) -> bool:
+    """A linear or convolution layer without gradients, with the uniform weights that torch gives a new one."""
+    weight = layer.weight
+    if not isinstance(layer, LINEAR) or weight.requires_grad or not readable(weight) or weight.numel() < ENOUGH:
+        return False
+    if id(weight) in loaded and loaded[id(weight)]() is weight:
+        return False
+    bound = float(weight[0].numel()) ** -0.5
+    size, largest = (
+        float(v) for v in torch.stack([weight.detach().float().std(), weight.detach().float().abs().max()])
+    )
+    return 0.9 * bound < largest <= 1.001 * bound and abs(size * 3**0.5 - bound) < 0.15 * bound
 
 
 class LifecycleSensor:
     """Follows what was read and loaded until training begins; at rest from then on."""
 
-    def __init__(self, loop: Loop, patches: Patches) -> None:
-        self.loop, self.patches = loop, patches
+    def __init__(self, loop: Loop, patches: Patches, models: ModelSensor) -> None:
+        self.loop, self.patches, self.models = loop, patches, models
         self.files: list[FileRead] = []
         self.loads: list[Load] = []
+        self._left_out: list[tuple[Any, tuple[str, ...], Where | None]] = []  # module, its keys that a load missed
         self._loaded: dict[int, Any] = {}  # id of a parameter that was loaded -> weak reference
         self._over = False
 
@@ -118,12 +137,15 @@ class LifecycleSensor:
         elif not given and missing:
             self.loads.append(Load(module, "empty", caller()))
         elif 2 * len(missing) <= len(given):
-            self._followed(module)
+            self._followed(module, missing)
 
-    def _followed(self, module: nn.Module) -> None:
+        if missing and 2 * len(missing) <= len(given) and len(self._left_out) < LOADS:
+            self._left_out.append((weakref.ref(module), missing, caller()))
+
+    def _followed(self, module: nn.Module, missing: tuple[str, ...]) -> None:
         """The newest load of a parameter counts."""
         mine = {id(p) for p in module.parameters()}
-        self._loaded.update((id(p), weakref.ref(p)) for p in module.parameters())
+        self._loaded.update((id(p), weakref.ref(p)) for n, p in module.named_parameters() if n not in missing)
         self.loads = [load for load in self.loads if not any(id(ref()) in mine for _, ref, _ in load.kept)]
         self.loads.append(Load(module, "file", caller()))
 
@@ -140,8 +162,7 @@ class LifecycleSensor:
             if load.ran or not here:
                 continue
             load.ran = True
-            strange = unlike(here) if load.kind == "file" else None
-            load.overwritten = strange is not None and 5 * strange >= 4 * len(here)
+            load.overwritten = load.kind == "file" and unlike(here)
 
     def before_step(self, state: OptimizerState) -> None:
         """Training begins: tell what became of the loads."""
@@ -155,6 +176,33 @@ class LifecycleSensor:
             if lost is not None:
                 self.loop.emit(lost)
         self.loads.clear()
+        for ref, missing, where in self._left_out:
+            self._tell_frozen(ref(), missing, where, trained)
+        self._left_out.clear()
+
+    def _tell_frozen(
+        self, module: nn.Module | None, missing: tuple[str, ...], where: Where | None, trained: set[int]
+    ) -> None:
+        if module is None:
+            return
+        ran = {key for model in list(self.models.models.values()) for key in model.ran}
+        layers = [
+            name
+            for name, layer in module.named_modules()
+            if id(layer) in ran and f"{name}.weight" in missing and _random_and_frozen(layer, self._loaded)
+        ]
+        trains = sum(p.requires_grad and id(p) in trained for p in module.parameters())
+        if layers and trains:
+            self.loop.emit(
+                RandomFrozen(
+                    step=self.loop.step,
+                    where=where,
+                    model=type(module).__name__,
+                    layers=tuple(layers),
+                    loaded=sum(name not in missing for name, _ in module.named_parameters()),
+                    trains=trains,
+                )
+            )
 
     def _lost(self, load: Load, unused: list[FileRead], trained: set[int]) -> CheckpointLost | None:
         kept = [ref() for _, ref, _ in load.kept]
@@ -171,22 +219,16 @@ class LifecycleSensor:
 
     def _twin(self, load: Load, trained: set[int]) -> bool:
         """Whether a model of the same class and shapes trains in its place, with other weights, never loaded."""
-        for module in self.models():
+        for module in self.models.alive():
             if type(module).__name__ != load.model or _layout(module) != load.layout:
                 continue
             own = dict(module.named_parameters())
             ids = {id(p) for p in own.values()}
-            if not ids & trained or any((ref := self._loaded.get(key)) is not None and ref() is not None for key in ids):
+            if not ids & trained or any(key in self._loaded and self._loaded[key]() is not None for key in ids):
                 continue
-            pairs = [(old, _elements(own[name])) for name, _, old in load.kept if readable(own[name])]
-            strange = unlike(pairs)
-            if strange is not None and 5 * strange >= 4 * len(pairs):
+            if unlike([(old, _elements(own[name])) for name, _, old in load.kept if readable(own[name])]):
                 return True
         return False
-
-    def models(self) -> list[nn.Module]:
-        """Modules that the user's code called; set when the sensors are connected."""
-        return []
 
     def _event(
         self, load: Load, kind: Literal["own", "empty", "overwritten", "dropped"], file: FileRead | None

@@ -10,6 +10,7 @@ import torch
 
 from flatline.events import Event, RunEnded, StepMissing
 from flatline.sensors.activations import ActivationSensor
+from flatline.sensors.attention import AttentionSensor
 from flatline.sensors.audit import AuditSensor
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.callers import caller
@@ -51,13 +52,14 @@ class LiveSensors:
         self.numbers = NumbersSensor(loop, self.models)
         self.audit = AuditSensor(loop, self.models, self.backward, self.numbers)
         self.activations = ActivationSensor(loop, self.models, self.audit)
+        self.attention = AttentionSensor(loop, self.models)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
         self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
         self.schedules = ScheduleSensor(loop, self.patches)
         self.data = DataSensor(loop, self.patches, self.models)
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
-        self.lifecycle = LifecycleSensor(loop, self.patches)
+        self.lifecycle = LifecycleSensor(loop, self.patches, self.models)
         self.crashes = CrashSensor(loop, self.models)
 
     def attach(self) -> None:
@@ -75,6 +77,7 @@ class LiveSensors:
         guard = self.patches.guard_inner
         self.optimizers.before_step.append(guard(self.audit.before_step))
         self.optimizers.before_step.append(guard(self.derivatives.before_step))
+        self.optimizers.before_step.append(guard(self.precision.before_step))
         self.optimizers.before_sample.append(guard(self.numbers.before_step))
         self.optimizers.after_sample.append(guard(self.numbers.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
@@ -83,10 +86,10 @@ class LiveSensors:
         self.backward.on_backward.append(guard(self.precision.after_backward))
         self.models.on_leave.append(guard(self.activations.after_module))
         self.backward.on_graph.append(guard(self.activations.after_graph))
+        self.backward.on_graph.append(guard(self.attention.after_graph))
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
-        self.lifecycle.models = self.models.alive
         self.backward.fed = guard(self.data.after_backward)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
         self.optimizers.in_backward = lambda: self.models.in_backward
@@ -97,6 +100,7 @@ class LiveSensors:
             guard(self.rank),
             guard(self.audit.after_step),
             guard(self.derivatives.after_step),
+            guard(self.precision.after_step),
             guard(self.data.after_step),
             guard(self.schedules.after_step),
         ]
@@ -143,6 +147,7 @@ class LiveSensors:
         """Tell what is known only at the end."""
         guard = self.patches.guard
         guard(self.backward.flush)()
+        guard(self.precision.finish)()
         guard(self.numbers.flush)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()

@@ -83,6 +83,8 @@ class OptimizerState:
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
         self.peak_lr = 0.0
+        self.first_loss: float | None = None  # of the backwards that reached it
+        self.last_loss: float | None = None
         self._count = -1
         self._ids: frozenset[int] = frozenset()
 
@@ -113,6 +115,12 @@ class OptimizerState:
             changed = changed or self._trainable.get(id(parameter), now) is not now
             self._trainable[id(parameter)] = now
         return changed
+
+    def learned_from(self, loss: float | None) -> None:
+        """A backward from a loss of this value reached it."""
+        if loss is not None and loss - loss == 0.0:
+            self.last_loss = loss
+            self.first_loss = loss if self.first_loss is None else self.first_loss
 
     @property
     def lr(self) -> float:

@@ -127,7 +127,7 @@ class NumbersSensor:
         if not self._before:
             return
         self.flush()
-        taken = Sampled(state, self.loop.step, where, state.steps, self.loop.last_loss, state.lr)
+        taken = Sampled(state, self.loop.step, where, state.steps, state.last_loss, state.lr)
         updates: dict[Any, Tensor] = {}
         for device, (parameters, elements) in self._before.items():
             taken.parameters += parameters
@@ -192,7 +192,7 @@ class NumbersSensor:
                 peak_lr=state.peak_lr,
                 layers=tuple(sorted(layers, key=lambda layer: layer.depth)),
                 loss=taken.loss,
-                first_loss=loop.first_loss,
+                first_loss=state.first_loss,
                 turn=dots / (ours * theirs) ** 0.5 if ours * theirs > 0 else None,
             )
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from flatline.events import PrecisionObserved, Where
+from flatline.events import OptimizerStateSampled, PrecisionObserved, Where
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.graph import Graph, Node
-from flatline.sensors.loop import Loop
+from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches
 
@@ -19,6 +20,11 @@ ELEMENTS = 2_048  # of each
 BY_HAND = 8.0  # a constant factor on the loss from here on is a loss scale
 NORMAL = 2.0**-14  # smallest normal number of float16
 LOWEST = 2.0**-22  # the fourth number above 0
+TENSORS = 32  # of an optimizer that are sampled
+STATE = 512  # elements of each
+HALF = (torch.float16, torch.bfloat16)
+SQUARES = ("exp_avg_sq", "square_avg", "sum")  # what Adam, RMSprop and Adagrad call it
+KNOWN = ("Adam", "AdamW", "SGD")  # whose update is computed here again
 Tensor = torch.Tensor
 
 
@@ -30,6 +36,8 @@ class PrecisionSensor:
         self._handles: list[Any] = []
         self._counts: list[Tensor] = []
         self._facts: dict[str, Any] | None = None
+        self._last: PrecisionObserved | None = None
+        self._before: list[tuple[Tensor, Tensor]] = []
 
     # ------------------------------------------------------------------ around backward
 
@@ -65,18 +73,71 @@ class PrecisionSensor:
         if facts is None:
             return
         total = torch.stack(waiting).sum(0).tolist() if waiting else [0, 0, 0, 0]
+        self._last = PrecisionObserved(
+            step=self.loop.step,
+            where=self.backward.where,
+            **facts,
+            scaled=self._scaled or abs(self.backward.factor) >= BY_HAND,
+            elements=total[0],
+            zeros=total[1],
+            coarse=total[2],
+            lowest=total[3],
+            anomaly_mode=torch.is_anomaly_enabled(),
+            loss=self.loop.last_loss if self.loop.last_loss_step == self.loop.step else None,
+        )
+        self.loop.emit(self._last)
+
+    def finish(self) -> None:
+        """Tell of an anomaly mode that is on at the end, too: short steps may never have been looked at again."""
+        if self._last is not None and self._last.step < self.loop.steps and torch.is_anomaly_enabled():
+            self.loop.emit(replace(self._last, step=self.loop.steps, elements=0, anomaly_mode=True))
+
+    # ------------------------------------------------------------------ around a step
+
+    def before_step(self, state: OptimizerState) -> None:
+        """Copy some elements of half-precision parameters."""
+        self._before = []
+        if self.loop.dense and not state.closure and self.loop.wants(OptimizerStateSampled):
+            held = [p for p in state.parameters if p.dtype in HALF and p.grad is not None and _dense(p)]
+            self._before = [(p, spread(p).clone()) for p in held[:: max(1, len(held) // TENSORS)]]
+
+    def after_step(self, state: OptimizerState, where: Where | None) -> None:
+        """Tell the dtypes of the optimizer's state, and what became of the update."""
+        before, self._before = self._before, []
+        optimizer = state.ref()
+        if optimizer is None or not self.loop.dense or state.closure or not self.loop.wants(OptimizerStateSampled):
+            return
+        held = [(p, g) for g in optimizer.param_groups for p in g["params"] if p.grad is not None and _dense(p)]
+        if not held:
+            return
+        group = held[0][1]
+        squares = [
+            (p, v) for p, _ in held[:: max(1, len(held) // TENSORS)] if (v := mean_square(optimizer, p)) is not None
+        ]
+        kept = min((v.dtype for _, v in squares), key=lambda dtype: dtype.itemsize, default=None)
+        eps = group.get("eps")
+        stock = type(optimizer).__module__.startswith("torch.optim.")
+        moved = [_fate(optimizer, p, old) for p, old in before] if stock and type(optimizer).__name__ in KNOWN else []
+        zeros = _total([_squares(p, v) for p, v in squares])
+        fate = _total([counted for counted in moved if counted is not None])
         self.loop.emit(
-            PrecisionObserved(
+            OptimizerStateSampled(
                 step=self.loop.step,
-                where=self.backward.where,
-                **facts,
-                scaled=self._scaled or abs(self.backward.factor) >= BY_HAND,
-                elements=total[0],
-                zeros=total[1],
-                coarse=total[2],
-                lowest=total[3],
-                anomaly_mode=torch.is_anomaly_enabled(),
-                loss=self.loop.last_loss if self.loop.last_loss_step == self.loop.step else None,
+                where=where,
+                optimizer=state.facts,
+                index=state.steps,
+                stock=stock,
+                fused=bool(group.get("fused")),
+                lr=state.lr,
+                peak_lr=state.peak_lr,
+                parameters=_name(min((p.dtype for p, _ in held), key=lambda dtype: dtype.itemsize)),
+                state=_name(kept) if kept is not None else "",
+                eps=float(eps) if isinstance(eps, (int, float)) else None,
+                eps_stored=float(torch.tensor(eps, dtype=kept)) if kept and isinstance(eps, (int, float)) else None,
+                squares=zeros[0],
+                squares_zero=zeros[1],
+                wanted=fate[0],
+                lost=fate[1],
             )
         )
 
@@ -94,11 +155,11 @@ def _only_looking(sample: Any) -> Any:
 
 
 def counts(gradient: Tensor) -> Tensor:
-    """Elements of a sample; those exactly 0; those not 0 and subnormal; those among the lowest four numbers."""
+    """Finite elements of a sample; those exactly 0; those not 0 and subnormal; those among the lowest four numbers."""
     flat = gradient.detach().reshape(-1)
     flat = flat[:: max(1, flat.numel() // ELEMENTS)].abs().float()
     some = flat > 0
-    found = (torch.ones_like(some), ~some, some & (flat < NORMAL), some & (flat <= LOWEST))
+    found = (torch.isfinite(flat), flat == 0, some & (flat < NORMAL), some & (flat <= LOWEST))
     return torch.stack([mask.sum() for mask in found])
 
 
@@ -126,3 +187,71 @@ def _cuda(device: torch.device) -> dict[str, Any]:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# --------------------------------------------------------------------------- the optimizer's state
+
+
+def _dense(tensor: Tensor) -> bool:
+    gradient = tensor.grad
+    return readable(tensor) and tensor.is_floating_point() and gradient is not None and not gradient.is_sparse
+
+
+def spread(tensor: Tensor) -> Tensor:
+    """The same few elements of every tensor of one shape, in its own dtype."""
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // STATE)]
+
+
+def mean_square(optimizer: Any, parameter: Tensor) -> Tensor | None:
+    """The running mean of squared gradients of a parameter, where it is kept element by element."""
+    kept = optimizer.state.get(parameter, {})
+    found: Tensor | None = next((kept[key] for key in SQUARES if isinstance(kept.get(key), Tensor)), None)
+    if found is None or not readable(found) or not found.is_floating_point() or found.shape != parameter.shape:
+        return None
+    return found
+
+
+def _squares(parameter: Tensor, square: Tensor) -> Tensor:
+    """Elements with a gradient; those of them with a mean square of 0."""
+    some = spread(parameter.grad) != 0 if parameter.grad is not None else spread(square) != 0
+    return torch.stack([some.sum(), (some & (spread(square) == 0)).sum()])
+
+
+def _total(counted: list[Tensor]) -> list[int]:
+    return [int(n) for n in torch.stack([c.cpu() for c in counted]).sum(0).tolist()] if counted else [0, 0]
+
+
+def _fate(optimizer: Any, parameter: Tensor, before: Tensor) -> Tensor | None:
+    """Elements whose update is not 0; those of them that it left as they were because it is too small."""
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    update = _update(optimizer.state.get(parameter, {}), group, parameter)
+    if update is None:
+        return None
+    update = update.abs().float()
+    wanted = torch.isfinite(update) & (update > 0)
+    lost = wanted & (spread(parameter) == before) & (update < half_step(before))
+    return torch.stack([wanted.sum(), lost.sum()])
+
+
+def half_step(value: Tensor) -> Tensor:
+    """Half the distance to the next number of the dtype: what is less is rounded away."""
+    exponent = torch.frexp(value.float().abs()).exponent - 1
+    return torch.ldexp(torch.full_like(value, torch.finfo(value.dtype).eps / 2, dtype=torch.float32), exponent)
+
+
+def _update(kept: dict[str, Any], group: dict[str, Any], parameter: Tensor) -> Tensor | None:
+    """What Adam or SGD meant to subtract, from the state after the step."""
+    first = kept.get("exp_avg")
+    if isinstance(group["lr"], Tensor) or parameter.grad is None:
+        return None
+    lr = float(group["lr"])
+    if first is None:
+        velocity = kept.get("momentum_buffer")
+        return spread(velocity if velocity is not None else parameter.grad).float() * lr
+    beta1, beta2 = group["betas"]
+    count = int(kept["step"])
+    mean = spread(first).float() / (1 - beta1**count)
+    square = spread(kept["exp_avg_sq"]).float() / (1 - beta2**count)
+    update: Tensor = lr * mean / (square.sqrt() + group["eps"])
+    return update

@@ -31,7 +31,8 @@ DEPTH = 3  # functions called by functions called in the loop
 
 
 @lru_cache(maxsize=8)
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a file of the user's."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
@@ -50,7 +51,7 @@ def seeded_draw(frame: FrameType | None) -> tuple[str, Where | None]:
 
 def _in_loop(file: str, line: int) -> Iterator[tuple[ast.Call, str]]:
     """Seeding calls that come before a draw, in the innermost loop around a line or in a function called there."""
-    tree = _tree(file)
+    tree = tree_of(file)
     loop = _loop_around(tree, line) if tree is not None else None
     if tree is None or loop is None:
         return

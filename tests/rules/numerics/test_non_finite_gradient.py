@@ -36,6 +36,8 @@ def test_fires_with_the_operation():
         ("pow", "pow(0, 0.5)", "derivative is infinite"),
         ("log", "log of 0", "masked afterwards"),
         ("div", "division by 0", "masked afterwards"),
+        ("pow", "pow of inf", "masked afterwards"),
+        ("logsumexp", "logsumexp over -inf only", "nothing but -inf"),
         ("acos", "acos at 1 or -1", "infinite at 1 and -1"),
         ("linalgsvd", "svd with repeated singular values", "that are equal"),
         ("", "", "no finite derivative where it was used"),

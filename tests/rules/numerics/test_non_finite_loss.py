@@ -120,7 +120,9 @@ def test_near_miss_gradients_of_another_step_or_not_finite():
 
 
 def test_a_scaler_that_skips_again_and_again():
-    finding = found("operation", "addmm", "inf in the input of addmm (float16, finite values 1 to 6e+04)", scaled=True, in_a_row=5)
+    finding = found(
+        "operation", "addmm", "inf in the input of addmm (float16, finite values 1 to 6e+04)", scaled=True, in_a_row=5
+    )
     assert "float16 ends at 65504" in finding.cause
     assert found("weights", detail="fc.weight", scaled=True).severity == "error"
 

@@ -30,8 +30,9 @@ def test_fires_without_a_data_loader():
 
 
 def test_adam_hides_it():
-    (finding,) = play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, optimizer=OptimizerFacts(adaptive=True)))
-    assert "Adam hides it" in finding.cause
+    lion = OptimizerFacts(name="Lion", adaptive=True)
+    (finding,) = play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, optimizer=lion))
+    assert "Lion hides it" in finding.cause
 
 
 def test_each_optimizer_on_its_own():

@@ -1,45 +1,74 @@
+import pytest
+
 from flatline.events import DeadFacts, ForwardObserved, LayerNumbers, NumbersSampled, Where
 from flatline.rules.optimization.dead_units import DeadUnits
 from flatline.testing import play
 
 LEARNING = NumbersSampled(layers=(LayerNumbers(gradient_rms=0.0), LayerNumbers(gradient_rms=1e-3)))
+STUCK = NumbersSampled(layers=(LayerNumbers(gradient_rms=1e-6),), loss=1.0, first_loss=1.1)
 
 
-def seen(*dead, layer="1", units=64, samples=100):
+def seen(*dead, layer="1", units=64, samples=100, lasting=None, **facts):
     return [
         ForwardObserved(
             step=step,
             where=Where("train.py", 30),
-            dead=(DeadFacts(layer=layer, units=units, dead=count, samples=samples),),
+            dead=(
+                DeadFacts(
+                    layer=layer,
+                    units=units,
+                    dead=count,
+                    samples=samples,
+                    looks=min(step, 3),
+                    lasting=min(dead[max(0, step - 3) : step]) if lasting is None else lasting,
+                    total=samples * min(step, 3),
+                    **facts,
+                ),
+            ),
         )
         for step, count in enumerate(dead, 1)
     ]
 
 
+def saturated(share, kind="Tanh", steps=3, samples=100, units=64):
+    facts = {"layer": "3", "kind": kind, "units": units, "samples": samples, "saturated": share}
+    return [ForwardObserved(step=step, dead=(DeadFacts(looks=step, **facts),)) for step in range(1, steps + 1)]
+
+
 def test_fires_on_a_layer_that_is_dead():
     (finding,) = play(DeadUnits, *seen(64, 64, 64))
     assert finding.severity == "error"
-    assert finding.message == "64 of 64 units of the ReLU 1 are zero on all 100 samples at step 3, in 3 steps looked at"
+    assert finding.message == (
+        "64 of 64 units of the ReLU 1 are zero on all 300 samples of 3 steps, the last of them step 3"
+    )
     assert "dead when first seen" in finding.cause
     assert "start biases at 0" in finding.fix
 
 
 def test_warns_of_a_layer_that_dies():
-    (finding,) = play(DeadUnits, *seen(5, 58, 60, 62))
+    (finding,) = play(DeadUnits, *seen(5, 58, 60, 62, bias=-3.1, first_bias=-0.02))
     assert finding.severity == "warning"
     assert "died in training" in finding.cause
+    assert "their biases went from -0.02 to -3.1" in finding.cause
     assert "learning rate" in finding.fix
 
 
 def test_layers_that_are_dead_together_are_one_finding():
-    facts = tuple(DeadFacts(layer=name, units=64, dead=64, samples=100) for name in ("1", "3"))
-    (finding,) = play(DeadUnits, *[ForwardObserved(step=step, dead=facts) for step in (1, 2, 3)])
+    events = zip(seen(64, 64, 64), seen(64, 64, 64, layer="3"), strict=True)
+    (finding,) = play(DeadUnits, *[ForwardObserved(step=a.step, dead=a.dead + b.dead) for a, b in events])
     assert finding.message.endswith("; the same in the ReLU 3")
 
 
 def test_fires_without_a_module_where_something_still_learns():
     (finding,) = play(DeadUnits, LEARNING, *seen(64, 64, 64, layer=""))
     assert "the ReLU number 1 of the graph" in finding.message
+
+
+@pytest.mark.parametrize("kind", ["Tanh", "Sigmoid"])
+def test_fires_on_a_saturated_layer(kind):
+    (finding,) = play(DeadUnits, STUCK, *saturated(0.97, kind))
+    assert finding.severity == "warning"
+    assert finding.message == f"97% of what the {kind} 3 makes lies within 0.01 of its limits, in 3 steps looked at"
 
 
 def test_near_miss_hinge_loss_satisfied():
@@ -51,6 +80,10 @@ def test_near_miss_hinge_loss_satisfied():
 def test_near_miss_ordinary_sparsity():
     assert play(DeadUnits, *seen(*[32] * 9)) == []
     assert play(DeadUnits, *seen(*[57] * 9)) == []
+
+
+def test_near_miss_other_units_at_every_step():
+    assert play(DeadUnits, *seen(*[60] * 9, lasting=50)) == []
 
 
 def test_near_miss_small_batch_or_few_units():
@@ -68,3 +101,18 @@ def test_near_miss_recovering():
 
 def test_near_miss_numbers_alone():
     assert play(DeadUnits, LEARNING, LEARNING, LEARNING) == []
+
+
+def test_near_miss_half_saturated():
+    assert play(DeadUnits, STUCK, *saturated(0.6, steps=9)) == []
+
+
+def test_near_miss_saturated_but_learns():
+    falling = NumbersSampled(layers=(LayerNumbers(gradient_rms=1e-3),), loss=0.5, first_loss=1.1)
+    assert play(DeadUnits, falling, *saturated(0.97)) == []
+
+
+def test_near_miss_saturated_in_two_steps_or_few_samples():
+    assert play(DeadUnits, STUCK, *saturated(0.97, steps=2)) == []
+    assert play(DeadUnits, STUCK, *saturated(0.97, samples=16)) == []
+    assert play(DeadUnits, STUCK, *saturated(0.97, units=4)) == []

@@ -23,7 +23,7 @@ def test_fires_on_frozen_layers_in_train_mode():
     assert finding.severity == "warning"
     assert finding.where == Where("train.py", 29)
     assert finding.message == (
-        "2 frozen BatchNorm layers run in train mode; the running mean of body.bn1 moved by 31% in 3 steps"
+        "2 frozen BatchNorm layers run in train mode; running_mean of body.bn1 moved by 31% in 3 steps"
     )
     assert finding.evidence == {"layers": 2, "drift": 0.31, "layer": "body.bn1"}
 

@@ -8,7 +8,7 @@ from flatline.events import GradientNotFinite
 from flatline.findings import Finding
 from flatline.rules import Rule
 
-MASKED = ("log", "log2", "log10", "div", "exp", "rsqrt", "reciprocal")
+MASKED = ("log", "log2", "log10", "div", "exp", "rsqrt", "reciprocal", "mul", "pow")
 
 
 class NonFiniteGradient(Rule):
@@ -80,11 +80,16 @@ class NonFiniteGradient(Rule):
 
 def _why(event: GradientNotFinite) -> tuple[str, str]:
     name = event.operation
-    if name in ("sqrt", "pow"):
+    if name == "sqrt" or event.detail.startswith("pow(0"):
         return (
             f"{event.detail}: the value is fine, the derivative is infinite, and 0 × inf is nan",
             "add a small number before the root: torch.sqrt(x + 1e-8); for distances use torch.linalg.vector_norm or "
             "F.pairwise_distance, which are defined at 0",
+        )
+    if name == "logsumexp":
+        return (
+            "logsumexp of nothing but -inf: its derivative is nan, also where a larger value hides it later",
+            "use a large negative number in place of -inf, such as -1e9 or torch.finfo(x.dtype).min",
         )
     if name in MASKED:
         return (

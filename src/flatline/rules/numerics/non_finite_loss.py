@@ -208,11 +208,16 @@ def _operation(event: LossNotFinite) -> _Why | None:
 
 def _division(detail: str) -> _Why:
     what = detail.partition(", ")[2] or "a denominator"
-    example = "as with a constant feature" if "deviation" in what or "variance" in what else "as with an empty mask"
-    fix = "x / x.norm(dim=1, keepdim=True).clamp(min=1e-8), or F.normalize(x)" if "norm" in what else (
-        "x / (std + 1e-8), or total / count.clamp(min=1)"
+    examples = {"deviation": "a constant feature", "variance": "a constant feature", "norm": "a row of zeros"}
+    example = next((text for word, text in examples.items() if word in what), "an empty mask")
+    fix = (
+        "x / x.norm(dim=1, keepdim=True).clamp(min=1e-8), or F.normalize(x)"
+        if "norm" in what
+        else ("x / (std + 1e-8), or total / count.clamp(min=1)")
     )
-    return _Why(f"{what} that is divided by is exactly 0, {example}", f"keep it away from 0: {fix}")
+    return _Why(
+        f"{what} is exactly 0 where something is divided by it, as with {example}", f"keep it away from 0: {fix}"
+    )
 
 
 PLAIN = {

@@ -53,7 +53,6 @@ class CoupledWeightDecay(Rule):
 
     code = "O6"
     severity = "hint"
-    cause = "Adam divides the decay by the running gradient scale, so its strength no longer follows weight_decay"
     fix = "use torch.optim.AdamW, with weight_decay=0 for biases and norms"
     strong: float = 1e-2  # AdamW's own default: a number that was meant for decoupled decay
     share: float = 0.5  # of the gradient: from here on the decay steers most tensors
@@ -72,6 +71,7 @@ class CoupledWeightDecay(Rule):
             yield self.finding(
                 event,
                 f"{event.optimizer.name}(weight_decay={decay:g}) is coupled to the gradient",
+                cause=_why(event.optimizer.name),
                 key="coupled",
                 weight_decay=decay,
             )
@@ -103,11 +103,16 @@ class CoupledWeightDecay(Rule):
                 f"{optimizer.name}(weight_decay={worst.weight_decay:g}): the decay term is {_decay_share(worst):.2g} × the "
                 f"loss's gradient in {worst.name}, and over {self.share:g} × in {len(ruled)} of {len(layers)} weight matrices",
                 severity="warning",
+                cause=_why(optimizer.name),
                 where=optimizer.where,
                 key="dominates",
                 weight_decay=worst.weight_decay,
                 ratio=_decay_share(worst),
             )
+
+
+def _why(name: str) -> str:
+    return f"{name} divides the decay by the running gradient scale, so its strength no longer follows weight_decay"
 
 
 def _decay_share(layer: LayerNumbers) -> float:

@@ -10,7 +10,7 @@ from flatline.rules import Rule
 
 
 class DeadUnits(Rule):
-    """Almost all units of a layer are zero for every sample.
+    """Almost all units of a layer are zero, or at the ends of a sigmoid or tanh, for every sample.
 
     Symptom
     -------
@@ -21,11 +21,13 @@ class DeadUnits(Rule):
     ----------
     A ReLU whose input is negative for all samples has output 0 and derivative 0, so its weights get no gradient
     and it never comes back. A learning rate that is too high pushes units there in one step; a large negative
-    bias or unscaled inputs start them there.
+    bias or unscaled inputs start them there. A sigmoid or tanh near its limits has next to no derivative
+    either: large weights or inputs, or steps that were too large, drive it there.
 
     Fix
     ---
-    Lower the learning rate, use LeakyReLU, GELU or SiLU, and check biases, initialisation and input scale.
+    Lower the learning rate, use LeakyReLU, GELU or SiLU, and check biases, initialisation and input scale. Between
+    tanhs: nn.init.xavier_normal_, or a normalisation layer before each.
 
     Example
     -------
@@ -42,7 +44,9 @@ class DeadUnits(Rule):
     Healthy look-alikes
     -------------------
     ReLU is sparse by design: half of its outputs are zero for any one sample. Small batches miss rare units; wide
-    sparse dictionaries have more units than samples; a hinge loss that is satisfied is a ReLU at zero.
+    sparse dictionaries have more units than samples; a hinge loss that is satisfied is a ReLU at zero. Gates (of an
+    LSTM, of squeeze-and-excitation), outputs (of a policy, of a generator) and codes are made to reach the limits of a
+    sigmoid or tanh; only those between two layers are judged, and not while the loss falls.
 
     References
     ----------
@@ -52,86 +56,110 @@ class DeadUnits(Rule):
 
     code = "O25"
     severity = "warning"
-    consequences = ("G2", "O7", "O22", "C2", "C3", "C5")
+    consequences = ("G2", "O7", "O22", "C2", "C3", "C5", "W4", "W6")
 
     share: float = 0.9  # of the units; SageMaker Debugger warns at half of a layer
-    samples_needed: int = 32  # in the batch: fewer miss rare units
+    samples_needed: int = 96  # in the steps taken together: fewer miss rare units
     units_needed: int = 8  # a handful of units may well be zero together
-    steps_needed: int = 3  # observations in a row: one batch may miss a unit by chance
+    steps_needed: int = 3  # taken together: one batch may miss a unit by chance
+    saturated: float = 0.9  # share of a layer's numbers within a hundredth of the limits
+    fallen: float = 0.7  # of the first loss: a saturated network learns all the same
 
     def __init__(self) -> None:
-        self._layers: dict[tuple[str, int, int], _History] = {}
+        self._first: dict[tuple[str, int, int], float] = {}  # the share when first seen
+        self._steps: dict[tuple[str, int, int], int] = {}  # looks so far
+        self._newest: dict[tuple[str, int, int], tuple[int, float]] = {}  # step and share of the previous step
         self._gradients = False
+        self._learns = False
 
     def on_numbers_sampled(self, event: NumbersSampled) -> None:
         """Whether anything still learns: a satisfied hinge loss sends no gradient at all."""
         self._gradients = any(layer.gradient_rms > 0 for layer in event.layers)
+        if event.loss is not None and event.first_loss is not None:
+            self._learns = event.loss < self.fallen * event.first_loss
 
     def on_forward_observed(self, event: ForwardObserved) -> Iterator[Finding]:
-        """The share of dead units of every activation."""
-        bad = []
+        """The dead units of every ReLU, the saturation of every hidden sigmoid and tanh."""
+        dead, saturated = [], []
         line = event.where.line if event.where else 0
         for place, facts in enumerate(event.dead):
-            if facts.units < self.units_needed or facts.samples < self.samples_needed:
+            if facts.units < self.units_needed:
                 continue
             name = f"the {facts.kind} {facts.layer or f'number {place + 1} of the graph'}"
-            history = self._layers.setdefault((name, line, facts.units), _History(name))
-            history.add(event.step, facts)
-            if self._dead(history, facts):
-                bad.append(history)
-        if bad:
-            yield self._tell(event, bad)
+            key = name, line, facts.units
+            if facts.kind != "ReLU":
+                if self._saturated(facts):
+                    saturated.append((name, facts))
+            elif self._dead(event, key, facts):
+                dead.append((name, facts, self._first[key]))
+        if dead:
+            yield self._tell_dead(event, dead)
+        elif saturated:
+            yield self._tell_saturated(event, saturated)
 
-    def _dead(self, history: _History, facts: DeadFacts) -> bool:
-        recent = list(history.shares.values())[-self.steps_needed :]
-        if len(recent) < self.steps_needed or min(recent) < self.share or recent[-1] < min(recent[:-1]):
+    def _saturated(self, facts: DeadFacts) -> bool:
+        enough = facts.looks >= self.steps_needed and facts.looks * facts.samples >= self.samples_needed
+        return enough and facts.saturated >= self.saturated and not self._learns
+
+    def _dead(self, event: ForwardObserved, key: tuple[str, int, int], facts: DeadFacts) -> bool:
+        share = facts.dead / facts.units
+        self._first.setdefault(key, share)
+        previous, self._newest[key] = self._newest.get(key, (0, 0.0)), (event.step, share)
+        if facts.lasting is None or facts.looks < self.steps_needed or facts.total < self.samples_needed:
             return False
-        if min(recent) == 1.0:
+        if facts.lasting < self.share * facts.units or share < previous[1]:
+            return False
+        if facts.lasting == facts.units:
             return bool(facts.layer) or self._gradients
-        return bool(facts.layer) and facts.samples >= facts.units
+        return bool(facts.layer) and facts.total >= facts.units
 
-    def _tell(self, event: ForwardObserved, bad: list[_History]) -> Finding:
-        worst = max(bad, key=lambda history: history.share)
-        first = next(iter(worst.shares.values()))
-        others = [history.name for history in bad if history is not worst]
+    def _tell_dead(self, event: ForwardObserved, bad: list[tuple[str, DeadFacts, float]]) -> Finding:
+        name, facts, first = max(bad, key=lambda each: (each[1].lasting or 0) / each[1].units)
         born_dead = first >= self.share
-        facts = worst.last
         return self.finding(
             event,
-            f"{facts.dead} of {facts.units} units of {worst.name} are zero on all {facts.samples} samples at step "
-            f"{event.step}, in {len(worst.shares)} steps looked at{_also(others)}",
-            severity="error" if worst.share == 1.0 else "warning",
-            cause=_cause(born_dead),
+            f"{facts.lasting} of {facts.units} units of {name} are zero on all {facts.total} samples of "
+            f"{facts.looks} steps, the last of them step {event.step}{_also([each[0] for each in bad if each[0] != name])}",
+            severity="error" if facts.lasting == facts.units else "warning",
+            cause=_cause(born_dead) + _bias(facts, born_dead),
             fix=_fix(born_dead),
-            layer=worst.name,
+            layer=name,
             units=facts.units,
-            dead=facts.dead,
-            samples=facts.samples,
+            dead=facts.lasting,
+            samples=facts.total,
             first_share=round(first, 4),
+            bias=facts.bias,
+            layers=len(bad),
+        )
+
+    def _tell_saturated(self, event: ForwardObserved, bad: list[tuple[str, DeadFacts]]) -> Finding:
+        name, facts = max(bad, key=lambda each: each[1].saturated)
+        return self.finding(
+            event,
+            f"{facts.saturated:.0%} of what {name} makes lies within 0.01 of its limits, in {facts.looks} steps "
+            f"looked at{_also([each[0] for each in bad if each[0] != name])}",
+            cause=f"a {facts.kind.lower()} near its limits has next to no derivative, so the layers before it get almost "
+            "no gradient: its inputs are too large",
+            fix="scale the inputs to mean 0 and deviation 1, initialise with nn.init.xavier_normal_, put a normalisation "
+            "layer before it, lower the learning rate; or use ReLU or GELU",
+            layer=name,
+            units=facts.units,
+            saturated=round(facts.saturated, 4),
             layers=len(bad),
         )
 
 
-class _History:
-    """One activation over the steps."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.shares: dict[int, float] = {}  # step -> share of dead units
-        self.last = DeadFacts()
-
-    def add(self, step: int, facts: DeadFacts) -> None:
-        self.last = facts
-        self.shares[step] = facts.dead / facts.units
-
-    @property
-    def share(self) -> float:
-        """At the last step."""
-        return next(reversed(self.shares.values()))
-
-
 def _also(others: list[str]) -> str:
     return f"; the same in {', '.join(others)}" if others else ""
+
+
+def _bias(facts: DeadFacts, born_dead: bool) -> str:
+    """What became of the biases of the dead units, where that is much of the reason."""
+    if facts.bias is None or facts.first_bias is None or facts.bias > -1.0:
+        return ""
+    if born_dead:
+        return f"; their biases are {facts.bias:.2g} on average"
+    return f"; their biases went from {facts.first_bias:.2g} to {facts.bias:.2g} on average"
 
 
 def _cause(born_dead: bool) -> str:

@@ -54,7 +54,7 @@ class FrozenNormDrifts(Rule):
     severity = "warning"
     cause = "train mode overwrites running_mean and running_var at every forward, whatever requires_grad says"
     fix = "call .eval() on the frozen BatchNorm layers after every model.train()"
-    drift: float = 1e-3  # smallest relative change of the running mean that counts as one
+    drift: float = 1e-3  # smallest relative change of the running statistics that counts as one
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Affine weights frozen from the start, statistics that moved."""
@@ -68,7 +68,7 @@ class FrozenNormDrifts(Rule):
         worst = max(layers, key=lambda layer: layer.drifted)
         yield self.finding(
             event,
-            f"{len(layers)} frozen BatchNorm layers run in train mode; the running mean of {worst.name} moved by "
+            f"{len(layers)} frozen BatchNorm layers run in train mode; {worst.statistic} of {worst.name} moved by "
             f"{worst.drifted:.0%} in {event.step} steps",
             where=event.backward_where,
             layers=len(layers),

@@ -107,4 +107,7 @@ def _change(prefix: str, nested: str) -> tuple[str, str] | None:
             f"the names do not fit: the checkpoint's keys begin with {name!r}",
             f"{{k.removeprefix({name!r}): v for k, v in checkpoint.items()}}",
         )
-    return f"the names do not fit: the model's keys begin with {name!r}", f"{{{name!r} + k: v for k, v in checkpoint.items()}}"
+    return (
+        f"the names do not fit: the model's keys begin with {name!r}",
+        f"{{{name!r} + k: v for k, v in checkpoint.items()}}",
+    )

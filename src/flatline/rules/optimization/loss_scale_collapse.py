@@ -64,7 +64,9 @@ class LossScaleCollapse(Rule):
     )
     consequences = ("N1", "N2", "FP1", "O8", "G1", "G2", "G3")
 
-    floor: float = 1.0  # a scale below this makes gradients smaller than without one; healthy runs stay at 2**8 to 2**16
+    floor: float = (
+        1.0  # a scale below this makes gradients smaller than without one; healthy runs stay at 2**8 to 2**16
+    )
     enough: int = 8  # skipped steps in all: a scale that starts low may fall below the floor once or twice
     share: float = 0.25  # of the last 40 updates skipped, after calibration; one in growth_interval (2000) is usual
     per_interval: float = 3.0  # and so many times as often as the scale's own growth explains

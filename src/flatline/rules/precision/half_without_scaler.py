@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flatline.events import PrecisionObserved
 from flatline.findings import Finding
@@ -58,7 +59,7 @@ class HalfWithoutScaler(Rule):
     code = "FP1"
     severity = "warning"
     fix = (
-        'scaler = torch.amp.GradScaler(); scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); or '
+        "scaler = torch.amp.GradScaler(); scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); or "
         "torch.autocast(device, dtype=torch.bfloat16), which needs no scaler"
     )
     consequences = ("FP2", "FP4", "G2", "O7", "O22")
@@ -103,7 +104,7 @@ class HalfWithoutScaler(Rule):
         )
 
     def _at_risk(self, event: PrecisionObserved) -> Finding:
-        return self.finding(
+        found = self.finding(
             event,
             "the backward runs in float16 without a loss scale; its gradients are large enough so far",
             severity="hint",
@@ -111,6 +112,7 @@ class HalfWithoutScaler(Rule):
             key="risk",
             gradients=event.elements,
         )
+        return replace(found, consequences=())  # advice explains nothing
 
 
 _MASTER = (

@@ -1,0 +1,95 @@
+"""D1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import InputsObserved, LossComputed
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class ConstantInputs(Rule):
+    """Every sample that the model is given is the same.
+
+    Symptom
+    -------
+    The loss falls to that of the commonest answer (the labels' entropy, the targets' variance) and stays there, whatever
+    the model and the learning rate.
+
+    Root cause
+    ----------
+    The numbers were lost on the way: a buffer that is allocated and never filled, an integer division that leaves zeros, a
+    crop outside the image, a transform that overwrites its input, the mean over the wrong axis.
+
+    Fix
+    ---
+    Look at a batch: ``x.std(0)`` must not be 0. Then follow it back through the transforms to the file.
+
+    Example
+    -------
+    ::
+
+        images = (raw.int() // 256).float()      # all zeros
+
+    Use instead
+    -----------
+    ::
+
+        images = raw.float() / 255
+
+    Healthy look-alikes
+    -------------------
+    A network that learns one picture from one fixed noise; token ids that all begin with the same one; a policy with a single
+    state; a second model, or a second argument, through which the data come; a batch of one.
+
+    References
+    ----------
+    - https://karpathy.github.io/2019/04/25/recipe/
+    """
+
+    code = "D1"
+    severity = "warning"
+    cause = (
+        "the inputs lost their content before they reached the model: it can learn no more than the mean of the targets"
+    )
+    fix = "check `x.std(0)` of a batch and follow it back through the transforms to the file"
+    consequences = ("D5", "D7", "C2", "C3", "C5")
+
+    steps_needed: int = 6  # close looks; one empty batch may be an accident
+    rows_needed: int = 4  # equal samples in a batch; two may be augmented copies
+
+    def __init__(self) -> None:
+        self._steps: set[int] = set()
+        self._contents: set[tuple[str, int]] = set()
+        self._spoilt = False
+        self._last: InputsObserved | None = None
+
+    def on_inputs_observed(self, event: InputsObserved) -> None:
+        """Keep in mind whether anything that any model was given has ever varied."""
+        self._contents.add((event.model, event.content))
+        constant = event.equal_rows and event.floating and event.content and event.rows >= self.rows_needed
+        self._spoilt = self._spoilt or not constant or len(self._contents) > 1
+        self._steps.add(event.step)
+        self._last = event
+
+    def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
+        """Targets that vary, where the inputs do not."""
+        low, high, seen = event.target.low, event.target.high, self._last
+        varied = low is not None and high is not None and high > low
+        if (
+            self._spoilt
+            or seen is None
+            or len(self._steps) < self.steps_needed
+            or not varied
+            or event.reduction != "mean"
+        ):
+            return
+        yield self.finding(
+            event,
+            f"{seen.model} was given the same numbers in all {len(self._steps)} steps looked at, every one of the {seen.rows} "
+            f"samples of a batch equal to the others, while its targets range from {low:.4g} to {high:.4g}",
+            rows=seen.rows,
+            features=seen.features,
+            steps=len(self._steps),
+        )

@@ -1,0 +1,106 @@
+"""D7."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from flatline.events import PairingProbed
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class LabelsUnrelatedToInputs(Rule):
+    """Labels do not belong to the inputs that they are paired with.
+
+    Symptom
+    -------
+    The loss stays at ln C, as if the model guessed. With many epochs it falls, by heart, while accuracy on other data
+    stays at chance. A batch can be overfitted, so that the model looks sound.
+
+    Root cause
+    ----------
+    Inputs or labels were shuffled, sorted or filtered without the other, so that each input carries the label of some other
+    one: ``x[perm]`` beside ``y``, two loaders that shuffle on their own, a list of files in another order than the list
+    of labels.
+
+    Fix
+    ---
+    Index both with the same permutation, at the same place. Look at a few pairs with your own eyes.
+
+    Example
+    -------
+    ::
+
+        x = x[torch.randperm(len(x))]
+        dataset = TensorDataset(x, y)
+
+    Use instead
+    -----------
+    ::
+
+        order = torch.randperm(len(x))
+        dataset = TensorDataset(x[order], y[order])
+
+    Healthy look-alikes
+    -------------------
+    A model that does not learn for another reason: then simple rules still tell the labels. A hard problem, a pretext task,
+    a smoke test on random numbers: without a statement that tears the pairs apart this is a hint and no more.
+
+    References
+    ----------
+    - Zhang, Bengio, Hardt, Recht and Vinyals, Understanding deep learning requires rethinking generalization, 2017
+    - https://karpathy.github.io/2019/04/25/recipe/
+    """
+
+    code = "D7"
+    severity = "warning"
+    cause = "inputs or labels were put into another order without the other, so that each input carries some other one's label"
+    fix = "index both with the same permutation: `order = torch.randperm(len(x)); x, y = x[order], y[order]`"
+    consequences = ("C2", "C3", "C5", "O22")
+
+    deviations: float = 2.0  # above the commonest class, of a binomial: what chance reaches in 1 of 40
+    rows_for_a_hint: int = 600  # measured: what 16 bits of a digit tell shows in 300
+    lowest: float = 0.97  # loss over the labels' entropy; the probes' own noise is 1 or 2 %
+    highest: float = 1.3  # a loss above it is broken rather than at chance
+    most_common: float = 0.8  # share of one class, above which chance is hard to tell from skill
+
+    def on_pairing_probed(self, event: PairingProbed) -> Iterator[Finding]:
+        """Model, class means and neighbours, all at chance."""
+        if not self._at_chance(event) or (not event.permutation and event.rows < self.rows_for_a_hint):
+            return
+        seen = (
+            f"nothing tells the labels: the loss is {event.surprise:.3g}, that of guessing {event.entropy:.3g}; on "
+            f"{event.rows} samples the nearest class mean is right in {event.by_means:.0%}, the nearest neighbours in "
+            f"{event.by_neighbours:.0%}, the commonest class in {event.commonest:.0%}"
+        )
+        if event.permutation:
+            message = f"{seen}; and `{event.permutation}` puts one side alone into a random order"
+            yield self._told(event, message, where=event.permuted_where)
+        else:
+            yield self._told(
+                event,
+                seen,
+                severity="hint",
+                cause="either the problem is hard, or inputs and labels were shuffled, sorted or filtered apart",
+                fix="look at some pairs of input and label; follow both from the file to the batch",
+                key="no statement",
+            )
+
+    def _told(self, event: PairingProbed, message: str, **more: Any) -> Finding:
+        return self.finding(
+            event,
+            message,
+            rows=event.rows,
+            surprise=event.surprise,
+            entropy=event.entropy,
+            means=event.by_means,
+            **more,
+        )
+
+    def _at_chance(self, event: PairingProbed) -> bool:
+        at_chance = self.lowest * event.entropy <= event.surprise <= self.highest * event.entropy
+        share = event.commonest
+        limit = share + self.deviations * math.sqrt(share * (1 - share) / max(1, event.rows))
+        return at_chance and share <= self.most_common and max(event.by_means, event.by_neighbours) <= limit

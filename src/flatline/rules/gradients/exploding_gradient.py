@@ -1,0 +1,167 @@
+"""G1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+
+from flatline.events import LayerNumbers, NumbersSampled
+from flatline.findings import Finding
+from flatline.history import History
+from flatline.rules import Rule
+
+
+class ExplodingGradient(Rule):
+    """Gradients grow out of all proportion, layer by layer or from one step to the next.
+
+    Symptom
+    -------
+    The loss shoots up or becomes nan within some steps. Gradient norms reach thousands and millions.
+
+    Root cause
+    ----------
+    Backward multiplies by every layer's weights, and in a recurrent network by the same ones at every position. With
+    weights that are too large the product grows with depth; one such gradient throws all weights far away.
+
+    Fix
+    ---
+    Clip the norm: ``torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)`` between backward and step. Where it grows
+    with depth, initialise to match the activation, and add residual connections or a normalisation layer.
+
+    Example
+    -------
+    ::
+
+        loss.backward()
+        optimizer.step()
+
+    Use instead
+    -----------
+    ::
+
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        optimizer.step()
+
+    Healthy look-alikes
+    -------------------
+    A large gradient of a regression whose first loss is large, and that falls; one outlier batch; gradients
+    under clipping; losses that are sums; gradients under Adam, which divides by their size.
+
+    References
+    ----------
+    - Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+    """
+
+    code = "G1"
+    severity = "warning"
+    consequences = ("G8", "W1", "O22", "O25", "C1", "C3", "C6", "C11")
+
+    layers_needed: int = 5  # fewer layers say nothing about depth
+    ceiling: float = 1e4  # first layer over last; healthy networks stay within two or three orders of magnitude
+    steps_needed: int = 3  # samples in a row
+    rising: float = 0.75  # share of neighbours where the earlier layer has the larger gradient
+    gradient_ratio: float = 1.0  # gradient over weight; larger is unstable (seed: > 1)
+    thrown: float = 0.5  # change of the weights in one step
+    jump: float = 1e3  # gradient over its own median so far
+    past_needed: int = 15  # samples that make a past
+    loss_grown: float = 10.0  # loss over the median of its past
+
+    def __init__(self) -> None:
+        self._deep: dict[int, int] = {}
+        self._past: dict[int, tuple[History, History]] = {}
+        self._wild: dict[int, int] = {}
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """Gradients over depth, over the steps, and beside the weights."""
+        layers = [each for each in event.layers if each.matrix and 0.0 < each.gradient_rms < math.inf]
+        if not layers:
+            return
+        yield from self._over_depth(event, [each for each in layers if each.depth >= 0])
+        yield from self._over_steps(event, median(each.gradient_rms for each in layers))
+        yield from self._beside_weights(event, layers)
+
+    def _over_depth(self, event: NumbersSampled, layers: list[LayerNumbers]) -> Iterator[Finding]:
+        key = event.optimizer.key
+        self._deep[key] = self._deep.get(key, 0) + 1 if self._grows(layers) else 0
+        if self._deep[key] >= self.steps_needed:
+            first, last = layers[0], layers[-1]
+            yield self.finding(
+                event,
+                f"the gradient grows with depth: rms {first.gradient_rms:.2g} at {first.name or 'the first layer'} against "
+                f"{last.gradient_rms:.2g} at {last.name or 'the last layer'}, over {len(layers)} weight matrices",
+                cause="backward multiplies by each layer's weights, which are too large: the gradient grows from layer to layer",
+                fix="initialise to match the activation (nn.init.kaiming_normal_ for ReLU, nn.init.xavier_normal_ for tanh), add "
+                "residual connections or a normalisation layer, and clip: clip_grad_norm_(model.parameters(), 1.0)",
+                first=first.gradient_rms,
+                last=last.gradient_rms,
+                layers=len(layers),
+            )
+
+    def _grows(self, layers: list[LayerNumbers]) -> bool:
+        if len(layers) < self.layers_needed or layers[0].gradient_rms / layers[-1].gradient_rms < self.ceiling:
+            return False
+        logs = [math.log10(layer.gradient_rms) for layer in layers]
+        jumps = [earlier - later for earlier, later in pairwise(logs)]
+        gradual = max(jumps) <= 0.6 * (logs[0] - logs[-1])
+        return gradual and sum(jump > 0 for jump in jumps) >= self.rising * len(jumps)
+
+    def _over_steps(self, event: NumbersSampled, gradient: float) -> Iterator[Finding]:
+        gradients, losses = self._past.setdefault(event.optimizer.key, (History(), History()))
+        loss = event.loss
+        if gradients.count >= self.past_needed and losses.count >= self.past_needed and loss is not None:
+            usual, usual_loss = gradients.location, losses.location
+            if (
+                gradient > self.jump * usual
+                and usual_loss > 0
+                and loss > self.loss_grown * usual_loss
+                and self._moves(event)
+            ):
+                yield self._tell(
+                    event,
+                    f"the gradient jumped to {gradient / usual:.0f} times its usual size (rms {gradient:.2g} against {usual:.2g}), "
+                    f"and the loss from {usual_loss:.4g} to {loss:.4g}",
+                    gradient=gradient,
+                    usual=usual,
+                )
+                return
+        gradients.add(event.index, gradient)
+        if loss is not None:
+            losses.add(event.index, loss)
+
+    def _moves(self, event: NumbersSampled) -> bool:
+        """Nothing tamed the gradient: the step moved the weights a lot."""
+        updates = [each.update_ratio for each in event.layers if each.matrix and each.update_ratio]
+        return bool(updates) and max(updates) >= self.thrown
+
+    def _beside_weights(self, event: NumbersSampled, layers: list[LayerNumbers]) -> Iterator[Finding]:
+        """Plain SGD at an ordinary rate: a gradient larger than the weights throws them away."""
+        ratios = [each.gradient_rms / each.weight_rms for each in layers if each.weight_rms > 0]
+        updates = [each.update_ratio for each in layers if each.update_ratio]
+        wild = bool(ratios) and bool(updates) and not event.optimizer.adaptive and self._worse(event)
+        wild = wild and median(ratios) >= self.gradient_ratio and median(updates) >= self.thrown
+        key = event.optimizer.key
+        self._wild[key] = self._wild.get(key, 0) + 1 if wild else 0
+        if self._wild[key] >= self.steps_needed:
+            yield self._tell(
+                event,
+                f"the gradient is {median(ratios):.3g} times as large as the weights, and each step of {event.optimizer.name} at "
+                f"lr={event.lr:g} changes them by {median(updates):.0%} of their size",
+                gradient_ratio=median(ratios),
+                update_ratio=median(updates),
+            )
+
+    def _worse(self, event: NumbersSampled) -> bool:
+        return event.loss is not None and event.first_loss is not None and event.loss > event.first_loss > 0
+
+    def _tell(self, event: NumbersSampled, message: str, **evidence: float) -> Finding:
+        return self.finding(
+            event,
+            message,
+            cause="nothing bounds the gradient: backward multiplied it up, and one step with it throws the weights far away",
+            fix="clip between backward and step: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0); then lower lr",
+            **evidence,
+        )

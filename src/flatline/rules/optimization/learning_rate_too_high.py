@@ -1,0 +1,138 @@
+"""O28."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from flatline.events import NumbersSampled
+from flatline.findings import Finding
+from flatline.history import History
+from flatline.rules import Rule
+
+
+class LearningRateTooHigh(Rule):
+    """Every step throws the weights farther than the loss can follow.
+
+    Symptom
+    -------
+    The loss jumps up in the first steps, oscillates, diverges, or stays above where it began. It may end in nan.
+
+    Root cause
+    ----------
+    A step changes the weights by a large share of their own size, where a thousandth is usual. What the initial
+    weights or the checkpoint knew is wiped out, and each step leaps over the minimum that the gradient points to.
+
+    Fix
+    ---
+    Divide the learning rate by ten until the loss falls, or find it with a range test. Adam begins at 1e-3, and at
+    1e-4 to 3e-4 for transformers, with warm-up; SGD at 1e-2 to 1e-1.
+
+    Example
+    -------
+    ::
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+
+    Use instead
+    -----------
+    ::
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    Healthy look-alikes
+    -------------------
+    A high rate under which the loss falls; losses of GANs and of reinforcement learning, which may rise while all is
+    well; large steps of tensors that begin at zero; an exploding gradient at an ordinary rate, which is G1.
+
+    References
+    ----------
+    - https://cs231n.github.io/neural-networks-3/#ratio
+    - Smith, Cyclical Learning Rates for Training Neural Networks, 2015, https://arxiv.org/abs/1506.01186
+    """
+
+    code = "O28"
+    severity = "warning"
+    consequences = ("N1", "N2", "G1", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
+
+    path: float = 3.0  # weights' sizes travelled in the first steps; the median of 94 healthy scripts is under 0.1
+    early: int = 5  # steps that count as the first
+    sustained: float = 0.2  # typical change in one step, for long; CS231n calls 1e-2 high
+    fast: float = 0.03  # change in one step under which a rising loss has other reasons
+    samples_needed: int = 20
+    first_index: int = 30  # step from which on it is judged: warm-up and the first jumps are over
+    learned: float = 0.9  # a loss under this share of the first one is falling
+    grown: float = 3.0  # recent loss over the first and over the best one
+    gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
+
+    def __init__(self) -> None:
+        self._tracks: dict[int, _Track] = {}
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """The size of the steps beside what the loss does."""
+        track = self._tracks.setdefault(event.optimizer.key, _Track())
+        if not track.add(event, self.early) or not self._ripe(event, track):
+            return
+        first, recent = event.first_loss or 0.0, track.losses.last
+        if track.path >= self.path and recent >= self.learned * first:
+            yield self._tell(
+                event, track, f"its first {self.early} steps carried the weights {track.path:.1f} times their own size"
+            )
+        elif (
+            median(list(track.updates.values)[-self.samples_needed :]) >= self.sustained
+            and recent >= self.learned * first
+        ):
+            yield self._tell(
+                event, track, f"every step changes the weights by {track.updates.location:.0%} of their size"
+            )
+        elif recent >= self.grown * max(first, min(track.losses.values)) and track.updates.last >= self.fast:
+            yield self._tell(event, track, f"a step changes the weights by {track.updates.last:.1%} of their size")
+
+    def _ripe(self, event: NumbersSampled, track: _Track) -> bool:
+        if track.updates.count < self.samples_needed or event.index < self.first_index:
+            return False
+        if event.first_loss is None or event.first_loss <= 0 or not track.losses.count:
+            return False
+        return event.optimizer.adaptive or track.gradient_ratio < self.gradient_ratio
+
+    def _tell(self, event: NumbersSampled, track: _Track, what: str) -> Finding:
+        name, first = event.optimizer.name, event.first_loss or 0.0
+        return self.finding(
+            event,
+            f"at lr={event.lr:g} {name} overshoots: {what} (healthy: about 0.1 % a step), and the loss went from "
+            f"{first:.4g} to {track.losses.last:.4g} (worst {max(track.losses.values):.4g})",
+            cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
+            fix=f"divide lr by ten, from {event.lr:g} to {event.lr / 10:g}, and again until the loss falls; or find it with a "
+            "learning-rate range test",
+            where=event.optimizer.where or event.where,
+            lr=event.lr,
+            path=track.path,
+            update_ratio=track.updates.location,
+            turn=event.turn,
+            first_loss=event.first_loss,
+            loss=track.losses.last,
+        )
+
+
+class _Track:
+    """What one optimizer did so far."""
+
+    def __init__(self) -> None:
+        self.updates, self.losses = History(), History()
+        self.path = 0.0
+        self.gradient_ratio = 0.0
+
+    def add(self, event: NumbersSampled, early: int) -> bool:
+        """Medians over the weight matrices that moved."""
+        layers = [each for each in event.layers if each.matrix and each.weight_rms > 0 and each.update_ratio]
+        if not layers:
+            return False
+        update = median(each.update_ratio or 0.0 for each in layers)
+        if not self.updates.count:
+            self.gradient_ratio = median(each.gradient_rms / each.weight_rms for each in layers)
+        if event.index <= early:
+            self.path += update
+        self.updates.add(event.index, update)
+        if event.loss is not None:
+            self.losses.add(event.index, event.loss)
+        return True

@@ -1,0 +1,124 @@
+"""O22."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from flatline.events import LayerNumbers, NumbersSampled
+from flatline.findings import Finding
+from flatline.history import History
+from flatline.rules import Rule
+
+
+class UpdateRatioOff(Rule):
+    """One layer moves thousands of times faster or slower than all the others.
+
+    Symptom
+    -------
+    The loss falls slowly or is jittery, while the learning rate looks right for most of the model.
+
+    Root cause
+    ----------
+    What matters is a step's size beside the weight's own. A parameter group with a mistaken rate, or plain SGD on layers of very
+    different gradients, leaves one layer where it began or throws it about, and the global gradient norm does not show it.
+
+    Fix
+    ---
+    Give that layer's parameter group a rate of its own such that its updates are about a thousandth of its weights, or use Adam,
+    which scales every element.
+
+    Example
+    -------
+    ::
+
+        optimizer = torch.optim.Adam([{"params": body, "lr": 1e-9}, {"params": head, "lr": 1e-3}])
+
+    Use instead
+    -----------
+    ::
+
+        optimizer = torch.optim.Adam([{"params": body, "lr": 1e-4}, {"params": head, "lr": 1e-3}])
+
+    Healthy look-alikes
+    -------------------
+    Lower rates for a pretrained body by a factor of ten or a hundred; tensors that begin at zero; embeddings of which few rows
+    are used; biases and norms; the first steps; a layer that waits for its unfreezing.
+
+    References
+    ----------
+    - https://cs231n.github.io/neural-networks-3/#ratio
+    """
+
+    code = "O22"
+    severity = "warning"
+    consequences = ("O7", "C3", "C5")
+
+    slow: float = 1e-4  # of the median of the other layers
+    slowest: float = 1e-6  # change in one step; nothing arrives in any run of usual length
+    fast: float = 100.0  # times the median of the other layers
+    fastest: float = 0.1  # change in one step; the upper end of the band that CS231n calls high
+    samples_needed: int = 12
+    first_index: int = 20  # step from which on samples count: zero-initialised tensors have grown
+    others: int = 2  # layers to compare with
+    smallest: float = 1e-4  # weights under this are still near zero
+
+    def __init__(self) -> None:
+        self._ratios: dict[tuple[int, str], History] = {}
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """The update ratio of each weight matrix, beside the others'."""
+        layers = [each for each in event.layers if self._counts(each)]
+        if event.index < self.first_index or len(layers) <= self.others:
+            return
+        for layer in layers:
+            self._ratios.setdefault((event.optimizer.key, layer.name), History(32)).add(
+                event.index, layer.update_ratio or 0.0
+            )
+        typical = {layer.name: self._ratios[event.optimizer.key, layer.name] for layer in layers}
+        if min(past.count for past in typical.values()) >= self.samples_needed:
+            yield from self._compare(event, layers, {name: past.location for name, past in typical.items()})
+
+    def _counts(self, layer: LayerNumbers) -> bool:
+        moved = layer.update_ratio is not None and layer.update_ratio > 0 and layer.gradient_rms > 0
+        return layer.matrix and moved and layer.weight_rms > self.smallest and "Embedding" not in layer.kind
+
+    def _compare(
+        self, event: NumbersSampled, layers: list[LayerNumbers], ratios: dict[str, float]
+    ) -> Iterator[Finding]:
+        for layer in layers:
+            others = median(ratio for name, ratio in ratios.items() if name != layer.name)
+            mine = ratios[layer.name]
+            if mine < self.slow * others and mine < self.slowest:
+                yield self._tell(event, layer, mine, others, layers)
+                return
+            if mine > self.fast * others and mine > self.fastest:
+                yield self._tell(event, layer, mine, others, layers)
+                return
+
+    def _tell(
+        self, event: NumbersSampled, layer: LayerNumbers, mine: float, others: float, layers: list[LayerNumbers]
+    ) -> Finding:
+        usual = median(each.learning_rate for each in layers)
+        slower = mine < others
+        own = layer.learning_rate != usual
+        return self.finding(
+            event,
+            f"{layer.name or 'one layer'} changes by {mine:.1e} of its size at a step, the other weight matrices by {others:.1e}"
+            + (f"; its group's lr is {layer.learning_rate:g}, that of the others {usual:g}" if own else ""),
+            cause=(
+                f"the learning rate of its parameter group is far too {'low' if slower else 'high'}"
+                if own
+                else f"its gradient is far {'smaller' if slower else 'larger'} than the others', and one rate serves all"
+            ),
+            fix=(
+                f"set the lr of its group to about {layer.learning_rate * 1e-3 / mine:.1g}"
+                if own
+                else "give it a parameter group with a rate of its own, or use AdamW, which scales every element"
+            ),
+            where=event.optimizer.where or event.where,
+            layer=layer.name,
+            update_ratio=mine,
+            others=others,
+            lr=layer.learning_rate,
+        )

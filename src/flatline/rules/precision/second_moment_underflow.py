@@ -1,0 +1,85 @@
+"""FP2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import OptimizerStateSampled
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class SecondMomentUnderflow(Rule):
+    """The optimizer's mean of squared gradients underflows to 0.
+
+    Symptom
+    -------
+    Adam in float16 behaves like SGD with a huge step, or hardly moves with a larger eps: its step does not adapt to
+    the size of the gradients.
+
+    Root cause
+    ----------
+    Adam keeps a mean of *squared* gradients, and adds a thousandth of the square at each step. In float16 that is 0
+    for every gradient under 5e-3. The division is by eps alone.
+
+    Fix
+    ---
+    Keep parameters and optimizer state in float32 and use ``torch.autocast``, or bfloat16.
+
+    Example
+    -------
+    ::
+
+        model.half()
+        optimizer = torch.optim.Adam(model.parameters(), eps=1e-4)
+
+    Use instead
+    -----------
+    ::
+
+        optimizer = torch.optim.Adam(model.parameters())
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).mean()
+
+    Healthy look-alikes
+    -------------------
+    State in float32 or bfloat16; gradients of 0, as of embedding rows that were not used; quantised state, which has
+    a scale of its own.
+
+    References
+    ----------
+    - https://arxiv.org/abs/1710.03740
+    - https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
+    """
+
+    code = "FP2"
+    severity = "warning"
+    cause = (
+        "a thousandth of the gradient's square is below 6e-8, the smallest number of float16: the division is by eps"
+    )
+    fix = "keep parameters and optimizer state in float32 and use torch.autocast for speed, or model.to(torch.bfloat16)"
+    consequences = ("O7", "O22")
+
+    certain_after: int = 3  # looks in a row: the mean of squares fills up over the first steps
+    share: float = 0.2  # of the gradients that are not 0; measured 0 in float32 and bfloat16, 0.25 to 0.6 in float16
+    enough: int = 64  # sampled gradients that are not 0
+
+    def __init__(self) -> None:
+        self._looks: dict[int, int] = {}
+
+    def on_optimizer_state_sampled(self, event: OptimizerStateSampled) -> Iterator[Finding]:
+        """Mean squares of 0 where the gradient is not."""
+        key, gone = event.optimizer.key, event.squares_zero
+        under = event.state == "float16" and event.squares >= self.enough and gone >= self.share * event.squares
+        self._looks[key] = self._looks.get(key, 0) + 1 if under else 0
+        if self._looks[key] >= self.certain_after:
+            yield self.finding(
+                event,
+                f"{event.optimizer.name} keeps its mean of squared gradients in {event.state}: it is exactly 0 for "
+                f"{gone / event.squares:.0%} of the gradients that are not 0",
+                where=event.optimizer.where,
+                key=str(key),
+                squares=event.squares,
+                zero=gone,
+                eps=event.eps,
+            )

@@ -1,0 +1,1 @@
+"""Vision: normalisation over batches, images and their labels."""

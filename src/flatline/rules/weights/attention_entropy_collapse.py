@@ -1,0 +1,131 @@
+"""W5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from flatline.events import AttentionFacts, AttentionSampled
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class AttentionEntropyCollapse(Rule):
+    """The heads of a layer have come to attend to one key each, and the loss is no better for it.
+
+    Symptom
+    -------
+    A transformer's loss stalls or climbs after a good start; it often ends in spikes. Attention maps show one bright
+    column or diagonal in every head.
+
+    Root cause
+    ----------
+    The scores q·k grow with the weights of both projections. When they are spread over tens, softmax puts all weight
+    on one key and its derivative vanishes, so nothing can bring the others back. Learning rates that are too high,
+    without warm-up or normalisation of q and k, drive the scores there.
+
+    Fix
+    ---
+    Normalise queries and keys (qk-norm: a LayerNorm or RMSNorm over each head), lower the peak learning rate or warm
+    up longer, weight decay on the projections, scale by 1/√d.
+
+    Example
+    -------
+    ::
+
+        scores = q @ k.transpose(-1, -2)                  # without 1/√d, at a high learning rate
+
+    Use instead
+    -----------
+    ::
+
+        q, k = self.q_norm(q), self.k_norm(k)
+        out = F.scaled_dot_product_attention(q, k, v)
+
+    Healthy look-alikes
+    -------------------
+    A few sharp heads, as induction heads are; sharp attention and a falling loss, as in retrieval and pointing;
+    rows that may attend to few keys: the first rows under a causal mask, padded rows, windows.
+
+    References
+    ----------
+    - Zhai et al., Stabilizing Transformer Training by Preventing Attention Entropy Collapse, https://arxiv.org/abs/2303.06296
+    - Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters, https://arxiv.org/abs/2302.05442
+    """
+
+    code = "W5"
+    severity = "warning"
+    cause = (
+        "the scores q·k are spread so widely that softmax gives all weight to one key, and there its derivative is 0: "
+        "the layer cannot learn to look elsewhere"
+    )
+    fix = (
+        "normalise queries and keys before their product (qk-norm), warm the learning rate up longer or lower its peak; "
+        "check that scores are scaled by 1/√d"
+    )
+
+    low: float = 0.05  # of ln(keys): at 64 keys, 97 % of the weight on one of them
+    open_at: float = 0.3  # of ln(keys), median of the heads when first seen; fresh projections give 0.9 and more
+    heads_share: float = 0.9  # of the layer: some sharp heads are normal
+    keys_needed: int = 8  # fewer are soon decided
+    steps_needed: int = 3  # in a row
+    fallen: float = 0.5  # of the first loss: training works, whatever attention does
+    better: float = 0.95  # of the best loss with open attention: it pays to be sharp
+
+    def __init__(self) -> None:
+        self._layers: dict[tuple[int, str, int], _Past] = {}
+        self._first_loss: float | None = None
+
+    def on_attention_sampled(self, event: AttentionSampled) -> Iterator[Finding]:
+        """The entropy of every head against its own past, and the loss beside it."""
+        known = event.loss is not None and math.isfinite(event.loss)
+        loss = event.loss if event.loss is not None and known else math.inf  # not known before the first
+        if known and self._first_loss is None:
+            self._first_loss = loss
+        bad = []
+        for place, facts in enumerate(event.layers):
+            if not facts.heads or facts.keys < self.keys_needed or not all(map(math.isfinite, facts.heads)):
+                continue
+            past = self._layers.setdefault((place, facts.layer, len(facts.heads)), _Past(facts))
+            if self._collapsed(past, facts, event.step, loss) and known:
+                bad.append((facts, past))
+        if bad:
+            yield self._tell(event, *bad[0], others=len(bad) - 1)
+
+    def _collapsed(self, past: _Past, facts: AttentionFacts, step: int, loss: float) -> bool:
+        shut = sum(entropy < self.low for entropy in facts.heads) >= self.heads_share * len(facts.heads)
+        if not shut:
+            past.best = min(past.best, loss)
+            past.steps.clear()
+            return False
+        past.steps.add(step)
+        was_open = past.first >= self.open_at and past.best < math.inf
+        gained = loss < self.better * past.best or loss < self.fallen * (self._first_loss or 0.0)
+        return was_open and len(past.steps) >= self.steps_needed and not gained
+
+    def _tell(self, event: AttentionSampled, facts: AttentionFacts, past: _Past, others: int) -> Finding:
+        now = sorted(facts.heads)[len(facts.heads) // 2]
+        more = f"; the same in {others} other layers" if others else ""
+        spread = f", scores of a row have std {facts.spread:.3g}" if facts.spread is not None else ""
+        return self.finding(
+            event,
+            f"the attention of {facts.layer or 'a layer'} has collapsed: entropy {now:.2g} of ln({facts.keys} keys) in "
+            f"its {len(facts.heads)} heads, {past.first:.2g} when first seen{spread}; loss {event.loss:.3g}, "
+            f"{past.best:.3g} before{more}",
+            layer=facts.layer,
+            entropy=now,
+            first_entropy=past.first,
+            keys=facts.keys,
+            scores_std=facts.spread,
+            loss=event.loss,
+            best_loss_before=past.best,
+        )
+
+
+class _Past:
+    """One attention over the steps."""
+
+    def __init__(self, facts: AttentionFacts) -> None:
+        self.first = sorted(facts.heads)[len(facts.heads) // 2]
+        self.best = math.inf  # loss while it was open
+        self.steps: set[int] = set()  # collapsed, in a row

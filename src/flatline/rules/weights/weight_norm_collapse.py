@@ -1,0 +1,98 @@
+"""W2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from flatline.events import LayerNumbers, NumbersSampled
+from flatline.findings import Finding
+from flatline.history import History
+from flatline.rules import Rule
+
+
+class WeightNormCollapse(Rule):
+    """Weight decay shrinks the weights to nothing.
+
+    Symptom
+    -------
+    The loss moves to that of a constant prediction and stays there. Outputs hardly depend on inputs any more.
+
+    Root cause
+    ----------
+    At each step decay takes the share ``lr * weight_decay`` of every weight. When that is more than the gradient gives back,
+    the weights fall geometrically and the model forgets whatever it learned.
+
+    Fix
+    ---
+    Lower ``weight_decay``: 0.01 to 0.1 with AdamW, 1e-4 to 5e-4 with SGD, so that ``lr * weight_decay`` is about 1e-5.
+
+    Example
+    -------
+    ::
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1.0)
+
+    Use instead
+    -----------
+    ::
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=5e-4)
+
+    Healthy look-alikes
+    -------------------
+    Weights that shrink while the loss falls; pruning; a layer or an expert that is not used any more; the moderate shrinking of
+    weights that were initialised too large; sparse autoencoders with a penalty.
+
+    References
+    ----------
+    - Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2017, https://arxiv.org/abs/1711.05101
+    """
+
+    code = "W2"
+    severity = "warning"
+    consequences = ("O7", "O22", "G2", "O25", "D9", "C2", "C3", "C5")
+
+    collapsed: float = 0.1  # weight now over weight when first seen, for the typical matrix
+    decayed: float = 1.0  # lr * weight_decay summed over the steps: decay alone leaves 1/e
+    samples_needed: int = 15
+    learned: float = 0.7  # a loss under this share of the first one was worth it
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[int, str], float] = {}
+        self._losses: dict[int, History] = {}
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """Every weight matrix that is decayed, beside its beginning."""
+        layers = [each for each in event.layers if each.matrix and each.weight_decay > 0 and each.weight_rms > 0]
+        losses = self._losses.setdefault(event.optimizer.key, History())
+        if event.loss is None or not layers:
+            return
+        losses.add(event.index, event.loss)
+        shares = [self._share(event, layer) for layer in layers]
+        rate = median(layer.learning_rate * layer.weight_decay for layer in layers)
+        small = median(shares) <= self.collapsed and rate * event.index >= self.decayed
+        if (
+            small
+            and losses.count >= self.samples_needed
+            and losses.last >= self.learned * (event.first_loss or losses.first)
+        ):
+            yield self._tell(event, layers[0], median(shares), rate, losses)
+
+    def _share(self, event: NumbersSampled, layer: LayerNumbers) -> float:
+        return layer.weight_rms / self._first.setdefault((event.optimizer.key, layer.name), layer.weight_rms)
+
+    def _tell(self, event: NumbersSampled, layer: LayerNumbers, share: float, rate: float, losses: History) -> Finding:
+        better = 1e-5 / max(layer.learning_rate, 1e-12)
+        return self.finding(
+            event,
+            f"the weights shrank to {share:.1%} of their first size in {event.index} steps; decay takes {rate:.2%} of them at every "
+            f"step (lr {layer.learning_rate:g} × weight_decay {layer.weight_decay:g}), and the loss stands at {losses.last:.4g} "
+            f"({event.first_loss or losses.first:.4g} at first)",
+            cause="weight decay takes more than the gradient gives back: the model is pulled to zero",
+            fix=f"lower weight_decay from {layer.weight_decay:g} to about {min(better, 0.1):.1g}, so that lr × weight_decay is near 1e-5",
+            where=event.optimizer.where or event.where,
+            share=share,
+            weight_decay=layer.weight_decay,
+            lr=layer.learning_rate,
+        )

@@ -1,0 +1,111 @@
+"""W1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import LayerNumbers, NumbersSampled
+from flatline.findings import Finding
+from flatline.history import History
+from flatline.rules import Rule
+
+
+class WeightNormRunaway(Rule):
+    """The weights grow without bound.
+
+    Symptom
+    -------
+    Weight norms rise tenfold and more and do not level off. The loss stops falling, turns up, or goes to minus infinity.
+
+    Root cause
+    ----------
+    A feedback loop pays for larger weights: a loss that has no minimum, a decay or penalty with the wrong sign, a
+    softmax that saturates. Nothing pulls the weights back.
+
+    Fix
+    ---
+    Find the term that rewards size (a sign, a missing bound), and pull back: ``weight_decay=0.01`` with AdamW, a
+    normalisation layer, a lower rate.
+
+    Example
+    -------
+    ::
+
+        loss = criterion(logits, targets) - 0.1 * sum(p.pow(2).sum() for p in model.parameters())
+
+    Use instead
+    -----------
+    ::
+
+        loss = criterion(logits, targets) + 1e-4 * sum(p.pow(2).sum() for p in model.parameters())
+
+    Healthy look-alikes
+    -------------------
+    Tensors that begin at or near zero, such as LoRA's B; weights before a normalisation layer, which drift upwards slowly;
+    growth that levels off; a loss that keeps falling to its floor.
+
+    References
+    ----------
+    - Takase et al., Spike No More: Stabilizing the Pre-training of Large Language Models, 2023
+    - https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
+    """
+
+    code = "W1"
+    severity = "warning"
+    consequences = ("G8", "O22", "C1", "C3", "C6")
+
+    growth: float = 10.0  # weight now over weight when first seen; 2.6 at most in 95 % of healthy scripts
+    smallest: float = 1e-3  # weights that begin smaller are allowed to grow
+    samples_needed: int = 25
+    first_index: int = 30  # step from which on it is judged
+    steady: float = 0.97  # share of pairs of samples where the later weight is larger
+    lately: float = 1.02  # still growing between the newest samples
+
+    def __init__(self) -> None:
+        self._weights: dict[tuple[int, str], History] = {}
+        self._losses: dict[int, History] = {}
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """The size of each weight matrix over the steps."""
+        losses = self._losses.setdefault(event.optimizer.key, History())
+        if event.loss is not None:
+            losses.add(event.index, event.loss)
+        grown = [layer for layer in event.layers if layer.matrix and self._runs_away(event, layer)]
+        if grown and losses.count and not self._learns(event, losses):
+            yield self._tell(event, grown, losses)
+
+    def _runs_away(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
+        past = self._weights.setdefault((event.optimizer.key, layer.name), History(64))
+        past.add(event.index, layer.weight_rms)
+        if past.count < self.samples_needed or event.index < self.first_index or past.early[0] < self.smallest:
+            return False
+        if past.last < self.growth * past.early[0]:
+            return False
+        recent = list(past.values)[-10:]
+        return recent[-1] > self.lately * recent[0] and past.rising() >= self.steady
+
+    def _learns(self, event: NumbersSampled, losses: History) -> bool:
+        """The loss falls towards a floor: it is positive, and lower than at first."""
+        return 0 <= losses.last < 0.9 * (event.first_loss if event.first_loss is not None else losses.first)
+
+    def _tell(self, event: NumbersSampled, grown: list[LayerNumbers], losses: History) -> Finding:
+        factors = {layer.name: self._factor(event, layer) for layer in grown}
+        name = max(factors, key=lambda each: factors[each])
+        return self.finding(
+            event,
+            f"the weights of {name or 'a layer'} grew {factors[name]:.3g}-fold in {event.index} steps and go on growing "
+            f"({len(grown)} of {sum(layer.matrix for layer in event.layers)} weight matrices more than {self.growth:g}-fold), "
+            f"while the loss went from {losses.first:.4g} to {losses.last:.4g}",
+            cause="something pays for larger weights (a loss without a minimum, a penalty with the wrong sign), and nothing pulls "
+            "them back",
+            fix="look for the term of the loss that rewards size, and its sign; then add weight decay (AdamW, weight_decay=0.01) or "
+            "lower lr",
+            layer=name,
+            growth=factors[name],
+            grown=len(grown),
+            weight_decay=max(layer.weight_decay for layer in grown),
+        )
+
+    def _factor(self, event: NumbersSampled, layer: LayerNumbers) -> float:
+        past = self._weights[event.optimizer.key, layer.name]
+        return past.last / past.early[0]

@@ -1,0 +1,177 @@
+"""Reads attention out of the graph under a loss: how evenly a row attends to the keys it may attend to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from flatline.events import AttentionFacts, AttentionSampled, Where
+from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence
+from flatline.sensors.loop import Loop
+from flatline.sensors.models import ModelSensor, readable
+
+Tensor = torch.Tensor
+ATTENTIONS = 48  # of a graph
+ROWS = 24  # queries of each
+BATCH = 2  # samples of each
+HEADS = 64
+KEYS = 4_096  # longer rows are not looked at
+FEWEST_KEYS = 4  # a row that may attend to fewer says nothing
+SHORT = 8  # so few keys or rows are no self-attention worth judging
+SOFTMAXES = ("Softmax", "SafeSoftmax")
+FUSED = "ScaledDotProduct"
+MASKS = ("attn_mask", "attn_bias")
+
+
+class AttentionSensor:
+    """Called with the graph under every loss on closely watched steps."""
+
+    def __init__(self, loop: Loop, models: ModelSensor) -> None:
+        self.loop, self.models = loop, models
+        self._allowed: dict[tuple[int, ...], Tensor] = {}  # attention and its shape -> keys ever attended to
+
+    def after_graph(self, graph: Graph, where: Where | None) -> None:
+        """Tell of fused attention and of softmaxes that weigh the rows of a product."""
+        if not self.loop.wants(AttentionSampled):
+            return
+        weighing = _weighing(graph)
+        nodes = [node for node in graph.nodes if operation(node).startswith(FUSED) or node in weighing]
+        found = []
+        for place, node in enumerate(sorted(nodes, key=sequence)[:ATTENTIONS]):
+            scores = _fused(node) if operation(node).startswith(FUSED) else _softmax(node)
+            if scores is not None:
+                found.append(self._facts(node, place, scores))
+        if found:
+            self.loop.emit(
+                AttentionSampled(step=self.loop.step, where=where, layers=tuple(found), loss=self.loop.last_loss)
+            )
+
+    def _facts(self, node: Node, place: int, scores: Tensor) -> AttentionFacts:
+        """``scores`` is [heads, samples, rows, keys], up to a constant in each row; -inf where it may not look."""
+        logs = scores.log_softmax(-1)
+        open_to = self._keys(place, logs)
+        counts = open_to.sum(-1)
+        kept = counts >= FEWEST_KEYS
+        entropy = -torch.where(logs > -math.inf, logs.exp() * logs, 0.0).sum(-1)[:, :, kept]
+        evenness = entropy / counts[kept].float().log()
+        finite = torch.where(logs > -math.inf, logs, math.nan)
+        spread = (finite - finite.nanmean(-1, keepdim=True)).square().nanmean(-1).sqrt().nanmean()
+        heads = evenness.mean(dim=(1, 2)).tolist() if int(kept.sum()) else []
+        return AttentionFacts(
+            layer=self._module(node),
+            heads=tuple(heads),
+            keys=int(counts[kept].float().mean()) if heads else 0,
+            rows=int(kept.sum()) * scores.shape[1],
+            spread=float(spread),
+        )
+
+    def _keys(self, place: int, logs: Tensor) -> Tensor:
+        """Which keys each row may attend to: those that some head, for some sample, at some step attended to."""
+        seen = (logs.exp() > 0).flatten(0, 1).any(dim=0)
+        key = (place, *logs.shape[-2:])
+        before = self._allowed.get(key)
+        self._allowed[key] = seen if before is None or before.device != seen.device else before | seen
+        return self._allowed[key]
+
+    def _module(self, node: Node) -> str:
+        """The module around the attention: what the layers just before and just after it have in common."""
+        position = sequence(node)
+        for model in list(self.models.models.values()):
+            leaves = sorted((c.out_sequence, c.path) for c in model.calls if c.leaf and c.out_sequence)
+            before = [path for place, path in leaves if place <= position]
+            after = [path for place, path in leaves if place > position]
+            if before and after:
+                return _shared(before[-1], after[0]) or model.label
+        return ""
+
+
+def _shared(one: str, other: str) -> str:
+    """The part of two paths that is the same."""
+    parts, others = one.split("."), other.split(".")
+    same = next(
+        (at for at, (a, b) in enumerate(zip(parts, others, strict=False)) if a != b), min(len(parts), len(others))
+    )
+    return ".".join(parts[:same])
+
+
+def _weighing(graph: Graph) -> set[Node]:
+    """Softmaxes that are the first factor of a batched product, behind changes of shape and dropout."""
+    found = set()
+    for product in graph.named("Bmm"):
+        node = product.next_functions[0][0]
+        while node is not None and operation(node) not in SOFTMAXES:
+            below = children(node)
+            passing = operation(node) in (*SHAPE_ONLY, "Mul", "Div", "NativeDropout")
+            node = below[0] if passing and len(below) == 1 else None
+        if node is not None:
+            found.add(node)
+    return found
+
+
+def _chosen(size: int, count: int, device: Any) -> Tensor:
+    """Up to ``count`` places, evenly spread and with the last."""
+    return torch.linspace(0, size - 1, min(size, count), device=device).round().long()
+
+
+def _usable(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and readable(tensor) and tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _softmax(node: Node) -> Tensor | None:
+    """Logarithms of the weights of a softmax over the last axis: [heads, samples, rows, keys]."""
+    weights, dim = saved(node, "result"), saved(node, "dim")
+    if not _usable(weights) or weights.dim() not in (3, 4):
+        return None
+    if isinstance(dim, int) and (dim - 2**64 if dim >= 2**63 else dim) not in (-1, weights.dim() - 1):
+        return None
+    if not _worth(int(weights.shape[-2]), int(weights.shape[-1])):
+        return None
+    rows = _chosen(int(weights.shape[-2]), ROWS, weights.device)
+    if weights.dim() == 3:
+        few = weights.detach()[:HEADS].unsqueeze(1)
+    else:
+        few = weights.detach()[:BATCH, :HEADS].transpose(0, 1)
+    chosen: Tensor = few.index_select(2, rows)
+    return chosen.float().log()
+
+
+def _worth(rows: int, keys: int) -> bool:
+    return rows >= SHORT and SHORT <= keys <= KEYS
+
+
+def _fused(node: Node) -> Tensor | None:
+    """Scores of a fused attention, worked out again for a few rows: [heads, samples, rows, keys]."""
+    query: Any = saved(node, "query")
+    key: Any = saved(node, "key")
+    if not (_usable(query) and _usable(key)) or query.dim() != 4 or key.dim() != 4:
+        return None
+    if not _worth(int(query.shape[2]), int(key.shape[2])) or query.shape[1] % key.shape[1]:
+        return None
+    rows = _chosen(int(query.shape[2]), ROWS, query.device)
+    query = query.detach()[:BATCH].index_select(2, rows).float()
+    key = key.detach()[:BATCH].float().repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scale = saved(node, "scale")
+    scale = scale if isinstance(scale, float) else 1 / math.sqrt(query.shape[-1])
+    with torch.autocast(query.device.type, enabled=False):
+        scores = _masked(node, query @ key.transpose(-1, -2) * scale, rows)
+    return None if scores is None else scores[:, :HEADS].transpose(0, 1)
+
+
+def _masked(node: Node, scores: Tensor, rows: Tensor) -> Tensor | None:
+    """The same under the causal mask and the given one; None if that cannot be read."""
+    if saved(node, "is_causal"):
+        places = torch.arange(scores.shape[-1], device=scores.device)
+        scores = scores.masked_fill(places > rows[:, None], -math.inf)
+    mask = next((m for name in MASKS if (m := saved(node, name)) is not None), None)
+    if mask is None:
+        return scores
+    if not isinstance(mask, Tensor) or mask.dim() > 4:
+        return None
+    mask = mask.detach()
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(0)
+    mask = mask[:BATCH] if mask.shape[0] > 1 else mask
+    mask = mask.index_select(2, rows) if mask.shape[2] > 1 else mask
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask.float()

@@ -1,0 +1,50 @@
+from flatline.events import InputsObserved, LossComputed, TargetFacts
+from flatline.rules.data.constant_inputs import ConstantInputs
+from flatline.testing import play
+
+
+def steps(count=7, *, model="net", low=0.0, high=4.0, reduction="mean", content=5, **facts):
+    events = []
+    for step in range(1, count + 1):
+        seen = {"rows": 32, "features": 12, "equal_rows": True, **facts}
+        events.append(InputsObserved(step=step, model=model, content=content, **seen))
+        events.append(LossComputed(step=step, target=TargetFacts(low=low, high=high, total=32), reduction=reduction))
+    return events
+
+
+def test_fires_on_a_buffer_never_filled():
+    (finding,) = play(ConstantInputs, *steps())
+    assert (finding.severity, finding.step) == ("warning", 6)
+    assert finding.message == (
+        "net was given the same numbers in all 6 steps looked at, every one of the 32 samples of a batch equal to the others, "
+        "while its targets range from 0 to 4"
+    )
+
+
+def test_near_miss_samples_differ():
+    assert play(ConstantInputs, *steps(equal_rows=False)) == []
+
+
+def test_near_miss_the_data_come_through_another_model():
+    assert play(ConstantInputs, *steps(1, model="encoder", equal_rows=False), *steps()) == []
+
+
+def test_near_miss_numbers_change_with_the_step():
+    assert play(ConstantInputs, *steps(3), *steps(9, content=6)) == []
+
+
+def test_near_miss_one_sample_or_tokens():
+    assert play(ConstantInputs, *steps(rows=1, equal_rows=False)) == []
+    assert play(ConstantInputs, *steps(floating=False)) == []
+
+
+def test_near_miss_targets_are_constant_too():
+    assert play(ConstantInputs, *steps(low=1.0, high=1.0)) == []
+
+
+def test_near_miss_policy_with_one_state():
+    assert play(ConstantInputs, *steps(reduction="none")) == []
+
+
+def test_near_miss_too_large_to_compare():
+    assert play(ConstantInputs, *steps(content=0)) == []

@@ -1,0 +1,56 @@
+from flatline.events import PairingProbed, Where
+from flatline.rules.data.labels_unrelated_to_inputs import LabelsUnrelatedToInputs
+from flatline.testing import play
+
+
+def probed(**facts):
+    defaults = {
+        "step": 60,
+        "where": Where("train.py", 30),
+        "rows": 640,
+        "classes": 4,
+        "by_means": 0.26,
+        "by_neighbours": 0.24,
+        "commonest": 0.27,
+        "surprise": 1.39,
+        "entropy": 1.38,
+        "permutation": "x[torch.randperm(n)]",
+        "permuted_where": Where("train.py", 8),
+    }
+    return PairingProbed(**{**defaults, **facts})
+
+
+def test_warns_of_one_side_permuted():
+    (finding,) = play(LabelsUnrelatedToInputs, probed())
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 8))
+    assert finding.message == (
+        "nothing tells the labels: the loss is 1.39, that of guessing 1.38; on 640 samples the nearest class mean is right "
+        "in 26%, the nearest neighbours in 24%, the commonest class in 27%; and `x[torch.randperm(n)]` puts one side alone "
+        "into a random order"
+    )
+
+
+def test_hints_where_no_statement_is_found():
+    (finding,) = play(LabelsUnrelatedToInputs, probed(permutation=""))
+    assert (finding.severity, finding.where) == ("hint", Where("train.py", 30))
+
+
+def test_near_miss_simple_rules_tell_the_labels():
+    assert play(LabelsUnrelatedToInputs, probed(by_means=0.34)) == []
+    assert play(LabelsUnrelatedToInputs, probed(by_neighbours=0.5)) == []
+
+
+def test_near_miss_the_model_learns():
+    assert play(LabelsUnrelatedToInputs, probed(surprise=1.2)) == []
+
+
+def test_near_miss_the_model_is_broken():
+    assert play(LabelsUnrelatedToInputs, probed(surprise=9.0)) == []
+
+
+def test_near_miss_one_class_nearly_always():
+    assert play(LabelsUnrelatedToInputs, probed(commonest=0.95, by_means=0.95, surprise=0.2, entropy=0.2)) == []
+
+
+def test_near_miss_few_samples_and_no_statement():
+    assert play(LabelsUnrelatedToInputs, probed(permutation="", rows=300)) == []

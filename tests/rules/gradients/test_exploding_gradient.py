@@ -1,0 +1,70 @@
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts
+from flatline.rules.gradients.exploding_gradient import ExplodingGradient
+from flatline.testing import play
+
+SGD = OptimizerFacts(key=1, name="SGD")
+ADAM = OptimizerFacts(key=1, name="Adam", adaptive=True)
+
+
+def sample(step, gradients, *, loss=1.0, first_loss=1.0, update=1e-3, weight=0.1, optimizer=SGD, lr=0.01):
+    layers = tuple(
+        LayerNumbers(name=f"net.{i}", depth=i, gradient_rms=g, weight_rms=weight, update_ratio=update)
+        for i, g in enumerate(gradients)
+    )
+    return NumbersSampled(
+        step=step, index=step, layers=layers, loss=loss, first_loss=first_loss, optimizer=optimizer, lr=lr
+    )
+
+
+DEEP = [1e3 * 0.1**i for i in range(8)]
+
+
+def test_fires_over_depth():
+    (finding,) = play(ExplodingGradient, *(sample(step, DEEP) for step in range(1, 4)))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "the gradient grows with depth: rms 1e+03 at net.0 against 0.0001 at net.7, over 8 weight matrices"
+    )
+    assert "kaiming" in finding.fix
+
+
+def test_fires_on_a_jump_that_nothing_tames():
+    calm = [sample(step, [1e-3, 1e-3]) for step in range(1, 21)]
+    (finding,) = play(ExplodingGradient, *calm, sample(21, [50.0, 50.0], loss=300.0, update=4.0))
+    assert "jumped to 50000 times its usual size" in finding.message
+    assert "clip_grad_norm_" in finding.fix
+
+
+def test_fires_on_plain_sgd_with_gradients_larger_than_the_weights():
+    wild = [sample(step, [9.0, 9.0], loss=50.0 * step, first_loss=2.0, update=0.9) for step in range(2, 6)]
+    (finding,) = play(ExplodingGradient, *wild)
+    assert "90 times as large as the weights" in finding.message
+
+
+def test_near_miss_two_samples():
+    assert play(ExplodingGradient, *(sample(step, DEEP) for step in range(1, 3))) == []
+
+
+def test_near_miss_one_layer_apart_or_few_layers():
+    assert play(ExplodingGradient, *(sample(step, [1e4, 1e-2, 1e-2, 1e-2, 1e-2, 1e-2]) for step in range(1, 5))) == []
+    assert play(ExplodingGradient, *(sample(step, [1e4, 1e1, 1e-2]) for step in range(1, 5))) == []
+
+
+def test_near_miss_a_jump_under_clipping():
+    calm = [sample(step, [1e-3, 1e-3]) for step in range(1, 21)]
+    assert play(ExplodingGradient, *calm, sample(21, [50.0, 50.0], loss=300.0, update=0.02)) == []
+
+
+def test_near_miss_a_jump_that_the_loss_does_not_show():
+    calm = [sample(step, [1e-3, 1e-3]) for step in range(1, 21)]
+    assert play(ExplodingGradient, *calm, sample(21, [50.0, 50.0], loss=1.0, update=4.0)) == []
+
+
+def test_near_miss_large_first_loss_that_falls():
+    falling = [sample(step, [9.0, 9.0], loss=5e4 / step, first_loss=5e4, update=0.9) for step in range(2, 30)]
+    assert play(ExplodingGradient, *falling) == []
+
+
+def test_near_miss_adam():
+    wild = [sample(step, [9.0, 9.0], loss=50.0, first_loss=2.0, update=0.9, optimizer=ADAM) for step in range(2, 6)]
+    assert play(ExplodingGradient, *wild) == []

@@ -1,0 +1,64 @@
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts
+from flatline.rules.optimization.learning_rate_too_high import LearningRateTooHigh
+from flatline.testing import play
+
+ADAM = OptimizerFacts(key=1, name="Adam", adaptive=True)
+SGD = OptimizerFacts(key=1, name="SGD")
+
+
+def run(updates, losses, *, optimizer=ADAM, gradient=1e-3, lr=1.0, first_loss=None):
+    return [
+        NumbersSampled(
+            step=i + 1,
+            index=i + 1,
+            lr=lr,
+            optimizer=optimizer,
+            layers=tuple(LayerNumbers(name=n, weight_rms=0.1, gradient_rms=gradient, update_ratio=u) for n in "ab"),
+            loss=loss,
+            first_loss=losses[0] if first_loss is None else first_loss,
+        )
+        for i, (u, loss) in enumerate(zip(updates, losses, strict=True))
+    ]
+
+
+def test_fires_when_the_first_steps_wipe_out_the_weights():
+    (finding,) = play(LearningRateTooHigh, *run([9.6, 0.7, 0.4, 0.2, 0.2] + [0.01] * 30, [1.44] + [40.0] * 34))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "at lr=1 Adam overshoots: its first 5 steps carried the weights 11.1 times their own size (healthy: about 0.1 % a step), "
+        "and the loss went from 1.44 to 40 (worst 40)"
+    )
+    assert finding.fix.startswith("divide lr by ten, from 1 to 0.1")
+
+
+def test_fires_when_every_step_is_huge_and_nothing_is_learned():
+    (finding,) = play(LearningRateTooHigh, *run([0.4] * 40, [2.3, 5.0] * 20, optimizer=SGD))
+    assert "every step changes the weights by 40%" in finding.message
+
+
+def test_fires_on_a_loss_that_diverges_slowly():
+    losses = [2.0, 1.5] + [2.0 * 1.2**i for i in range(38)]
+    (finding,) = play(LearningRateTooHigh, *run([0.05] * 40, losses, optimizer=SGD))
+    assert "5.0% of their size" in finding.message
+
+
+def test_near_miss_a_high_rate_that_learns():
+    assert play(LearningRateTooHigh, *run([2.0] * 5 + [0.1] * 40, [2.3 * 0.9**i for i in range(45)])) == []
+
+
+def test_near_miss_a_rising_loss_of_small_steps():
+    """A critic, a reward, a generator: the loss rises while the steps are ordinary."""
+    assert play(LearningRateTooHigh, *run([0.01] * 40, [0.1 * 1.2**i for i in range(40)])) == []
+
+
+def test_near_miss_exploding_gradient_at_an_ordinary_rate():
+    assert play(LearningRateTooHigh, *run([0.9] * 40, [2.3, 9.0] * 20, optimizer=SGD, gradient=30.0, lr=0.01)) == []
+
+
+def test_near_miss_only_the_first_steps_were_seen():
+    assert play(LearningRateTooHigh, *run([5.0] * 15, [2.3] * 15)) == []
+
+
+def test_near_miss_losses_below_zero_or_unknown():
+    assert play(LearningRateTooHigh, *run([0.5] * 40, [-1.0, -0.5] * 20)) == []
+    assert play(LearningRateTooHigh, *run([0.5] * 40, [None] * 40, first_loss=1.0)) == []

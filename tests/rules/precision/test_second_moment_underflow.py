@@ -1,0 +1,31 @@
+from dataclasses import replace
+
+from flatline.events import OptimizerFacts, OptimizerStateSampled
+from flatline.rules.precision.second_moment_underflow import SecondMomentUnderflow
+from flatline.testing import play
+
+ADAM = OptimizerFacts(name="Adam", adaptive=True)
+GONE = OptimizerStateSampled(
+    optimizer=ADAM, parameters="float16", state="float16", eps=1e-4, squares=1000, squares_zero=900
+)
+
+
+def test_fires():
+    (finding,) = play(SecondMomentUnderflow, GONE, GONE, GONE)
+    assert (finding.code, finding.severity) == ("FP2", "warning")
+    assert "exactly 0 for 90% of the gradients that are not 0" in finding.message
+
+
+def test_near_miss_some_are_zero():
+    assert play(SecondMomentUnderflow, *[replace(GONE, squares_zero=100)] * 5) == []
+
+
+def test_near_miss_other_dtypes():
+    for dtype in ("float32", "bfloat16", ""):
+        assert play(SecondMomentUnderflow, *[replace(GONE, state=dtype)] * 5) == []
+
+
+def test_near_miss_filling_up():
+    fuller = replace(GONE, squares_zero=100)
+    assert play(SecondMomentUnderflow, GONE, GONE, fuller, GONE, GONE, fuller) == []
+    assert play(SecondMomentUnderflow, *[replace(GONE, squares=10, squares_zero=10)] * 5) == []

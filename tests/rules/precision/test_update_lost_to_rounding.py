@@ -1,0 +1,46 @@
+from dataclasses import replace
+
+from flatline.events import OptimizerFacts, OptimizerStateSampled
+from flatline.rules.precision.update_lost_to_rounding import UpdateLostToRounding
+from flatline.testing import play
+
+LOST = OptimizerStateSampled(
+    optimizer=OptimizerFacts(name="AdamW"),
+    index=12,
+    lr=1e-5,
+    peak_lr=1e-5,
+    parameters="bfloat16",
+    state="bfloat16",
+    wanted=1000,
+    lost=900,
+)
+
+
+def test_fires():
+    (finding,) = play(UpdateLostToRounding, *[LOST] * 5)
+    assert (finding.code, finding.severity) == ("FP3", "warning")
+    assert finding.message.startswith("90% of the weights in bfloat16 that AdamW wants to change stay bit for bit")
+    assert "autocast" in finding.fix
+
+
+def test_near_miss_most_updates_arrive():
+    assert play(UpdateLostToRounding, *[replace(LOST, lost=300)] * 9) == []
+
+
+def test_near_miss_float32_has_nothing_to_lose():
+    assert play(UpdateLostToRounding, *[replace(LOST, parameters="float32", wanted=0, lost=0)] * 9) == []
+
+
+def test_near_miss_warm_up():
+    rising = [replace(LOST, index=n, lr=n * 1e-7, peak_lr=n * 1e-7) for n in range(1, 30)]
+    assert play(UpdateLostToRounding, *rising) == []
+    assert play(UpdateLostToRounding, *[replace(LOST, index=5)] * 9) == []
+
+
+def test_near_miss_end_of_a_schedule_or_rate_zero():
+    assert play(UpdateLostToRounding, *[replace(LOST, peak_lr=1e-3)] * 9) == []
+    assert play(UpdateLostToRounding, *[replace(LOST, lr=0.0, peak_lr=0.0)] * 9) == []
+
+
+def test_near_miss_an_optimizer_of_unknown_arithmetic():
+    assert play(UpdateLostToRounding, *[replace(LOST, stock=False)] * 9) == []

@@ -1,0 +1,94 @@
+import pytest
+
+from flatline.events import ActivationsSampled, LayerActivations, RunEnded
+from flatline.rules.weights.activation_scale_with_depth import ActivationScaleWithDepth
+from flatline.testing import play
+
+GROWING = [5.0 * 4.0**i for i in range(9)]
+SHRINKING = [0.1 * 0.1**i for i in range(9)]
+STUCK = RunEnded(step=60, loss=1.03, first_loss=1.1)
+
+
+def sampled(stds, gain=5.6, step=1, kind="Linear", untrained=True, signals=None):
+    layers = [
+        LayerActivations(layer=f"net.{i}", kind=kind, std=std, signal=signal, weighted=True, gain=gain, fan_in=32)
+        for i, (std, signal) in enumerate(zip(stds, signals or stds, strict=True))
+    ]
+    relus = [LayerActivations(layer=f"act.{i}", kind="ReLU", std=1.0, zeros=0.5) for i in range(len(stds))]
+    mixed = tuple(layer for pair in zip(layers, relus, strict=True) for layer in pair)
+    return ActivationsSampled(step=step, untrained=untrained, layers=mixed)
+
+
+def shrunk(*, later=SHRINKING, **facts):
+    first = sampled(SHRINKING, gain=0.06, **facts)
+    return [first, *(sampled(later, gain=None, step=step, untrained=False) for step in (2, 3, 4, 5, 12))]
+
+
+def test_fires_where_activations_grow():
+    (finding,) = play(ActivationScaleWithDepth, sampled(GROWING))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "before the first step the activations grow 4 × per layer: std 5 at net.0, 3.3e+05 at net.8, over 9 Linear layers"
+    )
+    assert "rms of about 0.99 with 32 inputs" in finding.cause
+    assert "√(2/32) = 0.25" in finding.cause
+
+
+def test_fires_where_activations_shrink_and_nothing_is_learned():
+    (finding,) = play(ActivationScaleWithDepth, *shrunk(), STUCK)
+    assert finding.message.startswith("before the first step the activations shrink 0.1 × per layer")
+    assert finding.message.endswith("the loss has not fallen")
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "Conv2d"])
+def test_fires_on_convolutions(kind):
+    assert len(play(ActivationScaleWithDepth, sampled(GROWING, kind=kind))) == 1
+
+
+def test_near_miss_few_layers():
+    assert play(ActivationScaleWithDepth, sampled([10.0**i for i in range(5)])) == []
+
+
+def test_near_miss_default_initialisation_without_biases():
+    assert play(ActivationScaleWithDepth, sampled([0.41**i for i in range(14)], gain=0.58), STUCK) == []
+
+
+def test_near_miss_residual_growth():
+    assert play(ActivationScaleWithDepth, sampled([1.4**i for i in range(12)], gain=1.4)) == []
+
+
+def test_near_miss_one_jump():
+    assert play(ActivationScaleWithDepth, sampled([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1e5])) == []
+
+
+def test_near_miss_towers_beside_each_other():
+    assert play(ActivationScaleWithDepth, sampled([1.0, 30.0, 900.0, 2.0, 60.0, 1800.0, 4.0, 120.0, 3600.0])) == []
+
+
+def test_near_miss_large_inputs_that_shrink_to_an_ordinary_size():
+    stds = [3e3 * 0.3**i for i in range(8)]
+    assert play(ActivationScaleWithDepth, sampled(stds, gain=0.3), sampled(stds, step=9, untrained=False), STUCK) == []
+
+
+def test_near_miss_trained_or_loaded():
+    assert play(ActivationScaleWithDepth, sampled(GROWING, untrained=False)) == []
+    assert play(ActivationScaleWithDepth, sampled(GROWING, gain=None)) == []
+
+
+def test_near_miss_zero_initialised():
+    assert play(ActivationScaleWithDepth, sampled([0.0] * 9)) == []
+
+
+def test_near_miss_shrunk_but_recovers():
+    recovered = [0.1 * 0.5**i for i in range(9)]
+    assert play(ActivationScaleWithDepth, *shrunk(later=recovered), STUCK) == []
+
+
+def test_near_miss_shrunk_but_learns():
+    assert play(ActivationScaleWithDepth, *shrunk(), RunEnded(step=60, loss=0.4, first_loss=1.1)) == []
+
+
+def test_near_miss_shrunk_and_hardly_trained():
+    first, second, *_ = shrunk()
+    assert play(ActivationScaleWithDepth, first, second, STUCK) == []
+    assert play(ActivationScaleWithDepth, *shrunk(), RunEnded(step=60)) == []

@@ -1,0 +1,259 @@
+"""What batches.py and pairing.py tell, against a second way to count it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+import torch
+from torch.nn import functional
+
+from flatline.events import WholeLabels
+from flatline.sensors import batches
+from flatline.sensors.pairing import Pairing, Probe, lone_permutation
+
+# --------------------------------------------------------------------------- labels
+
+
+def runs_of(labels):
+    return [label for label, _ in itertools.groupby(labels)]
+
+
+@pytest.mark.parametrize("labels", [[3], [0, 0, 1, 1, 1], [2, 0, 2, 0], list(range(40)) * 2, [7] * 90])
+def test_label_facts(labels):
+    facts = batches.label_facts(torch.tensor(labels))
+    assert facts.count == len(labels)
+    assert facts.histogram == tuple(sorted(Counter(labels).items()))
+    assert facts.runs == len(runs_of(labels))
+    assert facts.order == (tuple(runs_of(labels)) if facts.runs <= batches.MOST_RUNS else ())
+
+
+def test_surprise_is_the_loss_of_torch():
+    torch.manual_seed(0)
+    scores, labels = torch.randn(50, 4), torch.randint(0, 4, (50,))
+    log_p = scores.log_softmax(1)
+    told = batches.surprise("cross_entropy", log_p, labels)
+    assert told == pytest.approx(functional.cross_entropy(scores, labels).item(), rel=1e-5)
+    one, yes = torch.randn(50, 1), torch.randint(0, 2, (50,))
+    told = batches.surprise("binary_cross_entropy_with_logits", one, yes)
+    assert told == pytest.approx(functional.binary_cross_entropy_with_logits(one[:, 0], yes.float()).item(), rel=1e-5)
+    told = batches.surprise("binary_cross_entropy", one.sigmoid(), yes)
+    assert told == pytest.approx(functional.binary_cross_entropy(one[:, 0].sigmoid(), yes.float()).item(), rel=1e-5)
+
+
+def test_answers():
+    torch.manual_seed(1)
+    scores = torch.randn(60, 5)
+    expected = Counter(max(range(5), key=lambda c: row[c]) for row in scores.tolist())
+    assert batches.answers("cross_entropy", scores) == tuple(sorted(expected.items()))
+    logits = torch.tensor([[0.3], [-0.2], [2.0], [0.6]])
+    assert batches.answers("binary_cross_entropy_with_logits", logits) == ((0, 1), (1, 3))
+    assert batches.answers("binary_cross_entropy", logits.clamp(0, 1)) == ((0, 2), (1, 2))
+
+
+def test_class_labels_leaves_out_what_is_ignored():
+    scores, target = torch.randn(6, 3), torch.tensor([0, -100, 2, 1, -100, 0])
+    kept, labels = batches.class_labels("cross_entropy", scores, target, -100)
+    assert labels.tolist() == [0, 2, 1, 0]
+    assert torch.equal(kept, scores[[0, 2, 3, 5]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "scores", "target"),
+    [
+        ("mse_loss", torch.randn(4, 2), torch.randn(4, 2)),
+        ("cross_entropy", torch.randn(4, 3), torch.tensor([0, 1, 2, 3])),
+        ("cross_entropy", torch.randn(4, 3), torch.full((4,), -100)),
+        ("cross_entropy", torch.randn(4, 3, 2, 2), torch.zeros(4, 2, 2, dtype=torch.long)),
+        ("cross_entropy", torch.randn(4, 3), torch.rand(4, 3)),
+        ("binary_cross_entropy", torch.rand(4, 3), torch.ones(4, 3)),
+        ("binary_cross_entropy", torch.rand(4), torch.tensor([0.0, 1.0, 0.9, 0.1])),
+        ("cross_entropy", None, torch.tensor([1])),
+    ],
+)
+def test_class_labels_of_nothing_else(kind, scores, target):
+    assert batches.class_labels(kind, scores, target, -100) is None
+
+
+def test_whole_labels_of_a_slice():
+    y = torch.arange(1000) // 250
+    assert batches.whole_labels(y[32:64]) == WholeLabels(count=1000, distinct=4, runs=4)
+    mixed = torch.tensor(random.Random(0).choices(range(3), k=500))
+    told = batches.whole_labels(mixed[:20])
+    assert (told.distinct, told.runs) == (3, len(runs_of(mixed.tolist())))
+
+
+def test_whole_labels_of_a_copy_or_of_most_of_it():
+    y = torch.arange(100)
+    assert batches.whole_labels(y[torch.arange(8)]) is None
+    assert batches.whole_labels(y[:80]) is None
+
+
+# --------------------------------------------------------------------------- inputs
+
+
+def test_equal_rows():
+    same = torch.ones(8, 1) * torch.randn(1, 5)
+    assert batches.equal_rows([same])
+    assert batches.equal_rows([same, torch.arange(3)])  # no samples in the second
+    assert not batches.equal_rows([same, torch.arange(8)])
+    other = same.clone()
+    other[7, 4] += 1
+    assert not batches.equal_rows([other])
+    assert not batches.equal_rows([same[:1]])
+    assert not batches.equal_rows([torch.tensor(3.0)])
+
+
+def test_content_tells_numbers_apart():
+    x = torch.randn(100, 100)
+    one = x.clone()
+    one[57, 31] += 1.0
+    assert batches.content([x]) == batches.content([x.clone()]) != batches.content([one])
+    assert batches.content([torch.zeros(1).expand(batches.MOST_NUMBERS + 1)]) == 0
+
+
+def test_repeats_counts_new_tensors_with_the_same_numbers():
+    x, repeats, counted = torch.randn(4, 4), batches.Repeats(), []
+    held = [x[torch.arange(4)] for _ in range(4)]
+    for step, tensor in enumerate(held, 1):
+        assert repeats.add(step, tensor, 5)
+        assert not repeats.add(step, torch.randn(2), 6)  # the same step
+        counted.append(repeats.times)
+    assert counted == [1, 2, 3, 4]
+    repeats.add(9, held[-1], 5)
+    assert repeats.times == 1  # the very tensor of before
+    repeats.add(10, held[0], 7)
+    assert repeats.times == 1
+
+
+# --------------------------------------------------------------------------- the probe
+
+
+def naive_accuracy(rows, labels):
+    """Nearest class mean and nearest neighbours, in plain Python, on rows of mean 0 and deviation 1."""
+    columns = list(zip(*rows, strict=True))
+    means = [sum(c) / len(c) for c in columns]
+    scales = [math.sqrt(sum((v - m) ** 2 for v in c) / (len(c) - 1)) for c, m in zip(columns, means, strict=True)]
+    rows = [[(v - m) / s for v, m, s in zip(row, means, scales, strict=True)] for row in rows]
+    right = [0, 0]
+    for at, row in enumerate(rows):
+        others = [i for i in range(len(rows)) if i % 2 != at % 2]
+        classes = sorted({labels[i] for i in others})
+        centres = []
+        for c in classes:
+            mine = [rows[i] for i in others if labels[i] == c]
+            centres.append([sum(column) / len(mine) for column in zip(*mine, strict=True)])
+        right[0] += classes[min(range(len(classes)), key=lambda k: math.dist(row, centres[k]))] == labels[at]
+        near = Counter(labels[i] for i in sorted(others, key=lambda i: math.dist(row, rows[i]))[:5])
+        most = max(near.values())
+        right[1] += min(c for c in near if near[c] == most) == labels[at]
+    return right[0] / len(rows), right[1] / len(rows), max(Counter(labels).values()) / len(rows)
+
+
+def test_probe_against_plain_python():
+    torch.manual_seed(0)
+    labels = torch.randint(0, 3, (90,))
+    inputs = torch.randn(3, 6)[labels] + torch.randn(90, 6)
+    probe = Probe()
+    for at in range(0, 90, 30):
+        probe.add(inputs[at : at + 30], labels[at : at + 30])
+    probe.add(inputs[:30], labels[:30])  # known
+    assert probe.rows == 90
+    assert probe.accuracy() == pytest.approx(naive_accuracy(inputs.tolist(), labels.tolist()))
+
+
+def test_probe_keeps_few_numbers():
+    probe = Probe()
+    for _ in range(9):
+        probe.add(torch.randn(300, 3, 20, 20), torch.zeros(300, dtype=torch.long))
+    assert probe.rows == 2048
+    assert sum(part.numel() for part in probe._inputs) <= 2048 * 32
+
+
+def test_pairing_gives_up_where_the_model_learns():
+    pairing = Pairing()
+    for step in range(1, 40):
+        pairing.add(step, torch.randn(10, 4), torch.arange(10) % 2, 0.69)
+    assert pairing.at_chance(39)
+    assert pairing.entropy == pytest.approx(math.log(2))
+    for step in range(40, 60):
+        pairing.add(step, torch.randn(10, 4), torch.arange(10) % 2, 0.3)
+    assert pairing.learned
+    assert not pairing.at_chance(60)
+    assert pairing.probe.rows == 0
+
+
+APART = """
+y = y[torch.randperm(len(y))]
+---
+order = torch.randperm(n)
+x = x[order]
+dataset = TensorDataset(x, y)
+---
+order = torch.randperm(n)
+for part in order.split(32):
+    step(x[part], y[i:i + 32])
+---
+one, two = 1, 2
+a = np.random.permutation(n)
+b = np.random.permutation(n)
+x = x[a]
+y = y[b]
+---
+random.shuffle(labels)
+---
+class Pairs:
+    def __init__(self, x, y):
+        self.order = torch.randperm(len(y))
+    def __getitem__(self, i):
+        return self.x[i], self.y[self.order[i]]
+---
+def load():
+    order = random.sample(range(n), n)
+    return x, [y[i] for i in order]
+"""
+TOGETHER = """
+order = torch.randperm(n)
+x, y = x[order], y[order]
+---
+order = torch.randperm(n)
+train, rest = order[:80], order[80:]
+x, y = x[train], y[train]
+---
+order = torch.randperm(n)
+for at in range(0, n, 32):
+    step(x[order[at:at + 32]], y[order[at:at + 32]])
+---
+order = torch.randperm(n)
+train = Subset(dataset, order[:800])
+---
+random.shuffle(indices)
+x = x[indices]
+---
+random.shuffle(samples)
+x = [s[0] for s in samples]
+---
+np.random.seed(0)
+np.random.shuffle(x)
+np.random.seed(0)
+np.random.shuffle(y)
+---
+def broken(:
+"""
+
+
+@pytest.mark.parametrize("code", APART.split("---\n"))
+def test_lone_permutation(tmp_path, code):
+    (tmp_path / "train.py").write_text(code)
+    text, where = lone_permutation(str(tmp_path / "train.py"))
+    assert text in code
+    assert text in code.splitlines()[where.line - 1]
+
+
+@pytest.mark.parametrize("code", TOGETHER.split("---\n"))
+def test_no_lone_permutation(tmp_path, code):
+    (tmp_path / "train.py").write_text(code)
+    assert lone_permutation(str(tmp_path / "train.py")) == ("", None)
