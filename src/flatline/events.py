@@ -9,13 +9,14 @@ A training loop, with every event at its place::
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
-                                                   # FirstCrossEntropy, AttentionSampled
+                                                   # FirstCrossEntropy, AttentionSampled, PrecisionObserved,
+                                                   # LossNotFinite, LossesKept, ScaledLossRead
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited,
-                                                   # NumbersSampled
+                                                   # NumbersSampled, GradientNotFinite, OptimizerStateSampled
         scheduler.step()                           # ScheduleObserved, RateRead
     validate(model)                                # ValidationObserved
-                                                   # ScriptCrashed, RunEnded
+                                                   # ScriptCrashed, StageNotReached, RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
 the first steps and then on sampled ones; the bookkeeping behind them counts every step.
@@ -262,7 +263,7 @@ class LayerActivations:
     std: float = 1.0
     zeros: float = 0.0  # share of exact zeros
     saturated: float = 0.0  # sigmoid and tanh: share within a hundredth of the ends
-    signal: float = 1.0  # rms over the units of their standard deviation over the batch: what differs between samples
+    signal: float | None = None  # of weighted ones: rms over units of their standard deviation over the batch
     weighted: bool = False  # a linear layer or a convolution
     gain: float | None = None  # rms of its weight × √fan_in at the start: 1 keeps the scale, √2 does so under ReLU
     fan_in: int = 0
@@ -452,6 +453,16 @@ class ScalerObserved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledLossRead(Event):
+    """A number is read from what ``scaler.scale(loss)`` returned, and nothing divides it by the scale."""
+
+    absent = "no number is read from a scaled loss"
+    defect = True
+    statement: str = ""
+    scale: float = 65536.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionObserved(Event):
     """The dtypes that a backward ran in, and what was left of its float16 gradients."""
 
@@ -511,7 +522,7 @@ class AttentionFacts:
     heads: tuple[float, ...] = ()  # entropy over ln(keys it may attend to), for each head
     keys: int = 0  # that a row may attend to, on average
     rows: int = 0  # looked at, those with too few keys left out
-    spread: float | None = None  # standard deviation of the scores within a row
+    spread: float | None = None  # standard deviation of the scores within a row, of fused attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,7 +531,7 @@ class AttentionSampled(Event):
 
     absent = "no attention was found in a graph"
     layers: tuple[AttentionFacts, ...] = ()
-    loss: float | None = None
+    loss: float | None = None  # of the step before
 
 
 # --------------------------------------------------------------------------- schedules, data, numbers
@@ -588,6 +599,31 @@ class PassEnded(Event):
     sequential: bool = True  # it asked for its samples one after the other
     same_order: int = 1  # passes in a row, this one too, that asked for the same samples in the same order
     new_optimizers: int = 0  # that took their first step after the first of these passes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersStarted(Event):
+    """A training DataLoader hands its data set to several workers."""
+
+    absent = "no training DataLoader with several workers was seen"
+    workers: int = 2
+    owner: str = ""  # the class that draws from a generator of its own, which every worker gets a copy of
+    generator: str = ""  # its name
+    kind: str = ""  # numpy.random.Generator, random.Random, …
+    persistent: bool = False  # the workers live on from pass to pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsObserved(Event):
+    """Which random generators a run used, and which of them it seeded. Told at the end."""
+
+    absent = "the run did not end"
+    seeded: tuple[str, ...] = ()
+    unseeded: tuple[str, ...] = ()  # drawn from, and never seeded while we looked
+    benchmark: bool = False  # torch.backends.cudnn.benchmark
+    deterministic: bool = False  # torch.backends.cudnn.deterministic
+    strict: bool = False  # torch.use_deterministic_algorithms
+    cuda: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -743,6 +779,19 @@ class RandomFrozen(Event):
     layers: tuple[str, ...] = ()
     loaded: int = 0  # parameters of the model that the checkpoint filled
     trains: int = 0  # parameters of the model that an optimizer updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageNotReached(Event):
+    """The run is over, and a statement that unfreezes layers stood under a condition that was never true."""
+
+    absent = "no layers stayed frozen that the script unfreezes"
+    defect = True
+    frozen: int = 0  # elements of the trained models that are frozen
+    trainable: int = 0
+    condition: str = ""
+    last: int = 0  # value of the loop's variable in its last round
+    written: bool = True  # the number in the condition is a literal: nobody set it to switch the stage off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,9 @@ class History:
             return 0.0
         return distance / scale if scale > 0 else float("inf") * distance
 
-    def rising(self) -> float:
+    def rising(self, newest: int | None = None) -> float:
         """Share of pairs (earlier, later) in which the later value is larger: 0.5 without a trend (Kendall)."""
-        values = list(self.values)
+        values = list(self.values)[-(newest or self.count) :]
         pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :]]
         ups = sum(0.5 if a == b else float(b > a) for a, b in pairs)
         return ups / len(pairs) if pairs else 0.5

@@ -1,4 +1,4 @@
-"""What batches.py and pairing.py tell, against a second way to count it."""
+"""What batches.py, pairing.py and data.py tell, against a second way to count it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from collections import Counter
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
-from flatline.events import WholeLabels
+from flatline.events import PassEnded, WholeLabels
 from flatline.sensors import batches
+from flatline.sensors.data import DataSensor, Order
+from flatline.sensors.loop import Loop
+from flatline.sensors.models import ModelSensor
 from flatline.sensors.pairing import Pairing, Probe, lone_permutation
+from flatline.sensors.patching import Patches
 
 # --------------------------------------------------------------------------- labels
 
@@ -257,3 +262,68 @@ def test_lone_permutation(tmp_path, code):
 def test_no_lone_permutation(tmp_path, code):
     (tmp_path / "train.py").write_text(code)
     assert lone_permutation(str(tmp_path / "train.py")) == ("", None)
+
+
+# --------------------------------------------------------------------------- the order of a pass
+
+
+def order_of(*indices):
+    order = Order(1)
+    for batch in indices:
+        order.add(batch)
+    return order
+
+
+def test_order_of_a_pass():
+    assert order_of([0, 1, 2], [3, 4]).sequential
+    assert order_of(0, 1, 2).sequential
+    assert not order_of([0, 1, 2], [4, 5]).sequential
+    assert not order_of([1, 0], [2, 3]).sequential
+    assert not order_of([None, None]).sequential
+    assert not order_of([(0, "a"), (1, "b")]).sequential
+    assert not order_of([[0], {1: 2}]).sequential
+    assert order_of([0, 1], [2, 3]).hash == order_of([0, 1], [2, 3]).hash != order_of([2, 3], [0, 1]).hash
+
+
+def passes_over(loader, epochs, *, shuffle_seed=None, stop=None):
+    """What the sensor tells of a training loop over a loader."""
+    told = []
+    patches = Patches(on_broken=lambda what, error: pytest.fail(f"{what}: {error!r}"))
+    loop = Loop(told.append, wants=lambda event: True, budget=1.0, patches=patches)
+    sensor = DataSensor(loop, patches, ModelSensor(loop, patches))
+    sensor.attach()
+    try:
+        for _ in range(epochs):
+            if shuffle_seed is not None:
+                torch.manual_seed(shuffle_seed)
+            for at, _ in enumerate(loader):
+                sensor.after_backward()
+                if at == stop:
+                    break
+    finally:
+        patches.undo()
+    return [event for event in told if isinstance(event, PassEnded)]
+
+
+def test_passes_in_the_order_of_the_data():
+    told = passes_over(DataLoader(list(range(10)), batch_size=3), 4)
+    assert [(event.batches, event.same_order, event.sequential) for event in told] == [(4, n, True) for n in (1, 2, 3)]
+    assert {event.sampler for event in told} == {"SequentialSampler"}
+
+
+def test_passes_shuffled_anew_and_again():
+    loader = DataLoader(list(range(40)), batch_size=4, shuffle=True)
+    assert [event.same_order for event in passes_over(loader, 4)] == [1, 1, 1]
+    again = passes_over(loader, 4, shuffle_seed=3)
+    assert [(event.same_order, event.sequential, event.sampler) for event in again] == [
+        (n, False, "RandomSampler") for n in (1, 2, 3)
+    ]
+
+
+def test_passes_left_early_are_not_compared():
+    assert passes_over(DataLoader(list(range(40)), batch_size=4), 4, stop=2) == []
+
+
+def test_passes_with_workers_that_live_on():
+    loader = DataLoader(list(range(12)), batch_size=4, num_workers=1, persistent_workers=True)
+    assert [event.same_order for event in passes_over(loader, 3)] == [1, 2]

@@ -1,12 +1,16 @@
-"""Where the user's loop seeds a generator anew before it draws."""
+"""Where random numbers are seeded: anew in the loop, in every worker alike, or not at all."""
 
 from __future__ import annotations
 
+import json
+import random
+import subprocess
 import sys
 
 import pytest
+import torch
 
-from flatline.sensors.seeds import seeded_draw
+from flatline.sensors.seeds import copied_generator, seeded_draw
 
 SEEDED = """
 def get_batch(n):
@@ -101,3 +105,135 @@ def test_seeded_anew(tmp_path, code):
 @pytest.mark.parametrize("code", UNSEEDED.split("---\n"))
 def test_not_seeded_anew(tmp_path, code):
     assert found_by(tmp_path, code) == ("", None)
+
+
+# --------------------------------------------------------------------------- generators that workers copy
+
+
+class Plain:
+    def __init__(self, generator):
+        self.rng, self.x = generator, list(range(10))
+
+    def __getitem__(self, index):
+        return self.x[index] + self.rng.random()
+
+
+class Helped(Plain):
+    def __getitem__(self, index):
+        return self.noisy(index)
+
+    def noisy(self, index):
+        return [self.x[index] + self.rng.random() for _ in range(2)]
+
+
+class SeededForEachIndex(Plain):
+    def __getitem__(self, index):
+        self.rng.seed(index)
+        return self.rng.random()
+
+
+class AsksForItsWorker(Plain):
+    def __getitem__(self, index):
+        return torch.utils.data.get_worker_info(), self.rng.random()
+
+
+class Unused(Plain):
+    def __getitem__(self, index):
+        return self.x[index]
+
+
+class Transformed:
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __getitem__(self, index):
+        return self.transform(index)
+
+
+class Transform(Plain):
+    def __getitem__(self, index):
+        return index
+
+    def __call__(self, value):
+        return value + self.rng.random()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "owner"),
+    [
+        (Plain(random.Random(0)), "Plain"),
+        (Helped(random.Random(0)), "Helped"),
+        (Transformed(Transform(random.Random(0))), "Transform"),
+        (torch.utils.data.Subset(Plain(random.Random(0)), [0, 1]), "Plain"),
+    ],
+)
+def test_copied_generator(dataset, owner):
+    assert copied_generator(dataset) == (owner, "rng", "random.Random")
+
+
+def test_copied_generators_of_other_kinds():
+    assert copied_generator(Plain(torch.Generator())) == ("Plain", "rng", "torch.Generator")
+    numpy = pytest.importorskip("numpy")
+    assert copied_generator(Plain(numpy.random.default_rng(0))) == ("Plain", "rng", "numpy.random.Generator")
+    assert copied_generator(Plain(numpy.random.RandomState(0))) == ("Plain", "rng", "numpy.random.RandomState")
+
+
+@pytest.mark.parametrize("kind", [SeededForEachIndex, AsksForItsWorker, Unused])
+def test_no_copied_generator(kind):
+    assert copied_generator(kind(random.Random(0))) is None
+
+
+def test_no_copied_generator_without_one():
+    assert copied_generator(Plain(random)) is None
+    assert copied_generator(torch.utils.data.TensorDataset(torch.ones(3))) is None
+
+
+# --------------------------------------------------------------------------- what was seeded
+
+USED = """
+import json, random, sys
+{first}
+import torch
+from flatline.sensors.loop import Loop
+from flatline.sensors.patching import Patches
+from flatline.sensors.seeds import SeedSensor
+
+told, original = [], random.seed
+def broken(what, error):
+    raise error
+patches = Patches(on_broken=broken)
+sensor = SeedSensor(Loop(told.append, wants=lambda event: True, budget=1.0, patches=patches), patches)
+sensor.attach()
+{code}
+sensor.tell()
+patches.undo()
+assert random.seed is original or random.seed == original
+print(json.dumps([told[0].seeded, told[0].unseeded]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "seeded", "unseeded"),
+    [
+        ("", [], []),
+        ("torch.rand(3)", [], ["torch"]),
+        ("torch.manual_seed(0); torch.rand(3); random.random()", ["torch"], ["random"]),
+        ("torch.manual_seed(0); random.seed(0); random.random()", ["random", "torch"], []),
+        ("numpy.random.seed(0); numpy.random.rand(); torch.rand(1)", ["numpy"], ["torch"]),
+        ("numpy.random.rand()", [], ["numpy"]),
+        ("numpy.random.default_rng(0).random()", [], []),
+    ],
+)
+def test_seed_sensor(code, seeded, unseeded):
+    first = "import numpy.random" if "numpy" in code else ""
+    if first:
+        pytest.importorskip("numpy")
+    done = subprocess.run(
+        [sys.executable, "-c", USED.format(first=first, code=code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [seeded, unseeded]

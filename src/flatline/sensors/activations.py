@@ -26,8 +26,8 @@ from flatline.sensors.losses import module_of
 from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, readable, tensors_in
 
 Tensor = torch.Tensor
-SAMPLE = 16_384  # numbers of a tensor that are looked at
-SIGNAL = 128  # samples, and numbers of each, that are compared
+SAMPLE = 4_096  # numbers of a tensor that are looked at
+SIGNAL = 48  # samples, and numbers of each, that are compared
 LAYERS = 192  # modules of a pass that are looked at
 ROWS = 8  # of scores, at least
 END = 0.01  # of a sigmoid or tanh, from its limits; its derivative has fallen to a twentieth there
@@ -202,14 +202,16 @@ def _moments(module: Any, output: Tensor) -> Tensor:
         ends = (numbers.abs() > 1 - END).float().mean()
     else:
         ends = torch.zeros_like(mean)
-    return torch.stack((mean, std, zeros, ends, _signal(output.detach())))
+    weighted = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
+    return torch.stack((mean, std, zeros, ends, _signal(output.detach()) if weighted else torch.zeros_like(mean)))
 
 
 def _signal(output: Tensor) -> Tensor:
     """Over some samples and some of their numbers, how much the samples differ."""
-    samples = output[: max(1, min(len(output), SIGNAL))] if output.dim() > 1 else output.unsqueeze(0)
-    numbers = samples.flatten(1)[:, :: max(1, samples[0].numel() // SIGNAL)].float()
-    return numbers.var(dim=0, unbiased=False).mean().sqrt()
+    samples = output[:SIGNAL] if output.dim() > 1 else output.unsqueeze(0)
+    places = torch.arange(0, samples[0].numel(), max(1, samples[0].numel() // SIGNAL), device=samples.device)
+    chosen: Any = (slice(None), *torch.unravel_index(places, samples.shape[1:]))
+    return samples[chosen].float().var(dim=0, unbiased=False).mean().sqrt()
 
 
 def _read(moments: list[Tensor]) -> list[list[float]]:
@@ -231,7 +233,7 @@ def _filled(facts: LayerActivations, numbers: list[float], untrained: bool) -> L
         std=std,
         zeros=zeros,
         saturated=ends,
-        signal=signal,
+        signal=signal if facts.weighted else None,
         weighted=facts.weighted,
         gain=facts.gain if untrained else None,
         fan_in=facts.fan_in,

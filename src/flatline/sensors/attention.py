@@ -64,7 +64,7 @@ class AttentionSensor:
             heads=tuple(heads),
             keys=int(counts[kept].float().mean()) if heads else 0,
             rows=int(kept.sum()) * scores.shape[1],
-            spread=float(spread),
+            spread=float(spread) if operation(node).startswith(FUSED) else None,
         )
 
     def _keys(self, place: int, logs: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class CheckpointSensor:
                 missing=missing,
                 unexpected=unexpected,
                 prefix=_prefix(missing, unexpected),
-                nested=_nested(state, own),
+                nested=_nested(state, own) if missing else "",
             )
         )
         for callback in self.on_loaded:

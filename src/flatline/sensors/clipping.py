@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from flatline.events import ClipFacts, ScalerObserved
+from flatline.events import ClipFacts, ScaledLossRead, ScalerObserved
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState, Window
 from flatline.sensors.patching import Patches
-
+from flatline.sensors.sources import scaled_loss_read
 
 HALF_WINDOW = 20  # updates
 DEFERRED = 32  # scales on a device are read this many at a time
@@ -33,7 +33,8 @@ class Scaler:
         """Take in the scales that were kept on the device; whether a step was skipped."""
         waiting, self.waiting = self.waiting, []
         values = torch.stack(waiting).tolist() if isinstance(waiting[0], torch.Tensor) else waiting
-        return any([self._updated(value) for value in values])
+        fell = [self._updated(value) for value in values]
+        return any(fell)
 
     def _updated(self, scale: float) -> bool:
         fell = scale < self.scale
@@ -107,6 +108,13 @@ class ClipSensor:
         self.backward.raw_losses[id(result)] = outputs, self.scale
         for state in list(self.loop.optimizers.values()):
             state.window.scaled = True
+        if not self._source_read and self.scale > 1:
+            self._source_read = True
+            statement, where = scaled_loss_read(caller())
+            if statement:
+                self.loop.emit(ScaledLossRead(step=self.loop.step, where=where, statement=statement, scale=self.scale))
+
+    _source_read = False
 
     def _unscaled(self, result: Any, scaler: Any, optimizer: Any) -> None:
         state = self.loop.optimizers.get(id(optimizer))

@@ -14,6 +14,7 @@ from flatline.events import (
     PassEnded,
     TargetsObserved,
     Where,
+    WorkersStarted,
 )
 from flatline.sensors import batches
 from flatline.sensors.callers import caller, users_frame
@@ -21,7 +22,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, tensors_in
 from flatline.sensors.pairing import Pairing, lone_permutation
 from flatline.sensors.patching import Patches
-from flatline.sensors.seeds import seeded_draw
+from flatline.sensors.seeds import copied_generator, seeded_draw
 
 REMEMBERED = 8
 FEW_LOOKS = 6  # at labels, before one label alone is worth another
@@ -67,6 +68,13 @@ class Loader:
 
     def __init__(self, loader: Any, key: int) -> None:
         self.key = key
+        self.told = False  # what its workers copy
+        self.workers = getattr(loader, "num_workers", 0)
+        self.persistent = bool(getattr(loader, "persistent_workers", False))
+        streamed = any(kind.__name__ == "IterableDataset" for kind in type(loader.dataset).__mro__)
+        own_seed = getattr(loader, "worker_init_fn", None) is not None
+        alike = self.workers > 1 and not streamed and not own_seed
+        self.copied = copied_generator(loader.dataset) if alike else None
         self.order: Order | None = None  # of the newest pass
         self.position = 0  # in it, of the newest batch
         self.same_order = 0  # complete passes in a row with the same order
@@ -221,6 +229,9 @@ class DataSensor:
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Tell which batches the last steps learned from."""
+        if self.newest is not None and self.newest.fed and not self.newest.told:
+            self.newest.told = True
+            self._tell_workers(self.newest, where)
         batch, self._batch = self._batch, None
         if not self.loop.dense or batch is None or self.newest is None:
             return
@@ -233,6 +244,23 @@ class DataSensor:
                 indices=tuple(entry[1] for entry in self._trained_on),
                 restarts=self.newest.passes,
                 loader_length=self.newest.length,
+            )
+        )
+
+    def _tell_workers(self, loader: Loader, where: Where | None) -> None:
+        """A training loader with several workers: does its data set draw from a generator that each of them copies?"""
+        if loader.workers < 2 or loader.length is None:
+            return
+        owner, generator, kind = loader.copied or ("", "", "")
+        self.loop.emit(
+            WorkersStarted(
+                step=self.loop.step,
+                where=where,
+                workers=loader.workers,
+                owner=owner,
+                generator=generator,
+                kind=kind,
+                persistent=loader.persistent,
             )
         )
 

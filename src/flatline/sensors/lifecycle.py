@@ -10,11 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from flatline.events import CheckpointLost, RandomFrozen, Where
+from flatline.events import CheckpointLost, RandomFrozen, StageNotReached, Where
 from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
+from flatline.sensors.stages import unreached_unfreezing
 
 Tensor = torch.Tensor
 LOADS = 32  # loads before the first step that are followed
@@ -102,7 +103,7 @@ def _random_and_frozen(layer: Any, loaded: dict[int, Any]) -> bool:
     size, largest = (
         float(v) for v in torch.stack([weight.detach().float().std(), weight.detach().float().abs().max()])
     )
-    return 0.9 * bound < largest <= 1.001 * bound and abs(size * 3**0.5 - bound) < 0.15 * bound
+    return bool(0.9 * bound < largest <= 1.001 * bound and abs(size * 3**0.5 - bound) < 0.15 * bound)
 
 
 class LifecycleSensor:
@@ -126,10 +127,12 @@ class LifecycleSensor:
 
     def loaded(self, module: nn.Module, state: Any, missing: tuple[str, ...], assign: bool) -> None:
         """A state dict went into a module."""
+        if self._over:
+            return
         given = list(_tensors(state))
         for file in self.files:
             file.used = file.used or any(file.holds(t) for t in given)
-        if self._over or self.loop.steps or len(self.loads) >= LOADS:
+        if self.loop.steps or len(self.loads) >= LOADS:
             return
         own = {t.data_ptr() for t in (*module.parameters(), *module.buffers()) if readable(t)}
         if given and not assign and all(readable(t) and t.data_ptr() in own for t in given if t.dim()):
@@ -170,7 +173,7 @@ class LifecycleSensor:
             return
         self._over = True
         unused = [file for file in self.files if not file.used]
-        trained = set(state.ids)
+        trained = {key for each in list(self.loop.optimizers.values()) for key in each.ids}
         for load in self.loads:
             lost = self._lost(load, unused, trained)
             if lost is not None:
@@ -178,7 +181,8 @@ class LifecycleSensor:
         self.loads.clear()
         for ref, missing, where in self._left_out:
             self._tell_frozen(ref(), missing, where, trained)
-        self._left_out.clear()
+        for kept in (self._left_out, self.files, self._loaded):
+            kept.clear()
 
     def _tell_frozen(
         self, module: nn.Module | None, missing: tuple[str, ...], where: Where | None, trained: set[int]
@@ -203,6 +207,32 @@ class LifecycleSensor:
                     trains=trains,
                 )
             )
+
+    def finish(self, how: str) -> None:
+        """At the end: are layers frozen that a later stage would have unfrozen?"""
+        states = [state for state in list(self.loop.optimizers.values()) if state.steps]
+        if how != "finished" or not states:
+            return
+        trained = {key for state in states for key in state.ids}
+        models = [list(m.parameters()) for m in self.models.alive()]
+        both = {id(p): p for ps in models if any(id(p) in trained and p.requires_grad for p in ps) for p in ps}
+        trainable = sum(p.numel() for p in both.values() if p.requires_grad)
+        frozen = sum(p.numel() for p in both.values() if not p.requires_grad)
+        files = {state.where.file for state in states if state.where is not None}
+        stage = next((s for f in sorted(files) if (s := unreached_unfreezing(f)) is not None), None) if frozen else None
+        if stage is None:
+            return
+        self.loop.emit(
+            StageNotReached(
+                step=self.loop.steps,
+                where=Where(stage.file, stage.line),
+                frozen=frozen,
+                trainable=trainable,
+                condition=stage.condition,
+                last=stage.last,
+                written=stage.written,
+            )
+        )
 
     def _lost(self, load: Load, unused: list[FileRead], trained: set[int]) -> CheckpointLost | None:
         kept = [ref() for _, ref, _ in load.kept]

@@ -28,6 +28,7 @@ from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.schedules import ScheduleSensor
+from flatline.sensors.seeds import SeedSensor
 
 NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
 Broken = Callable[[str, Exception], None]
@@ -58,6 +59,7 @@ class LiveSensors:
         self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
         self.schedules = ScheduleSensor(loop, self.patches)
         self.data = DataSensor(loop, self.patches, self.models)
+        self.seeds = SeedSensor(loop, self.patches)
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
         self.lifecycle = LifecycleSensor(loop, self.patches, self.models)
         self.crashes = CrashSensor(loop, self.models)
@@ -67,7 +69,7 @@ class LiveSensors:
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
-            self.lifecycle
+            self.lifecycle, self.seeds
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard(sensor.attach)()
@@ -153,6 +155,8 @@ class LiveSensors:
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()
         guard(lambda: self._never_stepped(how))()
+        guard(self.lifecycle.finish)(how)
+        guard(self.seeds.tell)()
         loop = self.loop
         loop.emit(RunEnded(step=loop.steps, how=how, loss=loop.last_loss, first_loss=loop.first_loss))
 

@@ -383,7 +383,7 @@ def _constant(node: Node) -> float:
         return 1.0
     other = saved(node, "other")
     if isinstance(other, torch.Tensor):
-        other = float(other) if other.numel() == 1 else None
+        other = float(other.detach()) if other.numel() == 1 else None
     if not isinstance(other, (int, float)) or not other:
         return 0.0
     return 1.0 / float(other) if name == "Div" else float(other)

@@ -35,7 +35,7 @@ class Pairing:
 
     def add(self, step: int, inputs: Tensor, labels: Tensor, surprise: float) -> None:
         """One batch, and how much its labels surprised the model."""
-        if self.learned:
+        if self.learned or self.probe.foreign(inputs):
             return
         self.counts.update(labels.tolist())
         self.probe.add(inputs, labels)
@@ -69,6 +69,13 @@ class Probe:
         self._inputs: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._known: set[float] = set()
+        self._shape: tuple[int, ...] | None = None
+
+    def foreign(self, inputs: Tensor) -> bool:
+        """Of another shape than those kept: of another model, or not of one size."""
+        shape = tuple(inputs.shape[1:])
+        self._shape = shape if self._shape is None else self._shape
+        return shape != self._shape
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
         """One batch; samples that were there before are left out."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ast
 import linecache
+import multiprocessing
+import random
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
+from typing import Any
 
-from flatline.events import Where
+import torch
+
+from flatline.events import SeedsObserved, Where
 from flatline.sensors.callers import is_users
+from flatline.sensors.loop import Loop
+from flatline.sensors.patching import Patches
 
 SEEDING = (
     "manual_seed",
@@ -28,6 +36,125 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3  # functions called by functions called in the loop
+GENERATORS = ("numpy.random.Generator", "numpy.random.RandomState", "random.Random", "torch.Generator")
+BY_HAND = 2**32  # seeds that torch picks for itself are larger nearly always
+WRAPPED = 3  # data sets around data sets
+
+
+# --------------------------------------------------------------------------- what was seeded
+
+
+class SeedSensor:
+    """Notes which of the global generators were drawn from, and which were seeded."""
+
+    def __init__(self, loop: Loop, patches: Patches) -> None:
+        self.loop, self.patches = loop, patches
+        self.seeded: set[str] = set()
+        self._before: dict[str, int] = {}
+        self._torch_seed = 0
+
+    def attach(self) -> None:
+        """Remember the generators' states; learn of calls that seed Python's and numpy's."""
+        self._torch_seed = torch.initial_seed()
+        self._before = _states()
+        for name, module in _modules():
+            self._around_seed(name, module)
+
+    def _around_seed(self, name: str, module: Any) -> None:
+        """``random.seed`` is a bound method: it is replaced in its module for the run."""
+        original = module.seed
+
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            self.seeded.add(name)
+            return original(*args, **kwargs)
+
+        def restore() -> None:
+            if module.seed is seed:
+                module.seed = original
+
+        module.seed = seed
+        self.patches.on_undo(restore)
+
+    def tell(self) -> None:
+        """The run is over."""
+        now, first = _states(), torch.initial_seed()
+        late = self._torch_seed < BY_HAND  # seeded before we came: whatever else was, is not known
+        if first != self._torch_seed or late:
+            self.seeded.add("torch")
+        used = {name for name, state in now.items() if state != self._before.get(name, state)}
+        self.loop.emit(
+            SeedsObserved(
+                step=self.loop.steps,
+                seeded=tuple(sorted(self.seeded)),
+                unseeded=() if late else tuple(sorted(used - self.seeded)),
+                benchmark=torch.backends.cudnn.benchmark,
+                deterministic=torch.backends.cudnn.deterministic,
+                strict=torch.are_deterministic_algorithms_enabled(),
+                cuda=bool(torch.cuda.is_initialized()),  # type: ignore[no-untyped-call]
+            )
+        )
+
+
+def _modules() -> Iterator[tuple[str, Any]]:
+    yield "random", random
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        yield "numpy", numpy
+
+
+def _states() -> dict[str, int]:
+    """A number for the state of each global generator."""
+    states = {"torch": hash(bytes(torch.random.get_rng_state().tolist())), "random": hash(random.getstate())}
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        kind, keys, *rest = numpy.get_state()
+        states["numpy"] = hash((kind, keys.tobytes(), *rest))
+    return states
+
+
+# --------------------------------------------------------------------------- generators that workers copy
+
+
+def copied_generator(dataset: Any) -> tuple[str, str, str] | None:
+    """(class, name, kind) of a generator that a data set or its transform draws from, and every worker gets a copy of."""
+    for _ in range(WRAPPED):
+        inner = getattr(dataset, "__dict__", {}).get("dataset")
+        parts = [dataset, *getattr(dataset, "__dict__", {}).values()]
+        for owner in parts:
+            found = _drawn_from(owner)
+            if found is not None:
+                return (type(owner).__name__, *found)
+        if inner is None:
+            return None
+        dataset = inner
+    return None
+
+
+def _drawn_from(owner: Any) -> tuple[str, str] | None:
+    """A generator that the methods of an object of the user's draw from, and do not seed for each sample or worker."""
+    methods = [m for m in vars(type(owner)).values() if isinstance(m, FunctionType) and m.__name__ != "__init__"]
+    methods = [m for m in methods if is_users(m.__code__.co_filename)]
+    names = {name for m in methods for name in _names(m.__code__)}
+    if not names or names & {*SEEDING, "get_worker_info", "set_state", "setstate"}:
+        return None
+    held = dict(getattr(owner, "__dict__", {}))
+    if multiprocessing.get_start_method(allow_none=True) in (None, "fork") and sys.platform == "linux":
+        held = {**{k: v for m in methods for k, v in m.__globals__.items() if k in names}, **held}
+    for name, value in held.items():
+        kind = f"{type(value).__module__}.{type(value).__name__}".replace("numpy.random._generator", "numpy.random")
+        kind = kind.replace("numpy.random.mtrand", "numpy.random").replace("torch._C", "torch")
+        if name in names and kind in GENERATORS:
+            return name, kind
+    return None
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names that a function reads or calls, those of functions in it, too."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return {*code.co_names, *(name for part in inner for name in _names(part))}
+
+
+# --------------------------------------------------------------------------- seeding in the loop
 
 
 @lru_cache(maxsize=8)

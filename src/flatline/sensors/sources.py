@@ -123,3 +123,69 @@ def _kept(node: ast.AST, name: str) -> ast.AST | None:
     if held is None or not name or list(_cuts(held)):
         return None
     return held if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(held)) else None
+
+
+def scaled_loss_read(where: Where | None) -> tuple[str, Where | None]:
+    """The statement that reads a number from ``scaled = scaler.scale(loss)``, which stands at ``where``."""
+    scope = _function(where) if where else None
+    if scope is None or where is None:
+        return "", None
+    found = [node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr))]
+    statements = sorted(found, key=lambda node: node.lineno)
+    scaling = next((node for node in statements if _scales(node, where.line)), None)
+    if scaling is None:
+        return "", None
+    name = next(n.id for n in ast.walk(scaling) if isinstance(n, ast.Name))
+    for node in statements:
+        if node.lineno <= scaling.lineno or _apart(scope, scaling, node):
+            continue
+        if _reads(node, name):
+            return ast.unparse(node), Where(where.file, node.lineno, where.function)
+        if name in _assigned(node):
+            break
+    return "", None
+
+
+def _assigned(node: ast.stmt) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _apart(scope: ast.AST, one: ast.stmt, other: ast.stmt) -> bool:
+    """They stand in the two branches of one ``if``."""
+    branches = [node for node in ast.walk(scope) if isinstance(node, ast.If)]
+    return any(_within(one, node.body) and _within(other, node.orelse) for node in branches)
+
+
+def _within(node: ast.stmt, block: list[ast.stmt]) -> bool:
+    return any(node is inner for statement in block for inner in ast.walk(statement))
+
+
+def _scales(node: ast.stmt, line: int) -> bool:
+    """``name = scaler.scale(loss)`` on this line."""
+    if not isinstance(node, ast.Assign) or not node.lineno <= line <= (node.end_lineno or node.lineno):
+        return False
+    call = node.value
+    method = call.func.attr if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else ""
+    return method == "scale" and isinstance(node.targets[0], ast.Name)
+
+
+def _reads(node: ast.stmt, name: str) -> bool:
+    """``name.item()`` or ``float(name)``, and nothing in the statement that divides or asks for the scale."""
+    inside = list(ast.walk(node))
+    undone = any(isinstance(n, ast.Div) or getattr(n, "attr", "") in ("get_scale", "inv_scale") for n in inside)
+    calls = [n for n in inside if isinstance(n, ast.Call)]
+    item = any(
+        isinstance(c.func, ast.Attribute)
+        and c.func.attr == "item"
+        and name in {n.id for n in ast.walk(c.func.value) if isinstance(n, ast.Name)}
+        and not any(
+            isinstance(n, ast.Call) and n is not c and getattr(n.func, "attr", "") != "detach" for n in ast.walk(c.func)
+        )
+        for c in calls
+    )
+    number = any(
+        getattr(c.func, "id", "") == "float" and c.args and isinstance(c.args[0], ast.Name) and c.args[0].id == name
+        for c in calls
+    )
+    return (item or number) and not undone

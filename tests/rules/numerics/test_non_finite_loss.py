@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import LayerNumbers, LossNotFinite, NumbersSampled, Origin, Where
+from flatline.events import GradientNotFinite, LayerNumbers, LossNotFinite, NumbersSampled, Origin, Where
 from flatline.findings import Finding
 from flatline.rules.numerics.non_finite_loss import NonFiniteLoss
 from flatline.testing import play
@@ -130,3 +130,9 @@ def test_a_scaler_that_skips_again_and_again():
 def test_near_miss_a_scaler_skips_one_step():
     for kind in ("operation", "unknown"):
         assert play(NonFiniteLoss, replace(BROKEN, origin=Origin(kind=kind), scaled=True, in_a_row=2)) == []
+
+
+def test_says_that_the_gradient_was_first():
+    event = replace(BROKEN, origin=Origin(kind="weights", detail="fc.weight"))
+    (finding,) = play(NonFiniteLoss, GradientNotFinite(step=411, detail="sqrt of 0", module="dist"), event)
+    assert "sqrt of 0 in dist was first" in finding.cause

@@ -23,7 +23,7 @@ def test_fires_on_updates_lost_to_rounding():
     assert finding.step == 12
     assert finding.where == Where("train.py", 17)
     assert finding.message == (
-        "at lr=1e-08 a step of Adam changes the weights by 2.0e-07 of their size (healthy: about 1e-3) on all 7 sampled "
+        "at lr=1e-08 a step of Adam changes the weights by 2.0e-07 of their size (healthy: about 1e-3), over 7 sampled "
         "steps; the loss went from 2.32 to 2.31 in 12 steps"
     )
     assert "float32 rounding" in finding.cause

@@ -39,7 +39,6 @@ def test_fires_on_a_schedule_of_an_optimizer_that_never_steps():
         "CosineAnnealingLR made 10 steps and took the rate from 0.1 to 0.01, in an optimizer that never stepped; the "
         "AdamW that trains its parameters is at 0.1"
     )
-    assert "O8" in finding.consequences
 
 
 def test_near_miss_its_own_optimizer_steps():

@@ -50,6 +50,7 @@ def test_near_miss_another_fault_than_the_range():
     for event in (
         LossNotFinite(scaled=True, origin=Origin(kind="weights")),
         LossNotFinite(scaled=True, origin=Origin(kind="inputs")),
+        LossNotFinite(scaled=True, first_finite=1.0, largest=1e4),
         LossNotFinite(scaled=True, origin=Origin(kind="operation", operation="log", detail="log of 0")),
     ):
         assert play(LossScaleCollapse, event, FALLEN) == []

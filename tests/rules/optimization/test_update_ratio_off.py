@@ -24,9 +24,20 @@ def test_fires_on_a_group_with_a_mistaken_rate():
     assert finding.fix == "set the lr of its group to about 0.001"
 
 
+def test_fires_on_a_rate_so_low_that_nothing_arrives():
+    (finding,) = play(UpdateRatioOff, *run(0.0, lr=1e-12))
+    assert finding.fix == "set the lr of its group to about 0.001"
+
+
 def test_fires_on_a_layer_thrown_about():
     (finding,) = play(UpdateRatioOff, *run(0.5))
     assert "far larger than the others'" in finding.cause
+
+
+def test_fires_on_a_group_thrown_away_at_once():
+    (finding,) = play(UpdateRatioOff, *run(4.0, lr=20.0, count=6))
+    assert finding.step == 5
+    assert finding.fix == "set the lr of its group to about 0.005"
 
 
 @pytest.mark.parametrize("odd", [1e-5, 1e-4, 0.05])
@@ -40,6 +51,11 @@ def test_near_miss_embedding_zero_initialised_or_frozen():
     assert play(UpdateRatioOff, *run(0.5, weight=1e-6)) == []
     assert play(UpdateRatioOff, *run(0.0)) == []
     assert play(UpdateRatioOff, *run(None)) == []
+
+
+def test_near_miss_the_first_steps_of_a_tensor_that_began_at_zero():
+    assert play(UpdateRatioOff, *run(4.0, count=6)) == []
+    assert play(UpdateRatioOff, *run(4.0, lr=0.016, count=6)) == []
 
 
 def test_near_miss_the_first_steps_or_too_few_layers():

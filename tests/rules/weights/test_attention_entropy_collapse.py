@@ -29,6 +29,11 @@ def test_fires_on_a_collapse_while_the_loss_climbs():
     )
 
 
+def test_fires_where_it_was_open_at_the_first_step_only():
+    looks = [(OPEN, None), (SHUT, 1.4), (SHUT, 1.7), (SHUT, 1.6), (SHUT, 1.5)]
+    assert len(play(AttentionEntropyCollapse, *sampled(*looks))) == 1
+
+
 def test_near_miss_some_sharp_heads():
     heads = (0.01, 0.02, 0.5, 0.9)
     assert play(AttentionEntropyCollapse, *sampled((OPEN, 4.0), *[(heads, 4.5)] * 6)) == []

@@ -34,8 +34,14 @@ def test_fires_when_the_loss_runs_to_minus_infinity():
     assert len(play(WeightNormRunaway, *run(GROWING, [2.0 - i for i in range(40)]))) == 1
 
 
-def test_near_miss_the_loss_falls_to_its_floor():
-    assert play(WeightNormRunaway, *run(GROWING, [2.3 * 0.9**i for i in range(40)])) == []
+def test_fires_on_geometric_growth_though_the_loss_falls():
+    """A decay with the wrong sign: the same share at every step."""
+    assert len(play(WeightNormRunaway, *run(GROWING, [2.3 * 0.9**i for i in range(40)]))) == 1
+
+
+def test_near_miss_growth_that_slows_under_a_falling_loss():
+    slowing = [0.01 + 0.02 * i for i in range(40)]
+    assert play(WeightNormRunaway, *run(slowing, [2.3 * 0.9**i for i in range(40)])) == []
 
 
 def test_near_miss_growth_that_levels_off():

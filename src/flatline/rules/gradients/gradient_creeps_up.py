@@ -51,12 +51,13 @@ class GradientCreepsUp(Rule):
 
     code = "G8"
     severity = "warning"
-    consequences = ("C1", "C3", "C6")
+    consequences = ("N1", "N2", "C1", "C3", "C6")
 
     samples_needed: int = 40
     growth: float = 30.0  # median gradient now over that of the beginning
     rising: float = 0.85  # share of pairs of samples where the later gradient is larger; 0.5 without a trend
     small: float = 1e-7  # gradients that begin under this were vanishing, not healthy
+    lately: int = 24  # newest samples whose trend counts
     first_index: int = 100  # step from which on it is judged
 
     def __init__(self) -> None:
@@ -76,20 +77,26 @@ class GradientCreepsUp(Rule):
         losses.add(event.index, event.loss)
         self._rates.setdefault(key, event.lr)
         ripe = gradients.count >= self.samples_needed and event.index >= self.first_index
+        usual = min(gradients.first, gradients.location)
         if ripe and event.lr <= self._rates[key] and self._creeps(gradients, losses):
             yield self.finding(
                 event,
-                f"the gradient grew {gradients.last / gradients.first:.0f}-fold since the beginning (rms {gradients.first:.2g} to "
+                f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to "
                 f"{gradients.last:.2g}), steadily, while the loss went from {losses.first:.4g} to {losses.last:.4g}",
                 cause="something feeds on itself: weights or activations grow, and the gradient grows with them",
                 fix="lower lr, clip with clip_grad_norm_(model.parameters(), 1.0), and bound what grows: weight decay, a "
                 "normalisation layer, z-loss on the logits",
-                first=gradients.first,
+                usual=usual,
                 last=gradients.last,
-                rising=gradients.rising(),
+                rising=gradients.rising(self.lately),
             )
 
     def _creeps(self, gradients: History, losses: History) -> bool:
-        if gradients.first < self.small or gradients.last < self.growth * gradients.first:
+        usual, usual_loss = min(gradients.first, gradients.location), min(losses.first, losses.location)
+        if usual < self.small or gradients.last < self.growth * usual:
             return False
-        return losses.last >= losses.first > 0 and gradients.rising() >= self.rising
+        return (
+            losses.last >= losses.first > 0
+            and losses.last >= usual_loss
+            and gradients.rising(self.lately) >= self.rising
+        )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import LossNotFinite, NumbersSampled
+from flatline.events import GradientNotFinite, LossNotFinite, NumbersSampled
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -50,8 +50,8 @@ class NonFiniteLoss(Rule):
     Healthy look-alikes
     -------------------
     A GradScaler skips the step of a loss or of gradients that overflow: one of them now and then is how it finds
-    its scale. A mask of -inf, and sums in log-space with -inf in them, while the loss stays finite. A script that tests the loss and
-    leaves the batch out never calls backward on it.
+    its scale. A mask of -inf, and sums in log-space with -inf in them, while the loss stays finite. A script that
+    tests the loss and leaves the batch out never calls backward on it.
 
     References
     ----------
@@ -72,11 +72,18 @@ class NonFiniteLoss(Rule):
 
     def __init__(self) -> None:
         self._finite_gradients = 0  # the last step that was sampled and had them
+        self._gradient = ""  # what made gradients that were not finite, at an earlier step
 
     def on_numbers_sampled(self, event: NumbersSampled) -> None:
         """Whether the gradients of this step were numbers."""
         if event.layers and all(math.isfinite(layer.gradient_rms) for layer in event.layers):
             self._finite_gradients = event.step
+
+    def on_gradient_not_finite(self, event: GradientNotFinite) -> None:
+        """The gradient was first."""
+        self._gradient = (
+            f"{event.detail or event.operation or event.kind}{f' in {event.module}' if event.module else ''}"
+        )
 
     def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
         """The first loss that is not a number, or several in a row where a GradScaler skips their steps."""
@@ -113,8 +120,12 @@ class NonFiniteLoss(Rule):
         if self._too_hot(event):
             return self._hot(event)
         if origin.kind == "weights":
-            return _update(event) if event.last_finite_step == self._finite_gradients > 0 else _weights(event)
+            return _update(event) if event.last_finite_step == self._finite_gradients > 0 else self._gradients(event)
         return _overflow(event) if origin.kind == "operation" else _unknown()
+
+    def _gradients(self, event: LossNotFinite) -> _Why:
+        why = _weights(event)
+        return _Why(f"{why.cause}: {self._gradient} was first", why.fix) if self._gradient else why
 
     def _too_hot(self, event: LossNotFinite) -> bool:
         limit = self.hot_adaptive if event.optimizer.startswith(ADAPTIVE) else self.hot_plain

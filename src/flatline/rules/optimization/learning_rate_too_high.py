@@ -55,9 +55,9 @@ class LearningRateTooHigh(Rule):
     severity = "warning"
     consequences = ("N1", "N2", "G1", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
 
-    path: float = 3.0  # weights' sizes travelled in the first steps; the median of 94 healthy scripts is under 0.1
+    path: float = 1.5  # weights' sizes travelled in the first steps; 0.1 is usual (docs/thresholds.md)
     early: int = 5  # steps that count as the first
-    sustained: float = 0.2  # typical change in one step, for long; CS231n calls 1e-2 high
+    sustained: float = 0.1  # typical change in one step, for long; CS231n calls 1e-2 high
     fast: float = 0.03  # change in one step under which a rising loss has other reasons
     samples_needed: int = 20
     first_index: int = 30  # step from which on it is judged: warm-up and the first jumps are over

@@ -11,6 +11,9 @@ from flatline.findings import Finding
 from flatline.rules import Rule
 
 
+FINE = 10  # times the ratio called slow, once: the rate is not to blame
+
+
 class LearningRateTooLow(Rule):
     """The updates are too small to change the weights.
 
@@ -57,6 +60,9 @@ class LearningRateTooLow(Rule):
     update_ratio: float = 1e-6  # median update over weight; a thousandth of the healthy 1e-3 (CS231n)
     samples_needed: int = 4  # sampled steps, all of them
     first_index: int = 12  # step from which on it is judged
+    slow_ratio: float = 1e-5  # the same for long: a thousand steps change the weights by a hundredth
+    slow_samples: int = 20  # sampled steps, the typical one of them
+    slow_index: int = 80  # step from which on that is judged
     gradient: float = 1e-8  # gradients under this are themselves the defect
     gradient_ratio: float = 1e-4  # gradient over weight, the lower end of the healthy band 1e-4 to 1e-1
     fallen: float = 0.02  # a loss that fell by more is learning
@@ -73,13 +79,19 @@ class LearningRateTooLow(Rule):
         sample = _measure(event)
         if sample is None or key in self._fine:
             return
-        if sample.update >= self.update_ratio:
+        if sample.update >= FINE * self.slow_ratio:
             self._fine.add(key)
             return
         samples = self._samples.setdefault(key, [])
         samples.append(sample)
-        if len(samples) >= self.samples_needed and event.index >= self.first_index and self._too_low(event, samples):
+        if self._small(event, [each.update for each in samples]) and self._too_low(event, samples):
             yield self._tell(event, samples)
+
+    def _small(self, event: NumbersSampled, updates: list[float]) -> bool:
+        if len(updates) >= self.samples_needed and event.index >= self.first_index and max(updates) < self.update_ratio:
+            return True
+        long = len(updates) >= self.slow_samples and event.index >= self.slow_index
+        return long and median(updates[-self.slow_samples :]) < self.slow_ratio
 
     def _too_low(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         gradient, ratio = median(s.gradient for s in samples), median(s.gradient_ratio for s in samples)
@@ -101,7 +113,7 @@ class LearningRateTooLow(Rule):
         return self.finding(
             event,
             f"at lr={event.lr:g} a step of {name} changes the weights by {update:.1e} of their size "
-            f"(healthy: about 1e-3) on all {len(samples)} sampled steps; {_loss(event)}",
+            f"(healthy: about 1e-3), over {len(samples)} sampled steps; {_loss(event)}",
             cause=f"the learning rate is far too low: the gradients are healthy (rms {samples[-1].gradient:.1e}), but "
             + (
                 "a rate of 0 moves nothing"

@@ -57,7 +57,6 @@ class LoggedRateIsNotTheRate(Rule):
 
     code = "O23"
     severity = "warning"
-    consequences = ("O7", "O8")
     apart: float = 0.01  # relative distance of the two rates: a curve in a log shows no less
     certain_after: int = 2  # wrong values that were read: one may be a look ahead
     moved: float = 0.01  # relative change of the scheduled rate: less is a constant schedule

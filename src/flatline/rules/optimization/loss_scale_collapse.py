@@ -64,11 +64,10 @@ class LossScaleCollapse(Rule):
     )
     consequences = ("N1", "N2", "FP1", "O8", "G1", "G2", "G3")
 
-    floor: float = (
-        1.0  # a scale below this makes gradients smaller than without one; healthy runs stay at 2**8 to 2**16
-    )
+    floor: float = 1.0  # a scale below it makes gradients smaller than none does; healthy plateaus are 2**8 to 2**16
     enough: int = 8  # skipped steps in all: a scale that starts low may fall below the floor once or twice
     share: float = 0.25  # of the last 40 updates skipped, after calibration; one in growth_interval (2000) is usual
+    grew: float = 100.0  # largest finite loss over the first, as in N1: the run was diverging before, at any precision
     per_interval: float = 3.0  # and so many times as often as the scale's own growth explains
 
     def __init__(self) -> None:
@@ -81,7 +80,8 @@ class LossScaleCollapse(Rule):
         self._bad_losses = max(self._bad_losses, event.in_a_row)
         self._origin = event.origin
         range_left = event.origin.kind == "unknown" or event.origin.detail.startswith("inf in")
-        self._elsewhere = self._elsewhere or not event.scaled or not range_left
+        grew = bool(event.first_finite and event.largest and event.largest >= self.grew * abs(event.first_finite))
+        self._elsewhere = self._elsewhere or not event.scaled or not range_left or grew
 
     def on_scaler_observed(self, event: ScalerObserved) -> Iterator[Finding]:
         """A scale that fell through the floor, or steps that are skipped long after the start."""

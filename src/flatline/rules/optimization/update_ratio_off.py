@@ -60,15 +60,20 @@ class UpdateRatioOff(Rule):
     fastest: float = 0.1  # change in one step; the upper end of the band that CS231n calls high
     samples_needed: int = 12
     first_index: int = 20  # step from which on samples count: zero-initialised tensors have grown
+    thrown: float = 5.0  # own sizes travelled in the first steps, by a group whose rate is ``fast`` times the others'
+    early: int = 5  # steps that count as the first
     others: int = 2  # layers to compare with
     smallest: float = 1e-4  # weights under this are still near zero
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[int, str], History] = {}
+        self._paths: dict[tuple[int, str], float] = {}
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The update ratio of each weight matrix, beside the others'."""
-        layers = [each for each in event.layers if self._counts(each)]
+        if event.index <= self.early:
+            yield from self._first_steps(event, [each for each in event.layers if self._moves(each)])
+        layers = [each for each in event.layers if self._moves(each) and "Embedding" not in each.kind]
         if event.index < self.first_index or len(layers) <= self.others:
             return
         for layer in layers:
@@ -79,9 +84,23 @@ class UpdateRatioOff(Rule):
         if min(past.count for past in typical.values()) >= self.samples_needed:
             yield from self._compare(event, layers, {name: past.location for name, past in typical.items()})
 
-    def _counts(self, layer: LayerNumbers) -> bool:
-        moved = layer.update_ratio is not None and layer.update_ratio > 0 and layer.gradient_rms > 0
-        return layer.matrix and moved and layer.weight_rms > self.smallest and "Embedding" not in layer.kind
+    def _moves(self, layer: LayerNumbers) -> bool:
+        known = layer.update_ratio is not None and layer.gradient_rms > 0 and layer.learning_rate > 0
+        return layer.matrix and known and layer.weight_rms > self.smallest
+
+    def _first_steps(self, event: NumbersSampled, layers: list[LayerNumbers]) -> Iterator[Finding]:
+        """A group whose mistaken rate carries its weights far away at once; Adam's later steps are small beside them."""
+        for layer in layers:
+            key = event.optimizer.key, layer.name
+            self._paths[key] = self._paths.get(key, 0.0) + (layer.update_ratio or 0.0)
+        paths = {layer.name: self._paths[event.optimizer.key, layer.name] for layer in layers}
+        for layer in layers if event.index == self.early and len(layers) > self.others else ():
+            others = median(path for name, path in paths.items() if name != layer.name)
+            rates = median(each.learning_rate for each in layers if each.name != layer.name)
+            wild = paths[layer.name] >= self.thrown and others < 1.0 and layer.learning_rate >= self.fast * rates
+            if wild:
+                yield self._tell(event, layer, paths[layer.name] / self.early, others / self.early, layers)
+                return
 
     def _compare(
         self, event: NumbersSampled, layers: list[LayerNumbers], ratios: dict[str, float]
@@ -89,6 +108,8 @@ class UpdateRatioOff(Rule):
         for layer in layers:
             others = median(ratio for name, ratio in ratios.items() if name != layer.name)
             mine = ratios[layer.name]
+            if mine == 0 and not self._slower(layer, layers):
+                continue  # unused rows, dead units: nothing moves, and the rate is not to blame
             if mine < self.slow * others and mine < self.slowest:
                 yield self._tell(event, layer, mine, others, layers)
                 return
@@ -96,11 +117,14 @@ class UpdateRatioOff(Rule):
                 yield self._tell(event, layer, mine, others, layers)
                 return
 
+    def _slower(self, layer: LayerNumbers, layers: list[LayerNumbers]) -> bool:
+        return layer.learning_rate < self.slow * max(each.learning_rate for each in layers)
+
     def _tell(
         self, event: NumbersSampled, layer: LayerNumbers, mine: float, others: float, layers: list[LayerNumbers]
     ) -> Finding:
-        usual = median(each.learning_rate for each in layers)
         slower = mine < others
+        usual = (max if slower else min)(each.learning_rate for each in layers)
         own = layer.learning_rate != usual
         return self.finding(
             event,
@@ -112,7 +136,7 @@ class UpdateRatioOff(Rule):
                 else f"its gradient is far {'smaller' if slower else 'larger'} than the others', and one rate serves all"
             ),
             fix=(
-                f"set the lr of its group to about {layer.learning_rate * 1e-3 / mine:.1g}"
+                f"set the lr of its group to about {layer.learning_rate * 1e-3 / mine if mine else usual:.1g}"
                 if own
                 else "give it a parameter group with a rate of its own, or use AdamW, which scales every element"
             ),

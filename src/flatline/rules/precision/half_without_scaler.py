@@ -79,7 +79,7 @@ class HalfWithoutScaler(Rule):
             return
         self._looks += 1
         nonzero = event.elements - event.zeros
-        coarse = event.coarse / nonzero if nonzero else 1.0
+        coarse = event.coarse / nonzero if nonzero else float(bool(event.loss))
         self._lossy = self._lossy + 1 if coarse >= self.coarse else 0
         if self._lossy >= self.certain_after:
             yield self._underflow(event, nonzero, coarse)
@@ -109,6 +109,7 @@ class HalfWithoutScaler(Rule):
             "the backward runs in float16 without a loss scale; its gradients are large enough so far",
             severity="hint",
             cause="below 6e-8 float16 has only 0; gradients shrink as the loss falls",
+            fix="" if event.parameters != "float16" else _MASTER,
             key="risk",
             gradients=event.elements,
         )

@@ -97,7 +97,7 @@ class ActivationScaleWithDepth(Rule):
         now = {layer.layer: layer.signal for layer in event.layers}
         inner = shrunk.chain[-2]
         shrunk.step = event.step
-        if now.get(inner.layer, 1.0) > self.recovered * inner.signal:
+        if (now.get(inner.layer) or math.inf) > self.recovered * (inner.signal or 0.0):
             del self._shrunk[event.model]
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:

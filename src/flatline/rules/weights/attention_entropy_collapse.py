@@ -63,6 +63,7 @@ class AttentionEntropyCollapse(Rule):
         "normalise queries and keys before their product (qk-norm), warm the learning rate up longer or lower its peak; "
         "check that scores are scaled by 1/√d"
     )
+    consequences = ("W1", "O7", "C2", "C3", "C5")
 
     low: float = 0.05  # of ln(keys): at 64 keys, 97 % of the weight on one of them
     open_at: float = 0.3  # of ln(keys), median of the heads when first seen; fresh projections give 0.9 and more
@@ -94,8 +95,10 @@ class AttentionEntropyCollapse(Rule):
 
     def _collapsed(self, past: _Past, facts: AttentionFacts, step: int, loss: float) -> bool:
         shut = sum(entropy < self.low for entropy in facts.heads) >= self.heads_share * len(facts.heads)
-        if not shut:
+        if not shut or step == past.open_step + 1:  # the loss is that of the step before
             past.best = min(past.best, loss)
+        if not shut:
+            past.open_step = step
             past.steps.clear()
             return False
         past.steps.add(step)
@@ -128,4 +131,5 @@ class _Past:
     def __init__(self, facts: AttentionFacts) -> None:
         self.first = sorted(facts.heads)[len(facts.heads) // 2]
         self.best = math.inf  # loss while it was open
+        self.open_step = -1  # the newest at which it was
         self.steps: set[int] = set()  # collapsed, in a row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from flatline.events import LayerNumbers, NumbersSampled
@@ -52,13 +53,15 @@ class WeightNormRunaway(Rule):
 
     code = "W1"
     severity = "warning"
-    consequences = ("G8", "O22", "C1", "C3", "C6")
+    consequences = ("N1", "N2", "G8", "O22", "C1", "C3", "C6")
 
     growth: float = 10.0  # weight now over weight when first seen; 2.6 at most in 95 % of healthy scripts
     smallest: float = 1e-3  # weights that begin smaller are allowed to grow
     samples_needed: int = 25
     first_index: int = 30  # step from which on it is judged
     steady: float = 0.97  # share of pairs of samples where the later weight is larger
+    share: float = 0.003  # growth of each step, in its logarithm: tenfold in 770 steps
+    unslowed: float = 0.8  # growth of the later half beside that of the earlier one
     lately: float = 1.02  # still growing between the newest samples
 
     def __init__(self) -> None:
@@ -71,7 +74,7 @@ class WeightNormRunaway(Rule):
         if event.loss is not None:
             losses.add(event.index, event.loss)
         grown = [layer for layer in event.layers if layer.matrix and self._runs_away(event, layer)]
-        if grown and losses.count and not self._learns(event, losses):
+        if grown and losses.count and (not self._learns(event, losses) or self._geometric(event, grown[0])):
             yield self._tell(event, grown, losses)
 
     def _runs_away(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
@@ -83,6 +86,15 @@ class WeightNormRunaway(Rule):
             return False
         recent = list(past.values)[-10:]
         return recent[-1] > self.lately * recent[0] and past.rising() >= self.steady
+
+    def _geometric(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
+        """The same share at every step, without slowing: no gradient of a loss that settles does that."""
+        past = self._weights[event.optimizer.key, layer.name]
+        steps, values = list(past.steps), list(past.values)
+        middle, far = len(values) // 2, values[-1] >= self.growth * values[0]
+        earlier = math.log(values[middle] / values[0]) / (steps[middle] - steps[0])
+        later = math.log(values[-1] / values[middle]) / (steps[-1] - steps[middle])
+        return far and later >= self.share and later >= self.unslowed * earlier
 
     def _learns(self, event: NumbersSampled, losses: History) -> bool:
         """The loss falls towards a floor: it is positive, and lower than at first."""

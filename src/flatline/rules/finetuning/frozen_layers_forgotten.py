@@ -1,0 +1,73 @@
+"""F1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import StageNotReached
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class FrozenLayersForgotten(Rule):
+    """The stage that would unfreeze the pretrained layers is never reached.
+
+    Symptom
+    -------
+    Fine-tuning ends where linear probing would: the head learned what it could from fixed features, and no more.
+
+    Root cause
+    ----------
+    The layers are frozen at the start, and unfrozen under a condition on the epoch. The loop ends before the
+    condition is true, often since the number of epochs was lowered, or since epochs are counted from 0.
+
+    Fix
+    ---
+    Let the stage begin within the run: ``if epoch == epochs // 2``. Give the layers to the optimizer then.
+
+    Example
+    -------
+    ::
+
+        for epoch in range(10):
+            if epoch == 10:
+                model.body.requires_grad_(True)
+
+    Use instead
+    -----------
+    ::
+
+        for epoch in range(10):
+            if epoch == 5:
+                model.body.requires_grad_(True)
+                optimizer.add_param_group({"params": model.body.parameters(), "lr": 1e-5})
+
+    Healthy look-alikes
+    -------------------
+    Linear probing and adapters, which have no such stage; a stage that is switched off by a setting (a hint); gradual
+    unfreezing; frozen teachers and feature extractors; a run that was stopped early.
+
+    References
+    ----------
+    - https://arxiv.org/abs/1801.06146
+    """
+
+    code = "F1"
+    severity = "warning"
+    cause = "the loop is over before the condition is true"
+    most: float = 0.5  # share of the elements that are frozen: less, and the model trains all the same
+
+    def on_stage_not_reached(self, event: StageNotReached) -> Iterator[Finding]:
+        """Most of the model is frozen at the end, though the script means to unfreeze."""
+        total = event.frozen + event.trainable
+        if not total or event.frozen < self.most * total:
+            return
+        yield self.finding(
+            event,
+            f"{event.frozen / total:.1%} of {total:,} weights are still frozen at the end: the unfreezing waits for "
+            f"{event.condition}, and the loop ended at {event.last}",
+            severity="warning" if event.written else "hint",
+            fix="let the stage begin within the run, or delete it",
+            trainable=event.trainable,
+            frozen=event.frozen,
+        )

@@ -1,0 +1,1 @@
+"""Seeds: random numbers that repeat, and runs that do not."""

@@ -1,0 +1,87 @@
+"""S2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import WorkersStarted
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class EqualStreamsInWorkers(Rule):
+    """Every worker of a DataLoader draws the same random numbers.
+
+    Symptom
+    -------
+    None that a loss shows. There is less augmentation than it seems: samples of different workers are cropped, flipped and
+    noised alike, and without persistent workers every epoch repeats the one before.
+
+    Root cause
+    ----------
+    torch seeds the global generators of torch, random and numpy in each worker. A generator of the data set's own,
+    ``self.rng``, is copied with the data set, in one and the same state, into every worker and again in every epoch.
+
+    Fix
+    ---
+    Draw from the global generators, or seed the own one in each worker from ``torch.initial_seed()``, which differs for each
+    worker and each epoch.
+
+    Example
+    -------
+    ::
+
+        class Noisy(Dataset):
+            def __init__(self):
+                self.rng = np.random.default_rng(0)
+
+            def __getitem__(self, index):
+                return self.x[index] + self.rng.normal(size=8)
+
+    Use instead
+    -----------
+    ::
+
+        def init(worker_id):
+            dataset = get_worker_info().dataset
+            dataset.rng = np.random.default_rng(torch.initial_seed() % 2**32)
+
+        DataLoader(Noisy(), num_workers=4, worker_init_fn=init)
+
+    Healthy look-alikes
+    -------------------
+    ``np.random.rand()`` in a worker, which torch seeds; a generator made for each index, or seeded in
+    ``worker_init_fn``; one worker or none; a loader that is not trained on.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
+    - https://docs.pytorch.org/docs/stable/notes/randomness.html#dataloader
+    """
+
+    code = "S2"
+    severity = "warning"
+    cause = (
+        "torch seeds the global generators in each worker; a generator of the data set's own is copied into every worker "
+        "in one and the same state"
+    )
+    fix = (
+        "seed it in each worker: worker_init_fn=lambda _: setattr(get_worker_info().dataset, 'rng', "
+        "np.random.default_rng(torch.initial_seed() % 2**32)); or draw from the global generators"
+    )
+
+    workers_needed: int = 2  # one worker has nobody to be equal to
+
+    def on_workers_started(self, event: WorkersStarted) -> Iterator[Finding]:
+        """A generator in a training data set that is handed to workers."""
+        if not event.generator or event.workers < self.workers_needed:
+            return
+        epochs = "" if event.persistent else ", and the same again in every epoch"
+        yield self.finding(
+            event,
+            f"{event.owner} draws from its own {event.kind}, {event.generator}, and each of the {event.workers} workers gets "
+            f"a copy of it in the same state: they draw the same numbers{epochs}",
+            workers=event.workers,
+            generator=event.generator,
+            persistent=event.persistent,
+        )

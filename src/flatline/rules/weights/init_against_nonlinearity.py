@@ -1,0 +1,101 @@
+"""W6."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+
+from flatline.events import ActivationsSampled, LayerActivations
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+SCHEMES = {
+    "ReLU": (math.sqrt(2), "nn.init.kaiming_normal_(layer.weight, nonlinearity='relu')"),
+    "LeakyReLU": (math.sqrt(2), "nn.init.kaiming_normal_(layer.weight, a=slope, nonlinearity='leaky_relu')"),
+    "GELU": (math.sqrt(2), "nn.init.kaiming_normal_(layer.weight, nonlinearity='relu')"),
+    "SiLU": (math.sqrt(2), "nn.init.kaiming_normal_(layer.weight, nonlinearity='relu')"),
+    "Tanh": (1.0, "nn.init.xavier_normal_(layer.weight, gain=nn.init.calculate_gain('tanh'))"),
+    "Sigmoid": (1.0, "nn.init.xavier_normal_(layer.weight)"),
+    "SELU": (1.0, "nn.init.kaiming_normal_(layer.weight, nonlinearity='linear')"),
+}
+
+
+class InitAgainstNonlinearity(Rule):
+    """Weights start far larger or smaller than their activation function wants them.
+
+    Symptom
+    -------
+    The first epochs are slow, or the loss starts high and falls steeply; the same network learns at once with the
+    initialisation of the framework.
+
+    Root cause
+    ----------
+    A layer passes on the size of what it is given if the rms of its weight times √fan_in fits its
+    activation function: √2 for ReLU, about 1 for tanh and sigmoid. A fixed std such as 0.01 or 1 fits one width only.
+
+    Fix
+    ---
+    nn.init.kaiming_normal_ before ReLU and its kin, nn.init.xavier_normal_ before tanh and sigmoid; or the default of
+    nn.Linear and nn.Conv2d, which is close enough.
+
+    Example
+    -------
+    ::
+
+        nn.init.normal_(layer.weight, std=0.01)
+        x = torch.relu(layer(x))
+
+    Use instead
+    -----------
+    ::
+
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+
+    Healthy look-alikes
+    -------------------
+    torch's default initialisation; normalised networks, where std=0.02 is usual and the size does not matter; output
+    layers, which may start small; loaded weights.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/nn.init.html
+    - He, Zhang, Ren and Sun, Delving Deep into Rectifiers, https://arxiv.org/abs/1502.01852
+    """
+
+    code = "W6"
+    severity = "hint"
+
+    high: float = 3.0  # times what the activation function wants; Kaiming before tanh is 1.4
+    low: float = 0.25  # of it; torch's default before ReLU is 0.41
+    layers_needed: int = 3  # of one activation function; two cannot do much harm
+
+    def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
+        """Layers right before an activation function, in a network without normalisation."""
+        if not event.untrained or any("Norm" in layer.kind for layer in event.layers):
+            return
+        before: dict[str, list[LayerActivations]] = {}
+        for layer, after in pairwise(event.layers):
+            if layer.gain is not None and after.kind in SCHEMES:
+                before.setdefault(after.kind, []).append(layer)
+        for kind, layers in before.items():
+            if len(layers) >= self.layers_needed:
+                yield from self._judge(event, kind, layers)
+
+    def _judge(self, event: ActivationsSampled, kind: str, layers: list[LayerActivations]) -> Iterator[Finding]:
+        wanted, fix = SCHEMES[kind]
+        gain = median(layer.gain for layer in layers if layer.gain is not None)
+        if self.low * wanted <= gain <= self.high * wanted:
+            return
+        fan_in = int(median(layer.fan_in for layer in layers))
+        yield self.finding(
+            event,
+            f"the weights of {len(layers)} layers before {kind} ({layers[0].layer} …) have an rms of about "
+            f"{gain / math.sqrt(fan_in):.2g} with {fan_in} inputs; {kind} wants {wanted / math.sqrt(fan_in):.2g}",
+            cause=f"each of them multiplies the size of its input by {gain:.2g}, where {wanted:.2g} keeps it through {kind}",
+            fix=fix,
+            gain=round(gain, 4),
+            wanted=round(wanted, 4),
+            layers=len(layers),
+        )

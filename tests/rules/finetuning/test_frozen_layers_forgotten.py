@@ -1,0 +1,35 @@
+from dataclasses import replace
+
+from flatline.events import StageNotReached, Where
+from flatline.rules.finetuning.frozen_layers_forgotten import FrozenLayersForgotten
+from flatline.testing import play
+
+STAGE = StageNotReached(
+    step=80, where=Where("train.py", 22), frozen=900, trainable=100, condition="epoch == 10", last=9
+)
+
+
+def test_fires_on_a_stage_after_the_last_epoch():
+    (finding,) = play(FrozenLayersForgotten, STAGE)
+    assert (finding.code, finding.severity, finding.where) == ("F1", "warning", Where("train.py", 22))
+    assert finding.message == (
+        "90.0% of 1,000 weights are still frozen at the end: the unfreezing waits for epoch == 10, and the loop ended "
+        "at 9"
+    )
+
+
+def test_a_setting_may_have_switched_it_off():
+    (finding,) = play(FrozenLayersForgotten, replace(STAGE, written=False))
+    assert finding.severity == "hint"
+
+
+def test_near_miss_most_of_the_model_trains():
+    assert play(FrozenLayersForgotten, replace(STAGE, frozen=100, trainable=900)) == []
+
+
+def test_near_miss_no_stage():
+    assert play(FrozenLayersForgotten) == []
+
+
+def test_near_miss_nothing_to_train():
+    assert play(FrozenLayersForgotten, replace(STAGE, frozen=0, trainable=0)) == []

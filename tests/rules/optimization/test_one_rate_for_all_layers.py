@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import pytest
+
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, ParameterFacts, ParametersAudited, Where
+from flatline.rules.optimization.one_rate_for_all_layers import OneRateForAllLayers
+from flatline.testing import play
+
+BODY = ("body.0.weight", "body.2.weight", "body.4.weight")
+ADAM = OptimizerFacts(name="AdamW", where=Where("train.py", 12))
+
+
+def audit(body=True, head=False, **facts):
+    made = [ParameterFacts(name=n, shape=(32, 32), loaded=body, optimizers=(0,), **facts) for n in BODY]
+    return ParametersAudited(
+        parameters=(*made, ParameterFacts(name="head.weight", shape=(3, 32), loaded=head, optimizers=(0,)))
+    )
+
+
+def steps(ratio=0.3, body_lr=0.01, head_elements=96):
+    body = [LayerNumbers(name=n, update_ratio=ratio, learning_rate=body_lr, elements=1024) for n in BODY]
+    head = LayerNumbers(name="head.weight", update_ratio=0.2, learning_rate=0.01, elements=head_elements)
+    return [NumbersSampled(step=i, index=i, optimizer=ADAM, layers=(*body, head)) for i in range(1, 8)]
+
+
+def test_fires_on_a_body_that_is_rewritten():
+    first, *rest = steps()
+    (finding,) = play(OneRateForAllLayers, first, audit(), *rest)
+    assert (finding.code, finding.severity, finding.step) == ("O19", "warning", 5)
+    assert finding.where == Where("train.py", 12)
+    assert finding.message == (
+        "3 pretrained weight matrices moved by 150% of their own size in 5 steps, at the rate of 0.01 that they share "
+        "with the fresh head.weight"
+    )
+    assert "lr=0.001" in finding.fix
+
+
+def test_hint_on_a_body_that_moves_noticeably():
+    (finding,) = play(OneRateForAllLayers, audit(), *steps(ratio=0.05))
+    assert finding.severity == "hint"
+
+
+def test_near_miss_one_small_rate():
+    assert play(OneRateForAllLayers, audit(), *steps(ratio=0.005)) == []
+
+
+def test_near_miss_groups_with_their_own_rates():
+    assert play(OneRateForAllLayers, audit(), *steps(body_lr=0.001)) == []
+
+
+@pytest.mark.parametrize(("body", "head"), [(False, False), (True, True), (False, True)])
+def test_near_miss_from_scratch_or_all_from_the_checkpoint(body, head):
+    assert play(OneRateForAllLayers, audit(body, head), *steps()) == []
+
+
+def test_near_miss_frozen_body():
+    assert play(OneRateForAllLayers, audit(trainable=False), *steps()) == []
+
+
+def test_near_miss_a_small_part_is_pretrained():
+    assert play(OneRateForAllLayers, audit(), *steps(head_elements=9000)) == []
+
+
+def test_near_miss_too_fast_for_any_layer():
+    assert play(OneRateForAllLayers, audit(), *steps(ratio=0.9)) == []
+
+
+def test_near_miss_sampled_too_late():
+    late = [replace(event, index=event.index + 20) for event in steps()]
+    assert play(OneRateForAllLayers, audit(), *late) == []

@@ -1,0 +1,17 @@
+from flatline.events import SeedsObserved
+from flatline.rules.seeds.benchmark_beside_deterministic import BenchmarkBesideDeterministic
+from flatline.testing import play
+
+
+def test_hints_at_the_contradiction():
+    (finding,) = play(BenchmarkBesideDeterministic, SeedsObserved(cuda=True, benchmark=True, deterministic=True))
+    assert finding.severity == "hint"
+    assert finding.message == "cudnn.deterministic is set, and cudnn.benchmark beside it"
+
+
+def test_near_miss_benchmark_alone():
+    assert play(BenchmarkBesideDeterministic, SeedsObserved(cuda=True, benchmark=True)) == []
+
+
+def test_near_miss_no_gpu():
+    assert play(BenchmarkBesideDeterministic, SeedsObserved(benchmark=True, deterministic=True)) == []

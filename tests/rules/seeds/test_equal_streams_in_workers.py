@@ -1,0 +1,30 @@
+from flatline.events import Where, WorkersStarted
+from flatline.rules.seeds.equal_streams_in_workers import EqualStreamsInWorkers
+from flatline.testing import play
+
+
+def started(**facts):
+    own = {"owner": "Noisy", "generator": "rng", "kind": "numpy.random.Generator"}
+    return WorkersStarted(**{"step": 1, "where": Where("train.py", 20), "workers": 4, **own, **facts})
+
+
+def test_fires_on_a_generator_of_the_data_set():
+    (finding,) = play(EqualStreamsInWorkers, started())
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 20))
+    assert finding.message == (
+        "Noisy draws from its own numpy.random.Generator, rng, and each of the 4 workers gets a copy of it in the same state: "
+        "they draw the same numbers, and the same again in every epoch"
+    )
+
+
+def test_says_nothing_of_epochs_where_workers_live_on():
+    (finding,) = play(EqualStreamsInWorkers, started(persistent=True))
+    assert finding.message.endswith("they draw the same numbers")
+
+
+def test_near_miss_no_generator_of_its_own():
+    assert play(EqualStreamsInWorkers, started(owner="", generator="", kind="")) == []
+
+
+def test_near_miss_one_worker():
+    assert play(EqualStreamsInWorkers, started(workers=1)) == []

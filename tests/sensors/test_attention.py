@@ -1,0 +1,152 @@
+"""Entropies of attention against a second, naive computation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flatline.events import AttentionSampled
+from flatline.sensors.live import LiveSensors
+
+
+def observed(*runs):
+    """The attentions that the sensor saw under each loss."""
+    events, broken = [], []
+    sensors = LiveSensors(
+        events.append, wants=lambda event: True, budget=1.0, on_broken=lambda *what: broken.append(what)
+    )
+    sensors.attach()
+    try:
+        for run in runs:
+            run().square().mean().backward()
+    finally:
+        sensors.detach()
+    assert broken == []
+    return [event.layers for event in events if isinstance(event, AttentionSampled)]
+
+
+def naive(query, key, allowed=None, scale=None):
+    """Mean over samples and rows of entropy / ln(keys), head by head, in plain loops."""
+    query, key = query.detach(), key.detach()
+    batch, heads, rows, width = query.shape
+    found = []
+    for head in range(heads):
+        values = []
+        for sample in range(min(batch, 2)):
+            for row in range(rows):
+                open_to = [k for k in range(key.shape[2]) if allowed is None or bool(allowed[row, k])]
+                if len(open_to) < 4:
+                    continue
+                scores = torch.stack([query[sample, head, row] @ key[sample, head, k] for k in open_to])
+                weights = (scores * (scale or 1 / math.sqrt(width))).double().softmax(0)
+                values.append(float(-(weights * weights.log()).sum() / math.log(len(open_to))))
+        found.append(sum(values) / len(values))
+    return found
+
+
+def tensors(rows=20, heads=3):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(4, heads, rows, 8, generator=generator).requires_grad_() for _ in range(3)]
+
+
+CAUSAL = torch.ones(20, 20, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({}, None),
+        ({"is_causal": True}, CAUSAL),
+        ({"attn_mask": CAUSAL}, CAUSAL),
+        ({"attn_mask": torch.zeros(20, 20).masked_fill(~CAUSAL, -math.inf)}, CAUSAL),
+        ({"scale": 2.0}, None),
+    ],
+    ids=["full", "causal", "mask", "added mask", "scale"],
+)
+def test_fused_attention(options, allowed):
+    query, key, value = tensors()
+    ((facts,),) = observed(lambda: F.scaled_dot_product_attention(query, key, value, **options))
+    assert facts.heads == pytest.approx(naive(query, key, allowed, options.get("scale")), rel=1e-3)
+    assert facts.rows == 2 * (17 if allowed is not None else 20)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_softmax_and_product(dropout):
+    query, key, value = tensors()
+
+    def run():
+        weights = (query @ key.transpose(-1, -2) / math.sqrt(8)).masked_fill(~CAUSAL, -math.inf).softmax(-1)
+        return (F.dropout(weights, 0.2) if dropout else weights) @ value
+
+    ((facts,),) = observed(run)
+    assert facts.heads == pytest.approx(naive(query, key, CAUSAL), rel=1e-3)
+    assert facts.spread is None
+
+
+def test_multihead_attention_and_its_name():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.attn = nn.LayerNorm(16), nn.MultiheadAttention(16, 2, batch_first=True)
+            self.mlp = nn.Sequential(nn.Linear(16, 16))
+
+        def forward(self, x):
+            x = self.norm(x)
+            return self.mlp(self.attn(x, x, x)[0])
+
+    torch.manual_seed(0)
+    block, x = Block(), torch.randn(3, 12, 16)
+    with torch.no_grad():
+        z = block.norm(x)
+        query, key, _ = (F.linear(z, block.attn.in_proj_weight) + block.attn.in_proj_bias).chunk(3, -1)
+        query, key = (t.view(3, 12, 2, 8).transpose(1, 2).reshape(1, 6, 12, 8) for t in (query, key))
+    ((facts,),) = observed(lambda: block(x))
+    assert sorted(facts.heads) == pytest.approx(sorted(naive(query, key)), rel=1e-3)
+
+
+def test_collapsed_attention_has_no_entropy():
+    query, key, value = tensors()
+    ((facts,),) = observed(lambda: F.scaled_dot_product_attention(query * 200, key, value))
+    assert max(facts.heads) < 0.05
+    ((first,), (second,)) = observed(*[lambda s=s: (query * s @ key.mT).softmax(-1) @ value for s in (0.1, 1000.0)])
+    assert first.keys == second.keys == 20
+    assert max(second.heads) < 0.01
+
+
+def test_other_softmaxes_are_no_attention():
+    query, key, value = tensors()
+    gate = torch.randn(6, 20, requires_grad=True)
+    assert observed(
+        lambda: gate.softmax(-1) @ value[0, 0],
+        lambda: (query[:, :, :1] @ key.mT).softmax(-1) @ value,
+        lambda: (query @ key.mT).softmax(-2) @ value,
+        lambda: (query @ key.mT).softmax(-1) * 2,
+        lambda: F.scaled_dot_product_attention(query[:, :, :4], key[:, :, :4], value[:, :, :4]),
+    ) == []  # fmt: skip
+
+
+def test_numbers_of_heads_may_differ_and_rows_are_bounded():
+    query, key, value = tensors(rows=300, heads=4)
+    ((facts,),) = observed(
+        lambda: F.scaled_dot_product_attention(query, key[:, :2], value[:, :2], enable_gqa=True, is_causal=True)
+    )
+    assert len(facts.heads) == 4
+    assert facts.rows <= 2 * 24
+
+
+def test_hooked_tensors_are_left_alone():
+    query, key, value = tensors()
+    unpacked = []
+
+    def run():
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: unpacked.append(1) or t):
+            out = F.scaled_dot_product_attention(query, key, value)
+        before = len(unpacked)
+        assert before == 0
+        return out
+
+    assert observed(run) == []

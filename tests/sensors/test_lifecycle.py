@@ -1,0 +1,246 @@
+"""What becomes of a checkpoint before the first step, which rate is read, and stages that never come."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import flatline
+from flatline.events import CheckpointLost, RandomFrozen, RateRead
+from flatline.sensors.stages import unreached_unfreezing
+
+EVENTS = (CheckpointLost, RandomFrozen, RateRead)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def watched(script):
+    """What the sensors told about a script."""
+    torch.manual_seed(3)
+    with flatline.watch() as run:
+        engine, seen = run._session.engine, []
+        show = engine.emit
+        engine.emit = lambda event: (seen.append(event) if isinstance(event, EVENTS) else None, show(event))
+        script()
+    return seen
+
+
+def train(model, steps=3, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(torch.randn(16, 8)), torch.randint(0, 3, (16,))).backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def file(tmp_path):
+    torch.manual_seed(11)
+    path = tmp_path / "checkpoint.pt"
+    torch.save({f"module.{key}": value for key, value in Net().state_dict().items()}, path)
+    return path
+
+
+def read(file):
+    return {key.removeprefix("module."): value for key, value in torch.load(file).items()}
+
+
+def initialise(module):
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+
+
+# --------------------------------------------------------------------------- lost
+
+
+def picked_none(model, file):
+    own = model.state_dict()
+    own.update({key: value for key, value in torch.load(file).items() if key in own})
+    model.load_state_dict(own)
+
+
+def picked_none_loosely(model, file):
+    own = model.state_dict()
+    model.load_state_dict({key: value for key, value in torch.load(file).items() if key in own}, strict=False)
+
+
+def initialised_again(model, file):
+    model.load_state_dict(read(file))
+    model.apply(initialise)
+
+
+def built_anew(model, file):
+    Net().load_state_dict(read(file))
+
+
+@pytest.mark.parametrize(
+    ("kind", "load"),
+    [
+        ("own", picked_none),
+        ("empty", picked_none_loosely),
+        ("overwritten", initialised_again),
+        ("dropped", built_anew),
+    ],
+)
+def test_lost(kind, load, file):
+    def script():
+        model = Net()
+        load(model, file)
+        train(model)
+
+    (lost,) = watched(script)
+    assert isinstance(lost, CheckpointLost)
+    assert (lost.kind, lost.model, lost.tensors) == (kind, "Net", 6)
+
+
+def plain(model, file):
+    model.load_state_dict(read(file))
+
+
+def picked_all(model, file):
+    own = model.state_dict()
+    own.update(read(file))
+    model.load_state_dict(own)
+
+
+def new_head(model, file):
+    model.load_state_dict(read(file))
+    model.head.reset_parameters()
+
+
+def snapshot(model, file):
+    model.load_state_dict(copy.deepcopy(model.state_dict()))
+
+
+def copied_by_hand(model, file):
+    other = Net()
+    other.load_state_dict(read(file))
+    with torch.no_grad():
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            mine.copy_(theirs)
+
+
+def body_taken_over(model, file):
+    other = Net()
+    other.load_state_dict(read(file))
+    model.body = other.body
+
+
+def baseline_first(model, file):
+    model.load_state_dict(read(file))
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+    model.apply(initialise)
+
+
+def shrunk_and_perturbed(model, file):
+    model.load_state_dict(read(file))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.5).add_(torch.randn_like(p) * 0.01)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        plain, picked_all, new_head, snapshot, copied_by_hand, body_taken_over, baseline_first, shrunk_and_perturbed
+    ],
+)  # fmt: skip
+def test_not_lost(load, file):
+    def script():
+        model = Net()
+        load(model, file)
+        train(model)
+
+    assert watched(script) == []
+
+
+# --------------------------------------------------------------------------- frozen at random
+
+
+def headless(file, prepare, freeze):
+    def script():
+        model = Net()
+        model.load_state_dict({k: v for k, v in read(file).items() if not k.startswith("head")}, strict=False)
+        prepare(model)
+        for part in freeze(model):
+            part.requires_grad_(False)
+        train(model)
+
+    return watched(script)
+
+
+def test_head_frozen_at_random(file):
+    (frozen,) = headless(file, lambda model: None, lambda model: [model.head, model.body[2]])
+    assert (frozen.layers, frozen.loaded, frozen.trains) == (("head",), 4, 2)
+
+
+def test_head_that_trains_or_was_set(file):
+    assert headless(file, lambda model: None, lambda model: [model.body]) == []
+    assert headless(file, lambda model: nn.init.orthogonal_(model.head.weight), lambda model: [model.head]) == []
+
+
+# --------------------------------------------------------------------------- rates
+
+
+def rates_read(make, steps=4):
+    def script():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = make(optimizer)
+        for _ in range(steps):
+            train(model, 1, optimizer)
+            scheduler.step()
+            scheduler.get_lr()
+
+    return watched(script)
+
+
+@pytest.mark.filterwarnings("ignore:To get the last learning rate")
+def test_get_lr_of_a_chained_schedule():
+    told = rates_read(lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+    assert [(round(e.value, 6), round(e.rate, 6)) for e in told[:2]] == [(0.025, 0.05), (0.0125, 0.025)]
+    assert len(told) == 4
+
+
+@pytest.mark.filterwarnings("ignore:To get the last learning rate")
+def test_get_lr_in_closed_form():
+    assert rates_read(lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda e: 0.5**e)) == []
+    assert rates_read(lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)) == []
+
+
+# --------------------------------------------------------------------------- stages
+
+UNFREEZE = "        model.body.requires_grad_(True)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (f"for epoch in range(5):\n    if epoch == 5:\n{UNFREEZE}", 3),
+        (f"for epoch in tqdm(range(5)):\n    if epoch > 4:\n{UNFREEZE}", 3),
+        ("def go(m):\n    for p in m: p.requires_grad = True\nfor i in range(3):\n    if i >= 3: go(model)\n", 4),
+        (f"for epoch in range(5):\n    if epoch == 4:\n{UNFREEZE}", None),
+        (f"for epoch in range(n):\n    if epoch == 5:\n{UNFREEZE}", None),
+        (f"for epoch in range(5):\n    if epoch % 5 == 5:\n{UNFREEZE}", None),
+        (f"for epoch in range(5):\n    if full and epoch == 5:\n{UNFREEZE}", None),
+        ("for epoch in range(5):\n    if epoch == 5:\n        model.body.requires_grad_(False)\n", None),
+        (f"for epoch in range(5):\n    if epoch < 5:\n{UNFREEZE}", None),
+    ],
+)
+def test_stages(source, line, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    found = unreached_unfreezing(str(path))
+    assert (found and found.line) == line
