@@ -134,7 +134,9 @@ def table(folder: str) -> None:
         for optimizer in dict.fromkeys(line["optimizer"] for line in lines):
             for name, value in quantities([line for line in lines if line["optimizer"] == optimizer]):
                 found.setdefault(name, []).append(value)
-    print(f"{len(paths)} scripts\n\n| quantity | n | least | 5 % | median | 95 % | most |\n|---|---|---|---|---|---|---|")
+    print(
+        f"{len(paths)} scripts\n\n| quantity | n | least | 5 % | median | 95 % | most |\n|---|---|---|---|---|---|---|"
+    )
     for name, values in found.items():
         values.sort()
         marks = [values[round(q * (len(values) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flatline.events import Where
@@ -46,9 +46,20 @@ class Finding:
         )
 
 
-def explained(finding: Finding, others: list[Finding]) -> bool:
-    """Whether another finding is the cause of this one."""
-    return any(finding.code in other.consequences for other in others if other is not finding)
+def explains(cause: Finding, other: Finding) -> bool:
+    """Whether one finding is the cause of another. A hint is advice, and explains no defect."""
+    advice = cause.severity == "hint" and other.severity != "hint"
+    return cause is not other and other.code in cause.consequences and not advice
+
+
+def causes(findings: list[Finding]) -> list[Finding]:
+    """Findings that no other explains, each as severe as the worst that it brought about; worst and earliest first."""
+    found = []
+    for finding in findings:
+        if not any(explains(other, finding) for other in findings):
+            worst = min([finding, *(f for f in findings if explains(finding, f))], key=lambda f: f.rank[0])
+            found.append(replace(finding, severity=worst.severity))
+    return sorted(found, key=lambda finding: finding.rank)
 
 
 @dataclass(frozen=True, slots=True)

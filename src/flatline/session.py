@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from flatline.config import Config, silenced
 from flatline.engine import Engine, watched
 from flatline.events import Event
-from flatline.findings import Finding, Report, Unchecked, Value, explained
+from flatline.findings import Finding, Report, Unchecked, Value, causes
 
 if TYPE_CHECKING:
     from flatline.sensors.live import LiveSensors
@@ -104,7 +104,7 @@ class Session:
 
     def _found(self, finding: Finding) -> None:
         with suppress(Exception):  # a line that could not be told is no fault of the rule
-            if self._tell is not None and finding in self.findings:
+            if self._tell is not None and any((f.code, f.key) == (finding.code, finding.key) for f in self.findings):
                 self._tell(finding)
 
     def _broken(self, what: str, error: Exception) -> None:
@@ -119,7 +119,7 @@ class Session:
 
     def _relevant(self) -> list[Finding]:
         loud = [f for f in self.engine.findings if not silenced(f, _source(f))]
-        return [f for f in loud if not explained(f, loud)]
+        return causes(loud)
 
     def report(self) -> Report:
         """Everything a reporter needs."""

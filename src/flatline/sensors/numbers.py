@@ -242,7 +242,9 @@ def _settings(state: OptimizerState) -> dict[int, tuple[float, float]]:
     optimizer = state.ref()
     groups = optimizer.param_groups if optimizer is not None else []
     return {
-        id(p): (_number(group.get("lr")), _number(group.get("weight_decay"))) for group in groups for p in group["params"]
+        id(p): (_number(group.get("lr")), _number(group.get("weight_decay")))
+        for group in groups
+        for p in group["params"]
     }
 
 

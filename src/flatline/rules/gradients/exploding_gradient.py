@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from flatline.events import LayerNumbers, NumbersSampled
 from flatline.findings import Finding
@@ -58,7 +59,7 @@ class ExplodingGradient(Rule):
 
     code = "G1"
     severity = "warning"
-    consequences = ("G8", "W1", "O22", "O25", "C1", "C3", "C6", "C11")
+    consequences = ("N1", "N2", "G8", "W1", "O22", "O25", "C1", "C3", "C6", "C11")
 
     layers_needed: int = 5  # fewer layers say nothing about depth
     ceiling: float = 1e4  # first layer over last; healthy networks stay within two or three orders of magnitude
@@ -157,7 +158,7 @@ class ExplodingGradient(Rule):
     def _worse(self, event: NumbersSampled) -> bool:
         return event.loss is not None and event.first_loss is not None and event.loss > event.first_loss > 0
 
-    def _tell(self, event: NumbersSampled, message: str, **evidence: float) -> Finding:
+    def _tell(self, event: NumbersSampled, message: str, **evidence: Any) -> Finding:
         return self.finding(
             event,
             message,

@@ -53,7 +53,7 @@ class GradientCreepsUp(Rule):
     severity = "warning"
     consequences = ("N1", "N2", "C1", "C3", "C6")
 
-    samples_needed: int = 40
+    samples_needed: int = 40  # fewer say nothing about a trend
     growth: float = 30.0  # median gradient now over that of the beginning
     rising: float = 0.85  # share of pairs of samples where the later gradient is larger; 0.5 without a trend
     small: float = 1e-7  # gradients that begin under this were vanishing, not healthy

@@ -56,7 +56,7 @@ class NonFiniteGradient(Rule):
 
     code = "N2"
     severity = "error"
-    consequences = ("N1", "G1", "G2", "G3", "O7", "O22", "O25")
+    consequences = ("N1", "G2", "G3", "O7", "O22", "O25")
 
     def on_gradient_not_finite(self, event: GradientNotFinite) -> Iterator[Finding]:
         """They went into the optimizer, and the weights are not numbers any more."""

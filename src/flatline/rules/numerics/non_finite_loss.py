@@ -61,7 +61,7 @@ class NonFiniteLoss(Rule):
 
     code = "N1"
     severity = "error"
-    consequences = ("G1", "G2", "G3", "C1", "C3", "C6", "C11", "O7", "O22", "O25")
+    consequences = ("G2", "G3", "C1", "C3", "C6", "C11", "O7", "O22", "O25")
 
     grew: float = 100.0  # largest finite loss over the first: the run was diverging before it broke
     hot_adaptive: float = 0.1  # learning rates of Adam and its kin from here on are out of any band; default 1e-3

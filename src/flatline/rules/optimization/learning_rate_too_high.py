@@ -59,7 +59,7 @@ class LearningRateTooHigh(Rule):
     early: int = 5  # steps that count as the first
     sustained: float = 0.1  # typical change in one step, for long; CS231n calls 1e-2 high
     fast: float = 0.03  # change in one step under which a rising loss has other reasons
-    samples_needed: int = 20
+    samples_needed: int = 20  # fewer say nothing about a trend
     first_index: int = 30  # step from which on it is judged: warm-up and the first jumps are over
     learned: float = 0.9  # a loss under this share of the first one is falling
     grown: float = 3.0  # recent loss over the first and over the best one

@@ -52,13 +52,13 @@ class UpdateRatioOff(Rule):
 
     code = "O22"
     severity = "warning"
-    consequences = ("O7", "C3", "C5")
+    consequences = ("C3", "C5")
 
     slow: float = 1e-4  # of the median of the other layers
     slowest: float = 1e-6  # change in one step; nothing arrives in any run of usual length
     fast: float = 100.0  # times the median of the other layers
     fastest: float = 0.1  # change in one step; the upper end of the band that CS231n calls high
-    samples_needed: int = 12
+    samples_needed: int = 12  # fewer say nothing about a trend
     first_index: int = 20  # step from which on samples count: zero-initialised tensors have grown
     thrown: float = 5.0  # own sizes travelled in the first steps, by a group whose rate is ``fast`` times the others'
     early: int = 5  # steps that count as the first

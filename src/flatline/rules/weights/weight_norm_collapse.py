@@ -55,7 +55,7 @@ class WeightNormCollapse(Rule):
 
     collapsed: float = 0.1  # weight now over weight when first seen, for the typical matrix
     decayed: float = 1.0  # lr * weight_decay summed over the steps: decay alone leaves 1/e
-    samples_needed: int = 15
+    samples_needed: int = 15  # fewer say nothing about a trend
     learned: float = 0.7  # a loss under this share of the first one was worth it
 
     def __init__(self) -> None:

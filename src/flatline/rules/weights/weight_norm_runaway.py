@@ -57,7 +57,7 @@ class WeightNormRunaway(Rule):
 
     growth: float = 10.0  # weight now over weight when first seen; 2.6 at most in 95 % of healthy scripts
     smallest: float = 1e-3  # weights that begin smaller are allowed to grow
-    samples_needed: int = 25
+    samples_needed: int = 25  # fewer say nothing about a trend
     first_index: int = 30  # step from which on it is judged
     steady: float = 0.97  # share of pairs of samples where the later weight is larger
     share: float = 0.003  # growth of each step, in its logarithm: tenfold in 770 steps
