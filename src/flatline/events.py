@@ -739,6 +739,40 @@ class NumbersSampled(Event):
     turn: float | None = None  # cosine between this update and that of the step before
 
 
+# --------------------------------------------------------------------------- curves
+
+Role = Literal[
+    "train_loss", "val_loss", "learning_rate", "gradient_norm", "train_accuracy", "val_accuracy", "reward", "kl",
+    "loss_scale", "clip_rate", "epoch", "",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One logged quantity over the steps. A long one is thinned: each point is then the median of its stretch."""
+
+    name: str = "loss"  # as it was logged
+    role: Role = "train_loss"  # what it was taken for; "" if unknown
+    steps: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()  # finite ones only
+    lows: tuple[float, ...] = ()  # smallest and largest of each stretch; empty where nothing was thinned
+    highs: tuple[float, ...] = ()
+    not_finite: tuple[float, ...] = ()  # steps at which nan or inf was logged, the first thousand
+    count: int = 0  # points that were logged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesUpdated(Event):
+    """The curves of one run, as far as they were logged."""
+
+    absent = "no curve was found"
+    run: str = ""  # the run's name
+    curves: tuple[Curve, ...] = ()
+    classes: int | None = None  # of the classification, where it is known
+    ended: bool = True
+    source: str = ""  # the file that they were read from
+
+
 # --------------------------------------------------------------------------- checkpoints and the end
 
 
