@@ -67,6 +67,7 @@ class AuditSensor:
         )  # fmt: skip
         self._after_backward: dict[int, float] = {}
         self.gradients: dict[int, float] = {}  # norms of the gradients that the step in progress found, by id
+        self._trained_before: frozenset[int] = frozenset()  # ids of parameters of optimizers that are gone
         self._norms: dict[int, tuple[Any, list[Tensor], Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
 
@@ -176,6 +177,7 @@ class AuditSensor:
 
     def _audit(self, state: OptimizerState) -> None:
         owners = self._owners()
+        self._trained_before = frozenset().union(*(state.held for state in self.loop.retired))
         seen: set[int] = set()
         facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
         held = {id(p): p for s in list(self.loop.optimizers.values()) for p in s.parameters}
@@ -266,7 +268,7 @@ class AuditSensor:
             weight_decay=max((decay for _, decay in holders), default=0.0),
             registered=model is not None,
             after_optimizer=self._is_new(p),
-            loaded=id(p) in self.loaded,
+            loaded=id(p) in self.loaded or (id(p) in self._trained_before and not holders),
             ran=owner is not None,
             training=layer,
             cut=self._cut(model, owner),

@@ -83,6 +83,7 @@ class OptimizerState:
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
         self.peak_lr = 0.0
+        self.update: Any = None  # its newest sampled update, and the step of it
         self.first_loss: float | None = None  # of the backwards that reached it
         self.last_loss: float | None = None
         self._count = -1
@@ -101,6 +102,15 @@ class OptimizerState:
         count = sum(len(group["params"]) for group in optimizer.param_groups) if optimizer is not None else 0
         if count != self._count:
             self._count, self._ids = count, frozenset(id(p) for p in self.parameters)
+        return self._ids
+
+    def retire(self) -> None:
+        """It is gone: keep no tensor of it."""
+        self.probes, self.window, self.update = [], Window(), None
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The identities that it held when last asked; of use when it is gone."""
         return self._ids
 
     def refrozen(self) -> bool:
@@ -227,6 +237,7 @@ class Loop:
     def _retire(self, identity: int) -> None:
         state = self.optimizers.pop(identity, None)
         if state is not None and state.steps:
+            state.retire()
             self.retired.append(state)
 
     def look_closely(self) -> None:

@@ -78,11 +78,14 @@ def fingerprint(tensor: Tensor) -> int:
     return hash((tuple(tensor.shape), str(tensor.dtype), tuple(sample(tensor))))
 
 
+GONE = nn.Identity()
+
+
 @dataclass(slots=True)
 class Call:
-    """One module's run in a forward pass under close look."""
+    """One module's run in a forward pass under close look. Holds the module by a weak reference: it may go."""
 
-    module: Any
+    ref: Any
     path: str
     depth: int
     leaf: bool
@@ -90,6 +93,12 @@ class Call:
     in_grad: bool
     out_grad: bool = False
     out_sequence: int = 0
+
+    @property
+    def module(self) -> Any:
+        """The module, or an empty one in its place."""
+        module = self.ref()
+        return GONE if module is None else module
 
 
 class Model:
@@ -399,10 +408,10 @@ class ModelSensor:
             self._before_model(now.model, args)
         model = now.model
         if model is None:
-            now.stack.append(Call(module, "", 0, False, True, False))
+            now.stack.append(Call(weakref.ref(module), "", 0, False, True, False))
             return
         call = Call(
-            module=module,
+            ref=weakref.ref(module),
             path=model.path(module),
             depth=len(now.stack),
             leaf=next(module.children(), None) is None,

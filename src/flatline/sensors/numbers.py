@@ -106,7 +106,6 @@ class NumbersSensor:
         self.loop, self.models = loop, models
         self.changes: dict[int, float] = {}  # id of each parameter -> relative change in the step just done
         self._before: dict[Any, tuple[list[Any], Elements]] = {}
-        self._last: dict[int, tuple[int, dict[Any, Tensor]]] = {}  # key of an optimizer -> step and its update
         self._waiting: list[Sampled] = []
         self._order: dict[int, int] = {}
         self._names: dict[int, str] = {}
@@ -133,7 +132,7 @@ class NumbersSensor:
             taken.parameters += parameters
             updates[device], numbers = self._measure(parameters, elements, self._previous(state, device))
             taken.numbers.append(numbers)
-        self._last[state.key] = self.loop.step, updates
+        state.update = self.loop.step, updates
         settings = _settings(state)
         taken.rates = [settings[id(p)][0] for p in taken.parameters]
         taken.decays = [settings[id(p)][1] for p in taken.parameters]
@@ -143,7 +142,7 @@ class NumbersSensor:
             self.flush()
 
     def _previous(self, state: OptimizerState, device: Any) -> Tensor | None:
-        step, updates = self._last.get(state.key, (0, {}))
+        step, updates = state.update or (0, {})
         return updates.get(device) if step == self.loop.step - 1 else None
 
     def _measure(self, parameters: list[Any], elements: Elements, previous: Tensor | None) -> tuple[Tensor, Tensor]:

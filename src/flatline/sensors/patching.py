@@ -10,10 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 Callback = Callable[..., Any]
+VITAL = tuple(f"flatline.sensors.{name}" for name in ("optimizers", "backward", "clipping"))  # they keep the tape
 
 
 class Patches:
-    """Puts callbacks around functions of torch. A callback that raises is switched off for good."""
+    """Puts callbacks around functions of torch. A callback that raises is switched off for good.
+
+    Without one that keeps the tape of the loop, a healthy loop would look sick: then all of them are.
+    """
 
     def __init__(self, *, on_broken: Callable[[str, Exception], None]) -> None:
         self.active = True
@@ -30,7 +34,7 @@ class Patches:
         """
         import torch
 
-        alive = True
+        alive, vital = True, callback.__module__ in VITAL
         user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
         function_modes = getattr(torch._C, "_len_torch_function_stack", _none)
         set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
@@ -53,6 +57,7 @@ class Patches:
             except Exception as error:
                 alive = False
                 self._on_broken(_name(callback), error)
+                self.active = self.active and not vital
                 return None
             finally:
                 set_eval_frame(prior)

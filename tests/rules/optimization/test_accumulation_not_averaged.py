@@ -75,6 +75,18 @@ def test_near_miss_real_and_fake_half_of_one_batch():
     assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, tape=tape)) == []
 
 
+def test_near_miss_a_batch_that_was_left_out():
+    """Its gradient was not finite: no step, and zeroed with the next batch."""
+    assert (
+        play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, tape=("zero", *MICRO, "clip", "zero", *MICRO))) == []
+    )
+
+
+def test_fires_when_the_batch_is_drawn_before_zeroing():
+    tape = ("batch", "zero", "forward", "backward", *MICRO)
+    assert len(play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, tape=tape))) == 1
+
+
 def test_near_miss_one_window():
     assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, steps=1), *windows(BACKWARD)) == []
 

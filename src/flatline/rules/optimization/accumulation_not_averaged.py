@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStepped
+from flatline.events import OptimizerStepped, Tick
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -71,25 +71,26 @@ class AccumulationNotAveraged(Rule):
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] < self.certain_after:
             return
-        count = event.tape.count("backward")
+        count = _since_zeroed(event).count("backward")
         yield self.finding(
             event,
             f"{count} backwards of a mean loss add up before each step of {event.optimizer.name}, and none is divided by {count}",
             cause=self._why(event, count),
             fix=f"divide before backward: (loss / {count}).backward()",
-            where=event.backwards[0].where,
+            where=event.backwards[-1].where,
             key=str(key),
             micro_batches=count,
         )
 
     def _undivided(self, event: OptimizerStepped) -> bool:
-        backwards = event.backwards
+        summed = _since_zeroed(event).count("backward")
+        backwards = event.backwards[-summed:] if summed else ()
         if len(backwards) < 2 or event.closure or event.rescaled_by_hand or event.leftover:
             return False
         if len({b.where for b in backwards}) != 1 or backwards[0].where is None:
             return False
         averaged = any(abs(b.factor) < 0.999 or not b.mean or not b.plain for b in backwards)
-        return not averaged and _fresh_forwards(event) >= event.tape.count("backward")
+        return not averaged and _fresh_forwards(event) >= summed
 
     def _why(self, event: OptimizerStepped, count: int) -> str:
         if event.optimizer.adaptive:
@@ -97,11 +98,18 @@ class AccumulationNotAveraged(Rule):
         return f"the gradient is {count} times that of the whole batch: in effect the learning rate is {count} times higher"
 
 
+def _since_zeroed(event: OptimizerStepped) -> tuple[Tick, ...]:
+    """What was zeroed without a step in between is no part of the sum: the script left that batch out."""
+    last = max((place for place, what in enumerate(event.tape) if what == "zero"), default=-1)
+    return event.tape[last + 1 :]
+
+
 def _fresh_forwards(event: OptimizerStepped) -> int:
     """Backwards with a forward pass, and a new batch where batches are seen, right before them."""
     batches = "batch" in event.tape
     fresh, forward, batch = 0, False, False
     for what in event.tape:
+        fresh = 0 if what == "zero" else fresh
         forward, batch = forward or what == "forward", batch or what == "batch"
         if what == "backward":
             fresh += forward and (batch or not batches)

@@ -1,0 +1,52 @@
+"""Watching keeps nothing of the user's alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import flatline
+
+
+def train(steps):
+    """A model with every kind of layer that some sensor follows, and its optimizer; weak references to what must go."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(8 * 36, 4)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    batch = torch.randn(4, 3, 8, 8)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch), torch.randint(0, 4, (4,)))
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    things = [model, optimizer, scheduler, batch, loss, *model.modules(), *model.parameters()]
+    return [weakref.ref(thing) for thing in things]
+
+
+def test_models_optimizers_and_batches_are_let_go():
+    with flatline.watch() as run:
+        references = train(12)
+        gc.collect()
+        assert [type(thing).__name__ for ref in references if (thing := ref()) is not None] == []
+        assert run._session.notes == []
+
+
+def test_a_model_that_is_replaced_is_not_judged_any_more():
+    """Folds, one after the other under one name; a layer of the first never moved."""
+    with flatline.watch() as run:
+        for _ in range(3):
+            model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+            nn.init.constant_(model[0].bias, -50.0)
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+            for _ in range(12):
+                optimizer.zero_grad()
+                model(torch.randn(8, 4)).pow(2).mean().backward()
+                optimizer.step()
+    assert "O2" not in [finding.code for finding in run.findings]
