@@ -1,13 +1,14 @@
 import subprocess
 import sys
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import pytest
 
 from flatline import catalogue
-from flatline.catalogue import SECTIONS, Page, did_you_mean, find, page_of, pages, parse, search, table
+from flatline.catalogue import SECTIONS, Page, did_you_mean, find, options, page_of, pages, parse, search, table
 from flatline.events import LossComputed, OptimizerStepped
-from flatline.rules import Rule
+from flatline.rules import Rule, all_rules
 
 EXISTING = {page.code for page in pages()}
 
@@ -172,6 +173,11 @@ def test_search_knows_kin(query):
     assert codes(search(query, among=shelf(A1="the loss does not move", A2="the loss is nan"))) == ["A1"]
 
 
+@pytest.mark.parametrize("query", ["not falling", "doesn't decrease", "is not going down", "did not converge"])
+def test_search_knows_that_not_falling_is_flat(query):
+    assert codes(search(f"loss {query}", among=shelf(A1="the loss is flat", A2="the loss is nan")))[0] == "A1"
+
+
 @pytest.mark.parametrize("query", ["gradiant", "gradi"])
 def test_search_forgives_typos_and_finished_beginnings(query):
     assert codes(search(query, among=shelf(A1="gradient", A2="nothing"))) == ["A1"]
@@ -190,7 +196,19 @@ def test_search_in_an_empty_book():
     assert search("loss", among=[]) == ()
 
 
-@pytest.mark.parametrize("query", ["loss flat", "my loss is flat", "loss flat from step 0", "flat loss"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "loss flat",
+        "my loss is flat",
+        "loss flat from step 0",
+        "flat loss",
+        "loss does not decrease",
+        "my loss isn't going down",
+        "The loss doesn’t fall",
+        "loss never improves",
+    ],
+)
 def test_a_flat_loss_is_the_wiring_first(query):
     wiring = {"O2", "O3", "O4", "O7"}
     found = codes(search(query))
@@ -227,6 +245,22 @@ def test_search_prefers_words_in_one_clause():
         ("learning rate too low", "O7"),
         ("dropout in validation", "E1"),
         ("frozen batchnorm running statistics", "O18"),
+        ("loss explodes", "O28"),
+        ("loss oscillates", "O28"),
+        ("dead relu", "O25"),
+        ("gradient nan but loss finite", "N2"),
+        ("initial loss too high", "W4"),
+        ("forgot to shuffle", "D4"),
+        ("fp16 gradients underflow", "FP1"),
+        ("pretrained weights not loaded", "F2"),
+        ("batchnorm small batch", "V7"),
+        ("lora does not train", "O21"),
+        ("loss scale keeps falling", "O24"),
+        ("weights grow", "W1"),
+        ("attention collapse", "W5"),
+        ("vanishing gradients", "G2"),
+        ("bfloat16 weights do not change", "FP3"),
+        ("random seed augmentation same in workers", "S2"),
     ],
 )
 def test_a_symptom_finds_its_rule(query, code):
@@ -243,6 +277,21 @@ def test_a_summary_finds_its_own_page(page):
 def test_nothing_heavy_is_imported():
     code = "import sys, flatline.catalogue as c; c.search('loss flat'); sys.exit(bool({'torch', 'rich', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.code)
+def test_every_option_says_where_its_number_comes_from(page):
+    known = next(rule for rule in all_rules() if rule.code == page.code).options()
+    found = options(page)
+    assert {option.name.replace("-", "_"): option.default for option in found} == known
+    assert [option.name for option in found if not option.source] == []
+
+
+def test_options_without_the_source(monkeypatch):
+    monkeypatch.setattr(catalogue.inspect, "getsource", Mock(side_effect=OSError))
+    found = options(find("O7"))
+    assert found
+    assert {option.source for option in found} == {""}
 
 
 def test_a_stripped_docstring_is_no_crash():

@@ -22,8 +22,8 @@ for epoch in range(5):
     order = torch.randperm(len(x))
     for i in range(0, len(x), 64):
         batch = order[i : i + 64]
-        loss = F.cross_entropy(model(x[batch]), y[batch])
+        loss = F.cross_entropy(model(x[batch]), y[batch])  # <- here
         optimizer.zero_grad()
-        loss.backward()  # <- here
+        loss.backward()
         optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}")

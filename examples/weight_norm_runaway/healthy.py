@@ -11,7 +11,7 @@ y = (x @ torch.randn(10, 1)).sin()
 model = nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
-for epoch in range(8):
+for epoch in range(12):
     order = torch.randperm(len(x))
     for i in range(0, len(x), 32):
         batch = order[i : i + 32]

@@ -7,8 +7,10 @@ import functools
 import inspect
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flatline.engine import watched
@@ -34,6 +36,15 @@ class Page:
     summary: str = ""
     sections: Mapping[str, str] = field(default_factory=dict)
     text: str = ""  # the whole page as it is written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A number that a rule judges by, with the comment beside it: where it comes from."""
+
+    name: str  # as ``[tool.flatline.rules.CODE]`` spells it
+    default: int | float
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +107,19 @@ def table() -> tuple[Row, ...]:
     )
 
 
+def options(page: Page) -> tuple[Option, ...]:
+    """The options of a page's rule. Reads the rule's file for the comments; without it they are empty."""
+    rule = next(rule for rule in all_rules() if rule.code == page.code)
+    said: dict[str, str] = {}
+    with suppress(OSError):
+        source = inspect.getsource(sys.modules[rule.__module__])
+        said.update(re.findall(r"^    (\w+): (?:int|float) = [^#\n]*# *(.*)$", source, re.MULTILINE))
+    return tuple(
+        Option(name=name.replace("_", "-"), default=value, source=said.get(name, ""))
+        for name, value in rule.options().items()
+    )
+
+
 # --------------------------------------------------------------------------- by code or name
 
 
@@ -154,7 +178,23 @@ RELATED = (
     "accuracy metric score",
     "label target",
 )
-PHRASES = {
+PHRASES = {  # in this order; the rest of a word stays, and falls to the stem: "not decreasing" is "flating"
+    "’": "'",
+    "n't ": " not ",
+    "not decreas": "flat",
+    "not fall": "flat",
+    "not go down": "flat",
+    "not going down": "flat",
+    "not improv": "flat",
+    "never improv": "flat",
+    "not converg": "flat",
+    "not learn": "flat",
+    "never learn": "flat",
+    "not mov": "motionless",
+    "never mov": "motionless",
+    "not chang": "motionless",
+    "never chang": "motionless",
+    "not updat": "motionless",
     "fine-tun": "finetun",
     "non-finite": "nonfinite",
     "out of memory": "oom",
@@ -217,8 +257,8 @@ class _Text:
         self.likelihood = LIKELIHOOD[page.severity]
 
     def count(self, term: str, kin: Iterable[str]) -> float:
-        """How much the page speaks of a term; its kin count where the symptom is told."""
-        related = sum(word in clause for clause in self.clauses for word in kin if word != term)
+        """How much the page speaks of a term; its kin count where the symptom is told, once in a clause."""
+        related = sum(not clause.isdisjoint(kin) for clause in self.clauses if term not in clause)
         return self.whole.get(term, 0.0) + RELATED_WEIGHT * FIELDS["Symptom"] * related
 
     def together(self, asked: Sequence[set[str]]) -> float:

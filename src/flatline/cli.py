@@ -28,6 +28,7 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"flatline {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
+    _add_diagnose(commands)
     _add_explain(commands)
     _add_rules(commands)
     return top
@@ -54,6 +55,29 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("--hints", action="store_true", help="show hints, too")
     run.add_argument("--verbose", action="store_true", help="say which rules could not be checked, and why")
     run.add_argument("-m", metavar="MODULE", dest="module", help="run a module, like python -m")
+
+
+def _add_diagnose(commands: argparse._SubParsersAction[Parser]) -> None:
+    diagnose = commands.add_parser(
+        "diagnose", help="judge finished or running jobs from their logs", allow_abbrev=False
+    )
+    diagnose.add_argument("paths", nargs="+", metavar="PATH", help="a log, or a folder with logs in it")
+    diagnose.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
+    diagnose.add_argument("--output", metavar="FILE", help="write the report to FILE")
+    diagnose.add_argument(
+        "--fail-on",
+        choices=("error", "warning", "never"),
+        help="exit 1 when a finding of this level exists (default: never)",
+    )
+    diagnose.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
+    diagnose.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
+    diagnose.add_argument(
+        "--map", metavar="ROLE=NAME", action="append", default=[], help="which curve is the loss, say: loss=train/ce"
+    )
+    diagnose.add_argument("--hints", action="store_true", help="show hints, too")
+    diagnose.add_argument(
+        "--verbose", action="store_true", help="name curves that were not recognised, and measured facts"
+    )
 
 
 def _add_explain(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -102,6 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _other(options: argparse.Namespace) -> int:
+    if options.command == "diagnose":
+        from flatline.commands.diagnose import run as diagnose
+
+        return diagnose(options)
     if options.command == "explain":
         from flatline.commands.explain import explain
 

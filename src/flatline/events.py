@@ -10,7 +10,8 @@ A training loop, with every event at its place::
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
                                                    # FirstCrossEntropy, AttentionSampled, PrecisionObserved,
-                                                   # LossNotFinite, LossesKept, ScaledLossRead
+                                                   # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut,
+                                                   # MinorityObserved
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled
@@ -689,6 +690,46 @@ class TargetsObserved(Event):
     passes: int = 0  # begun over that loader
     position: int = 0  # batch of that pass, from 1
     length: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStoodOut(Event):
+    """One batch held numbers far larger than those before and after it, and the loss jumped at it."""
+
+    absent = "no batch stood out where the loss jumped"
+    defect = True
+    what: Literal["inputs", "targets"] = "inputs"
+    largest: float = 0.0  # absolute value
+    usual: float = 1.0  # largest of the other batches looked at
+    least: float = 1.0  # of those batches, the smallest largest value
+    batches: int = 0  # looked at before
+    later: int = 0  # looked at after it, and as the others
+    rows: tuple[int, ...] = ()  # the first few that are off
+    off: int = 0  # rows that are off
+    of: int = 1
+    loss: float = 0.0
+    usual_loss: float = 0.0  # median of those before
+    loss_after: float | None = None
+    place: tuple[int, int] | tuple[()] = ()  # batch of the pass, from 1, and how many it has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinorityObserved(Event):
+    """What a model makes of the rare classes, where one class has ten times as many labels as all others together."""
+
+    absent = "no class was far more frequent than the others"
+    defect = True
+    classes: int = 2
+    common: int = 0  # the frequent class
+    labels: int = 0  # looked at, in the last three quarters of the steps
+    rare: int = 0  # of them of other classes
+    answered: int = 0  # samples for which another class had the highest score
+    looks: int = 0  # batches
+    first: int = 0  # step of the first of them
+    ranking: float = 0.5  # chance that a rare sample is scored as the rarer one of two (AUC)
+    surprise: float = 0.0  # mean of -log p(label)
+    entropy: float = 0.0  # of the labels: the same for a model that knows only how frequent they are
+    by_means: float | None = None  # ranking, on samples it was not made from, by the difference of the classes' means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

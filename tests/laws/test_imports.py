@@ -22,8 +22,11 @@ ARROW: dict[str, tuple[str, ...]] = {
     "launch": (),
     "sensors": ("events", "sensors"),
     "history": (),
-    "rules": ("events", "findings", "history", "rules."),
+    "trends": ("events",),
+    "rules": ("events", "findings", "history", "trends", "rules."),
     "engine": ("events", "findings", "rules"),
+    "readers": ("events", "readers"),
+    "afterwards": ("config", "engine", "events", "findings", "readers"),
     "catalogue": ("engine", "findings", "rules"),
     "config": ("findings", "rules"),
     "testing": ("engine", "events", "findings", "rules"),
@@ -33,6 +36,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "telling": ("findings", "reporters"),
     "children": ("config", "events", "findings", "importing", "launch", "session", "telling"),
     "commands": (
+        "afterwards",
         "catalogue",
         "children",
         "cli",
@@ -40,6 +44,7 @@ ARROW: dict[str, tuple[str, ...]] = {
         "findings",
         "importing",
         "launch",
+        "readers",
         "reporters",
         "session",
         "telling",
@@ -51,7 +56,17 @@ ARROW: dict[str, tuple[str, ...]] = {
 }
 THIRD_PARTIES = {"torch": ("sensors", "api"), "rich": ("reporters",), "tomli": ("config",)}
 NETWORK = ("socket", "ssl", "http", "urllib.request", "smtplib", "ftplib", "asyncio", "xmlrpc")
-DOORS = ("cli", "__main__", "__init__", "commands.run", "commands.explain", "commands.rules", "children", "api")
+DOORS = (
+    "cli",
+    "__main__",
+    "__init__",
+    "commands.run",
+    "commands.explain",
+    "commands.rules",
+    "commands.diagnose",
+    "children",
+    "api",
+)
 
 
 @dataclass(frozen=True)
@@ -203,7 +218,9 @@ assert not heavy, heavy
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rules"], ["explain", "O12"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["rules"], ["explain", "O12"], ["run", "--help"], ["diagnose", "--help"]]
+)
 def test_light_commands_load_nothing_heavy(arguments):
     code = LIGHT.format(arguments=arguments)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

@@ -37,7 +37,20 @@ def _show(page: catalogue.Page) -> int:
     print(f"{page.code} {page.slug} · {page.severity} · {', '.join(page.doors)}\n\n{page.summary}")
     for title, text in page.sections.items():
         print(f"\n{_bold(title)}\n{text}")
+    _show_options(page)
     return 0
+
+
+def _show_options(page: catalogue.Page) -> None:
+    """The numbers that the rule judges by, as they may be put into pyproject.toml."""
+    options = catalogue.options(page)
+    if not options:
+        return
+    lines = [f"{option.name} = {option.default!r}" for option in options]
+    wide = max(map(len, lines))
+    print(f"\n{_bold('Options')}\n[tool.flatline.rules.{page.code}]")
+    for line, option in zip(lines, options, strict=True):
+        print(f"{line:<{wide}}  # {option.source}".rstrip(" #"))
 
 
 def _bold(title: str) -> str:

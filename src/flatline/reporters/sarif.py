@@ -26,7 +26,7 @@ def render(report: Report) -> str:
 
 def _run(report: Report) -> dict[str, Any]:
     places = {page.code: place for place, page in enumerate(pages())}
-    script = report.run.get("script")
+    script = report.run.get("script") or report.run.get("source")
     fallback = script if isinstance(script, str) else ""
     return {
         "tool": {"driver": {"name": "flatline", "version": __version__, "rules": [_rule(page) for page in pages()]}},

@@ -11,9 +11,11 @@ from flatline.events import BackwardFacts, BackwardStarted, LossesKept, LossNotF
 from flatline.sensors import forensics, losses
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, walk
+from flatline.sensors.imbalance import Imbalance
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.optimizers import is_nonzero, probe_norm
+from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches
 from flatline.sensors.sources import keeping_statement, severing_call
 
@@ -44,6 +46,10 @@ class BackwardSensor:
         self.on_backward: list[Any] = []  # called on closely watched steps
         self.on_graph: list[Any] = []  # called with every graph that was walked, and the user's line, before it runs
         self.fed: Any = None  # called after every backward
+        self.outliers = Outliers(loop)
+        self._compare = patches.guard_inner(self.outliers.add)
+        self.imbalance = Imbalance(loop)
+        self._look_at_labels = patches.guard_inner(self.imbalance.look)
         self._graphs: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]] = []
         self._deferred: list[tuple[int, Any, bool]] = []
         self._bad_in_a_row = 0
@@ -66,7 +72,8 @@ class BackwardSensor:
 
     def _lightly(self) -> Any:
         """An ordinary backward of a loop with one optimizer: its loss is read, a tick is written, no more."""
-        loop, known, raw = self.loop, self.loop.optimizers, self.raw_losses
+        loop, known, raw, outliers = self.loop, self.loop.optimizers, self.raw_losses, self.outliers
+        recent, imbalance = outliers.recent, self.imbalance
         inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         plain = torch.Tensor
 
@@ -77,8 +84,9 @@ class BackwardSensor:
             if type(root) is not plain or not root.is_cpu or root.numel() != 1:
                 return False
             value = root.item()
-            if value - value != 0.0:
+            if value - value != 0.0 or value > outliers.limit or loop.steps >= imbalance.due:
                 return False
+            recent.append(value)
             if loop.first_loss is None:
                 loop.first_loss = value
             loop.last_loss, loop.last_loss_step = value, loop.steps + 1
@@ -119,6 +127,8 @@ class BackwardSensor:
         else:
             for state in list(self.loop.optimizers.values()):
                 state.unseen_backwards += 1
+        if self._looked or self.loop.steps >= self.imbalance.due:
+            self._look_at_labels(roots[0])
         self._value(roots[0])
 
     _looked = False
@@ -278,6 +288,7 @@ class BackwardSensor:
             loop.first_loss = value if loop.first_loss is None else loop.first_loss
             loop.last_loss, loop.last_loss_step = value, step
             loop.largest_loss = max(abs(value), loop.largest_loss)
+            self._compare(step, value, root)
             return
         self._bad_in_a_row += 1
         self.not_finite_told += 1

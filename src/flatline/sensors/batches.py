@@ -101,13 +101,16 @@ def label_facts(labels: Tensor) -> LabelFacts:
     )
 
 
+def chosen(kind: str, scores: Tensor) -> Tensor:
+    """The class with the highest score, of every sample."""
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > (0.0 if kind.endswith("logits") else 0.5)).long()
+    return scores.argmax(1)
+
+
 def answers(kind: str, scores: Tensor) -> tuple[tuple[int, int], ...]:
     """How often each class had the highest score."""
-    if scores.shape[1] == 1:
-        chosen = (scores[:, 0] > (0.0 if kind.endswith("logits") else 0.5)).long()
-    else:
-        chosen = scores.argmax(1)
-    distinct, counts = torch.unique(chosen, return_counts=True)
+    distinct, counts = torch.unique(chosen(kind, scores), return_counts=True)
     return tuple(zip(distinct.tolist(), counts.tolist(), strict=True))[:MOST_DISTINCT]
 
 

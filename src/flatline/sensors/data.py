@@ -219,6 +219,11 @@ class DataSensor:
         if self._looks >= FEW_LOOKS and self.loop.steps in LATER_STEPS:
             self._look_again()
 
+    def place(self) -> tuple[int, int] | tuple[()]:
+        """Where the newest batch stands in its pass, and how long that is; () if the step's batch was made by hand."""
+        loader = self.newest if self._served_since_step else None
+        return (loader.position, loader.length) if loader is not None and loader.length is not None else ()
+
     def _look_again(self) -> None:
         """Only one label was ever seen: look once more, farther on in the data."""
         if len(self._labels) == 1 and self._looks_again:

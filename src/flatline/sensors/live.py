@@ -66,14 +66,14 @@ class LiveSensors:
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
+        self._connect()
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
             self.lifecycle, self.seeds
         )  # fmt: skip
         for sensor in everyone:
-            self.patches.guard(sensor.attach)()
-        self._connect()
+            self.patches.guard_inner(sensor.attach)()
 
     def _connect(self) -> None:
         guard = self.patches.guard_inner
@@ -85,6 +85,8 @@ class LiveSensors:
         self.backward.on_backward.append(guard(self.audit.after_backward))
         self.backward.on_graph.append(guard(self.precision.before_backward))
         self.backward.on_graph.append(guard(self.derivatives.before_backward))
+        self.backward.on_graph.append(guard(self.backward.outliers.after_graph))
+        self.backward.outliers.position = self.data.place
         self.backward.on_backward.append(guard(self.precision.after_backward))
         self.models.on_leave.append(guard(self.activations.after_module))
         self.backward.on_graph.append(guard(self.activations.after_graph))
@@ -92,7 +94,7 @@ class LiveSensors:
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
-        self.backward.fed = guard(self.data.after_backward)
+        self.backward.fed = guard(self._fed)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
         self.optimizers.in_backward = lambda: self.models.in_backward
         self.optimizers.light_step = guard(self._light_step)
@@ -127,6 +129,10 @@ class LiveSensors:
 
     _rank: int | None = None
 
+    def _fed(self) -> None:
+        self.data.after_backward()
+        self.backward.outliers.after_backward()
+
     def _modes(self, state: Any, where: Any) -> None:
         self.models.observe_modes(state, where)
 
@@ -150,6 +156,8 @@ class LiveSensors:
         guard = self.patches.guard
         guard(self.backward.flush)()
         guard(self.precision.finish)()
+        guard(self.backward.outliers.finish)()
+        guard(self.backward.imbalance.tell)()
         guard(self.numbers.flush)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()

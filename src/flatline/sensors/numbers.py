@@ -176,10 +176,8 @@ class NumbersSensor:
         self._learn()
         state, loop = taken.state, self.loop
         self.changes = {id(p): _relative(row) for p, row in zip(taken.parameters, rows, strict=True)}
-        layers = [
-            self._layer(p, row, rate, decay)
-            for p, row, rate, decay in zip(taken.parameters, rows, taken.rates, taken.decays, strict=True)
-        ]
+        each = zip(taken.parameters, rows, taken.rates, taken.decays, strict=True)
+        layers = [self._layer(place, p, row, rate, decay) for place, (p, row, rate, decay) in enumerate(each)]
         ours, dots, theirs = (sum(row[at] for row in rows) for at in (0, 3, 4))
         loop.emit(
             NumbersSampled(
@@ -196,13 +194,13 @@ class NumbersSensor:
             )
         )
 
-    def _layer(self, p: Any, row: list[float], rate: float, decay: float) -> LayerNumbers:
+    def _layer(self, place: int, p: Any, row: list[float], rate: float, decay: float) -> LayerNumbers:
         _, size_before, changed, _, _, weight, gradient = row
         part = local(p)
         size = (part.numel() if part is not None else 1) ** 0.5
         kind = self._kinds.get(id(p))
         return LayerNumbers(
-            name=self._names.get(id(p), ""),
+            name=self._names.get(id(p)) or f"parameter {place}",
             depth=self._order.get(id(p), -1),
             kind=kind or "",
             weight_rms=weight / size,

@@ -43,7 +43,7 @@ class OptimizerSensor:
 
         def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
             loop.stepping = True
-            if loop.sampling or id(optimizer) not in known:
+            if loop.sampling or id(optimizer) not in known or len(args) > 1 or kwargs:
                 before(optimizer, args, kwargs)
 
         def post(optimizer: Any, args: Any, kwargs: Any) -> None:

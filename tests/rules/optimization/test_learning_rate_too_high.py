@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts
 from flatline.rules.optimization.learning_rate_too_high import LearningRateTooHigh
 from flatline.testing import play
@@ -44,6 +46,18 @@ def test_fires_on_a_loss_that_diverges_slowly():
 
 def test_near_miss_a_high_rate_that_learns():
     assert play(LearningRateTooHigh, *run([2.0] * 5 + [0.1] * 40, [2.3 * 0.9**i for i in range(45)])) == []
+
+
+def test_near_miss_embeddings_and_free_parameters():
+    wild = run([2.0] * 40, [2.3, 5.0] * 20)
+    for change in ({"kind": "Embedding"}, {"depth": -1}):
+        events = [replace(event, layers=tuple(replace(layer, **change) for layer in event.layers)) for event in wild]
+        assert play(LearningRateTooHigh, *events) == []
+
+
+def test_near_miss_a_loss_that_stands_still_at_first():
+    assert play(LearningRateTooHigh, *run([0.15] * 60, [3.466] * 60)) == []
+    assert len(play(LearningRateTooHigh, *run([0.15] * 120, [3.466] * 120))) == 1
 
 
 def test_near_miss_a_rising_loss_of_small_steps():

@@ -52,6 +52,18 @@ def test_near_miss_zero_initialised():
     assert play(WeightNormRunaway, *run([1e-5 * 1.3**i for i in range(40)], STILL)) == []
 
 
+def test_near_miss_small_logits_that_begin_to_choose():
+    assert play(WeightNormRunaway, *run([0.01 * 1.1**i for i in range(40)], STILL)) == []
+
+
+def test_near_miss_an_image_that_is_optimised():
+    free = [
+        NumbersSampled(step=i, index=i, layers=(LayerNumbers(weight_rms=0.1 * 1.2**i, depth=-1),), loss=-float(i))
+        for i in range(1, 41)
+    ]
+    assert play(WeightNormRunaway, *free) == []
+
+
 def test_near_miss_a_bias_or_little_growth():
     assert play(WeightNormRunaway, *run(GROWING, STILL, matrix=False)) == []
     assert play(WeightNormRunaway, *run([0.05 * 1.03**i for i in range(40)], STILL)) == []

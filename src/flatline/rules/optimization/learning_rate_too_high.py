@@ -16,7 +16,7 @@ class LearningRateTooHigh(Rule):
 
     Symptom
     -------
-    The loss jumps up in the first steps, oscillates, diverges, or stays above where it began. It may end in nan.
+    The loss explodes in the first steps, oscillates, diverges, or stays above where it began. It may end in nan.
 
     Root cause
     ----------
@@ -61,6 +61,8 @@ class LearningRateTooHigh(Rule):
     fast: float = 0.03  # change in one step under which a rising loss has other reasons
     samples_needed: int = 20  # fewer say nothing about a trend
     first_index: int = 30  # step from which on it is judged: warm-up and the first jumps are over
+    worse: float = 1.2  # recent loss over the first one; at first many a healthy loss stands still
+    late: int = 100  # step from which on standing still is enough
     learned: float = 0.9  # a loss under this share of the first one is falling
     grown: float = 3.0  # recent loss over the first and over the best one
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
@@ -73,20 +75,18 @@ class LearningRateTooHigh(Rule):
         track = self._tracks.setdefault(event.optimizer.key, _Track())
         if not track.add(event, self.early) or not self._ripe(event, track):
             return
-        first, recent = event.first_loss or 0.0, track.losses.last
-        if track.path >= self.path and recent >= self.learned * first:
-            yield self._tell(
-                event, track, f"its first {self.early} steps carried the weights {track.path:.1f} times their own size"
-            )
-        elif (
-            median(list(track.updates.values)[-self.samples_needed :]) >= self.sustained
-            and recent >= self.learned * first
-        ):
-            yield self._tell(
-                event, track, f"every step changes the weights by {track.updates.location:.0%} of their size"
-            )
-        elif recent >= self.grown * max(first, min(track.losses.values)) and track.updates.last >= self.fast:
-            yield self._tell(event, track, f"a step changes the weights by {track.updates.last:.1%} of their size")
+        first, recent, best = event.first_loss or 0.0, track.losses.last, min(track.losses.values)
+        stuck = recent >= (self.worse if event.index < self.late else self.learned) * first
+        lately = median(list(track.updates.values)[-self.samples_needed :])
+        if track.path >= self.path and stuck:
+            what = f"its first {self.early} steps carried the weights {track.path:.1f} times their own size"
+        elif lately >= self.sustained and stuck:
+            what = f"every step changes the weights by {track.updates.location:.0%} of their size"
+        elif recent >= self.grown * max(first, best) and track.updates.last >= self.fast:
+            what = f"a step changes the weights by {track.updates.last:.1%} of their size"
+        else:
+            return
+        yield self._tell(event, track, what)
 
     def _ripe(self, event: NumbersSampled, track: _Track) -> bool:
         if track.updates.count < self.samples_needed or event.index < self.first_index:
@@ -125,6 +125,7 @@ class _Track:
     def add(self, event: NumbersSampled, early: int) -> bool:
         """Medians over the weight matrices that moved."""
         layers = [each for each in event.layers if each.matrix and each.weight_rms > 0 and each.update_ratio]
+        layers = [each for each in layers if "Embedding" not in each.kind and each.depth >= 0]
         if not layers:
             return False
         update = median(each.update_ratio or 0.0 for each in layers)

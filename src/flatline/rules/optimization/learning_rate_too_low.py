@@ -19,7 +19,7 @@ class LearningRateTooLow(Rule):
 
     Symptom
     -------
-    No error, no nan, healthy gradients. The loss stands still, or falls so slowly that it makes no difference.
+    The loss is flat, or falls so slowly that it makes no difference. No error, no nan, healthy gradients.
 
     Root cause
     ----------

@@ -14,8 +14,8 @@ class LossDetached(Rule):
 
     Symptom
     -------
-    ``backward()`` raises "element 0 of tensors does not require grad and does not have a grad_fn"; or it runs and
-    every ``p.grad`` is None; or the last layers learn and the first ones never move.
+    The loss is flat from the first step and every ``p.grad`` is None; or the last layers learn and the first ones
+    never move; or ``backward()`` raises "element 0 of tensors does not require grad and does not have a grad_fn".
 
     Root cause
     ----------

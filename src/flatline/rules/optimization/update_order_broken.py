@@ -14,7 +14,8 @@ class UpdateOrderBroken(Rule):
 
     Symptom
     -------
-    Weights never move though gradients are computed; or training is erratic and the gradient norm grows and grows.
+    The loss is flat and the weights never move, though gradients are computed; or training is erratic and the gradient
+    norm grows and grows.
 
     Root cause
     ----------

@@ -15,8 +15,9 @@ class InitialLossOff(Rule):
 
     Symptom
     -------
-    The very first loss is 15 or 40 where it should be about 2.3 for ten classes. It falls steeply for a while, which
-    looks like progress, then goes on from where it should have begun; early gradients are large.
+    The initial loss is far too high: 15 or 40 at the first step, where it should be about 2.3 for ten classes. It falls
+    steeply for a while, which looks like progress, then goes on from where it should have begun; early gradients are
+    large.
 
     Root cause
     ----------

@@ -42,7 +42,8 @@ class WeightNormRunaway(Rule):
 
     Healthy look-alikes
     -------------------
-    Tensors that begin at or near zero, such as LoRA's B; weights before a normalisation layer, which drift upwards slowly;
+    Tensors that begin at or near zero, such as LoRA's B; parameters that are no layer's weights, such as an image that is
+    optimised; weights before a normalisation layer, which drift upwards slowly;
     growth that levels off; a loss that keeps falling to its floor.
 
     References
@@ -56,6 +57,7 @@ class WeightNormRunaway(Rule):
     consequences = ("N1", "N2", "G8", "O22", "C1", "C3", "C6")
 
     growth: float = 10.0  # weight now over weight when first seen; 2.6 at most in 95 % of healthy scripts
+    large: float = 1.0  # root mean square; layers are initialised at 0.02 to 0.5
     smallest: float = 1e-3  # weights that begin smaller are allowed to grow
     samples_needed: int = 25  # fewer say nothing about a trend
     first_index: int = 30  # step from which on it is judged
@@ -82,7 +84,7 @@ class WeightNormRunaway(Rule):
         past.add(event.index, layer.weight_rms)
         if past.count < self.samples_needed or event.index < self.first_index or past.early[0] < self.smallest:
             return False
-        if past.last < self.growth * past.early[0]:
+        if past.last < max(self.large, self.growth * past.early[0]) or layer.depth < 0:
             return False
         recent = list(past.values)[-10:]
         return recent[-1] > self.lately * recent[0] and past.rising() >= self.steady

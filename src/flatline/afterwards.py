@@ -1,0 +1,136 @@
+"""Runs judged from their logs: the readers' curves through the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatline.config import Config
+from flatline.engine import Engine, watched
+from flatline.events import Curve, CurvesUpdated
+from flatline.findings import Finding, Report, Unchecked, Value, causes
+from flatline.readers._finding import Source, find
+from flatline.readers._log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One run: what was read of it, and what was found."""
+
+    event: CurvesUpdated
+    format: str
+    findings: tuple[Finding, ...]
+    hidden_hints: int
+    checked: tuple[str, ...]
+    not_checked: tuple[Unchecked, ...]
+
+    @property
+    def steps(self) -> int:
+        """The last step that was logged."""
+        return self.event.step
+
+    def curve(self, role: str) -> Curve | None:
+        """The curve that was taken for this."""
+        return next((curve for curve in self.event.curves if curve.role == role), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All runs under some paths."""
+
+    runs: tuple[Judged, ...]
+    notes: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def diagnose(paths: Sequence[str], config: Config, *, chosen: Mapping[str, str] | None = None) -> Diagnosis:
+    """Find the logs, read them, judge every run."""
+    found = find(paths)
+    notes = found.notes
+    runs: list[Judged] = []
+    by_run: dict[Path, list[Source]] = {}
+    for source in found.sources:
+        by_run.setdefault(source.run, []).append(source)
+    for sources in by_run.values():
+        runs += [judge(event, config, form=form, notes=notes) for event, form in _events(sources, chosen, notes)]
+    return Diagnosis(tuple(runs), tuple(notes), tuple(found.missing))
+
+
+def _events(
+    sources: Iterable[Source], chosen: Mapping[str, str] | None, notes: list[str]
+) -> list[tuple[CurvesUpdated, str]]:
+    """The curves of a run; where several logs tell of it, those of the richest."""
+    read: dict[str, list[tuple[CurvesUpdated, str]]] = {}
+    for source in sources:
+        log = Log()
+        source.reader.read_all(source.files, log)
+        notes += log.notes
+        named = {name: run for name, run in log.runs.items() if run.curves}
+        if not named and not log.notes:
+            notes.append(f"{source.files[0]}: no curves in it ({source.reader.name})")
+        for name, run in named.items():
+            run.name = f"{source.run}:{name}" if name else str(source.run)
+            event = run.event(source=str(source.files[0]), chosen=chosen)
+            read.setdefault(run.name, []).append((event, source.reader.name))
+    return [max(told, key=lambda pair: _richness(pair[0])) for told in read.values()]
+
+
+def _richness(event: CurvesUpdated) -> tuple[int, int]:
+    return sum(bool(curve.role) for curve in event.curves), max((curve.count for curve in event.curves), default=0)
+
+
+def judge(event: CurvesUpdated, config: Config, *, form: str = "", notes: list[str]) -> Judged:
+    """Show one run's curves to the rules that watch curves."""
+    rules = [rule for rule in config.rules() if CurvesUpdated in watched(rule)]
+
+    def broken(code: str, error: Exception) -> None:
+        notes.append(f"{code} was switched off: {type(error).__name__}: {error}")
+
+    engine = Engine(rules, on_finding=lambda finding: None, on_broken=broken)
+    engine.emit(event)
+    relevant = causes(engine.findings)
+    shown = tuple(finding for finding in relevant if config.shows(finding))
+    return Judged(
+        event=event,
+        format=form,
+        findings=shown,
+        hidden_hints=len(relevant) - len(shown),
+        checked=tuple(rule.code for rule in rules if rule.code not in engine.broken),
+        not_checked=tuple(Unchecked(code, f"the rule failed: {why}") for code, why in engine.broken.items()),
+    )
+
+
+# --------------------------------------------------------------------------- as a report
+
+
+def report(diagnosis: Diagnosis) -> Report:
+    """One run as it is; of several, every finding names its run."""
+    runs = diagnosis.runs
+    several = len(runs) > 1
+    findings = [_of(run, finding) if several else finding for run in runs for finding in run.findings]
+    unchecked = {rule.code: rule for run in runs for rule in run.not_checked}
+    return Report(
+        findings=tuple(sorted(findings, key=lambda finding: finding.rank)),
+        checked=tuple(code for code in (runs[0].checked if runs else ()) if code not in unchecked),
+        not_checked=tuple(unchecked.values()),
+        run=_facts(runs),
+        notes=diagnosis.notes,
+        hidden_hints=sum(run.hidden_hints for run in runs),
+    )
+
+
+def _of(run: Judged, finding: Finding) -> Finding:
+    evidence = {"run": run.event.run, **finding.evidence}
+    message, key = f"{run.event.run}: {finding.message}", f"{run.event.run}\0{finding.key}"
+    return dataclasses.replace(finding, message=message, key=key, evidence=evidence)
+
+
+def _facts(runs: Sequence[Judged]) -> dict[str, Value]:
+    facts: dict[str, Value] = {"steps": sum(run.steps for run in runs), "runs": len(runs)}
+    if len(runs) == 1:
+        (run,) = runs
+        facts |= {"name": run.event.run, "source": run.event.source, "format": run.format}
+        facts |= {curve.role: curve.name for curve in run.event.curves if curve.role}
+    return facts

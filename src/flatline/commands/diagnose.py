@@ -1,0 +1,140 @@
+"""``flatline diagnose``: judge finished or running jobs from their logs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from flatline import config
+from flatline.afterwards import Diagnosis, Judged, diagnose, report
+from flatline.cli import fail, writable
+from flatline.findings import SEVERITIES, Report
+from flatline.readers._roles import ROLES
+from flatline.reporters._plain import one_line
+
+SHOWN_NAME = 48  # characters of a run's name in the table
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status 1 for --fail-on, 2 when there was nothing to judge."""
+    try:
+        settings, level = _settings(options)
+        chosen = _chosen(options.map)
+    except config.ConfigError as error:
+        return fail(str(error))
+    if options.output and (why := writable(options.output)):
+        return fail(why)
+    diagnosis = diagnose(options.paths, settings, chosen=chosen)
+    if diagnosis.missing or not diagnosis.runs:
+        return fail("; ".join(diagnosis.missing) or _nothing(diagnosis, options.paths))
+    if unknown := _unknown(diagnosis, chosen):
+        return fail(unknown)
+    made = report(diagnosis)
+    _write(_rendered(diagnosis, made, options), options.output)
+    worst = SEVERITIES.index(level) if level != "never" else -1
+    return int(any(SEVERITIES.index(finding.severity) <= worst for finding in made.findings))
+
+
+def _settings(options: argparse.Namespace) -> tuple[config.Config, str]:
+    """The command line over pyproject.toml."""
+    try:
+        table = config.load(Path.cwd())
+    except OSError:  # the directory was removed
+        table = {}
+    select, ignore = config.codes(options.select), config.codes(options.ignore)
+    settings = config.build(table, select=select, ignore=ignore, hints=options.hints)
+    return settings, str(options.fail_on or table.get("fail-on", "never"))
+
+
+def _nothing(diagnosis: Diagnosis, paths: Sequence[str]) -> str:
+    why = f" ({'; '.join(diagnosis.notes[:3])})" if diagnosis.notes else ""
+    return f"no log was found in {', '.join(paths)}{why}"
+
+
+def _chosen(given: Sequence[str]) -> dict[str, str]:
+    """``["loss=train/ce"]`` -> ``{"train_loss": "train/ce"}``."""
+    short = {"loss": "train_loss", "lr": "learning_rate", "grad_norm": "gradient_norm", "accuracy": "val_accuracy"}
+    chosen: dict[str, str] = {}
+    for text in given:
+        role, equals, name = text.partition("=")
+        role = short.get(role, role).replace("-", "_")
+        if not equals or not name or role not in ROLES:
+            raise config.ConfigError(f"--map must be ROLE=NAME, with one of {', '.join(ROLES)}; it is {text!r}")
+        chosen[role] = name
+    return chosen
+
+
+def _unknown(diagnosis: Diagnosis, chosen: Mapping[str, str]) -> str:
+    """A chosen name that no run has."""
+    names = {curve.name for run in diagnosis.runs for curve in run.event.curves}
+    lost = [name for name in chosen.values() if name not in names]
+    return (
+        one_line(f"--map: no curve is named {lost[0]!r}; there are {', '.join(sorted(names))}", limit=400)
+        if lost
+        else ""
+    )
+
+
+def _write(text: str, output: str | None) -> None:
+    if output:
+        Path(output).write_text(text, encoding="utf-8")
+    else:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+
+
+# --------------------------------------------------------------------------- as text
+
+
+def _rendered(diagnosis: Diagnosis, made: Report, options: argparse.Namespace) -> str:
+    if options.format != "text":
+        return str(import_module(f"flatline.reporters.{options.format}").render(made))
+    from flatline.reporters import text
+
+    colour = not options.output and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
+    opening = _one(diagnosis.runs[0], verbose=options.verbose) if len(diagnosis.runs) == 1 else _table(diagnosis.runs)
+    body = text.render(made, verbose=options.verbose, width=width, colour=colour)
+    return "\n".join([*opening, body])
+
+
+def _one(run: Judged, *, verbose: bool) -> Iterator[str]:
+    """What was read, and what each curve was taken for."""
+    yield one_line(f"{run.event.run} · {run.format} · {len(run.event.curves)} curves to step {run.steps:,}")
+    taken = [f"{curve.role.replace('_', ' ')} = {curve.name}" for curve in run.event.curves if curve.role]
+    yield "  " + one_line(" · ".join(taken) or "no curve was recognised; --map loss=NAME says which is the loss")
+    rest = [curve.name for curve in run.event.curves if not curve.role]
+    if rest and (verbose or not taken):
+        yield "  " + one_line(f"not recognised: {', '.join(rest)}", limit=2000 if verbose else 300)
+
+
+def _table(runs: Sequence[Judged]) -> Iterator[str]:
+    rows = [("run", "steps", "train loss", "val loss", "findings"), *map(_row, runs)]
+    wide = [max(len(row[at]) for row in rows) for at in range(5)]
+    for name, steps, train, val, findings in rows:
+        cells = (f"{name:<{wide[0]}}", f"{steps:>{wide[1]}}", f"{train:>{wide[2]}}", f"{val:>{wide[3]}}", findings)
+        yield "  ".join(cells).rstrip()
+
+
+def _row(run: Judged) -> tuple[str, str, str, str, str]:
+    name = one_line(run.event.run)
+    short = name if len(name) <= SHOWN_NAME else "…" + name[1 - SHOWN_NAME :]
+    codes = ", ".join(dict.fromkeys(finding.code for finding in run.findings))
+    return short, f"{run.steps:,}", _last(run, "train_loss"), _last(run, "val_loss"), codes or "none"
+
+
+def _last(run: Judged, role: str) -> str:
+    """The newest value, or that it is not a number any more."""
+    curve = run.curve(role)
+    if curve is None or not (curve.values or curve.not_finite):
+        return "-"
+    if curve.not_finite and curve.not_finite[-1] >= (curve.steps[-1] if curve.steps else -math.inf):
+        return "not finite"
+    return f"{curve.values[-1]:.4g}"

@@ -1,0 +1,1 @@
+"""Curves: what a logged loss shows by its shape."""

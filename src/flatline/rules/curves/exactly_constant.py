@@ -1,0 +1,88 @@
+"""C10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import Curve, CurvesUpdated
+from flatline.findings import Finding
+from flatline.rules import Rule
+from flatline.trends import curves, shown
+
+
+class ExactlyConstant(Rule):
+    """The training loss is the same number at every step, to the last digit.
+
+    Symptom
+    -------
+    A perfectly straight line. Not even the noise of different batches shows.
+
+    Root cause
+    ----------
+    No gradient reaches the weights (a ``detach``, ``no_grad`` or an optimizer over other parameters) and the data never
+    changes, or what is logged is not the loss of this step: a tensor that was read once, or a constant.
+
+    Fix
+    ---
+    Print ``loss.grad_fn`` and one weight before and after a step, and log ``loss.item()`` of the present step.
+
+    Example
+    -------
+    ::
+
+        loss = criterion(model(x).detach(), y).requires_grad_()
+
+    Use instead
+    -----------
+    ::
+
+        loss = criterion(model(x), y)
+
+    Healthy look-alikes
+    -------------------
+    A loss that was rounded before it was written, 0.69 at every step; a loss of exactly 0 where nothing is left to learn;
+    one value repeated in every row until the next epoch.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
+    """
+
+    code = "C10"
+    severity = "error"
+    consequences = ("C2", "C3", "C5", "O7")
+    cause = "no gradient reaches the weights and the data never changes, or what is logged is not the loss of this step"
+    fix = "check loss.requires_grad and loss.grad_fn, compare a weight before and after a step, and log loss.item()"
+
+    points_needed: int = 20  # equal ones: fewer may be one epoch's value, repeated
+    digits: int = 5  # significant ones that agree; rounding to four hides the noise of a batch
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """Every point of a curve."""
+        for curve in curves(event, "train_loss"):
+            if self._constant(curve):
+                yield self.finding(
+                    event,
+                    f"{curve.name} is {curve.values[0]:.7g} at all {curve.count:,} points, from step {shown(curve.steps[0])} "
+                    f"to step {shown(curve.steps[-1])}: not even the noise of different batches shows",
+                    key=curve.name,
+                    value=curve.values[0],
+                    points=curve.count,
+                )
+
+    def _constant(self, curve: Curve) -> bool:
+        values = {*curve.values, *curve.lows, *curve.highs}
+        if len(values) != 1 or len(curve.values) < self.points_needed or curve.not_finite:
+            return False
+        (value,) = values
+        return value != 0 and _digits(value) >= self.digits
+
+
+def _digits(value: float) -> int:
+    """Significant digits of a number as it was written."""
+    mantissa = (
+        f"{abs(value):.15e}".partition("e")[0]
+        if value != float(f"{value:.7g}")
+        else f"{abs(value):.6e}".partition("e")[0]
+    )
+    return len(mantissa.replace(".", "").rstrip("0"))

@@ -1,0 +1,107 @@
+"""C1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import Curve, CurvesUpdated
+from flatline.findings import Finding
+from flatline.rules import Rule
+from flatline.trends import Trend, curves, falling_is_due, shown, trend, until
+
+
+class LossDiverges(Rule):
+    """The training loss ends far above where it began.
+
+    Symptom
+    -------
+    The loss falls for a while or not at all, then climbs past its first value and does not come back. It may end in nan.
+
+    Root cause
+    ----------
+    A learning rate that is too high for what the model has become, no warm-up, one batch with an enormous gradient that
+    nothing clipped, or an overflow in half precision. The weights left the region where the gradient points the way.
+
+    Fix
+    ---
+    Go back to a checkpoint from before the turn, divide the learning rate by ten, and clip the gradient norm at 1. Warm the
+    rate up over the first 1 to 5 % of the steps. If it still happens at the same step, look at that step's batch.
+
+    Example
+    -------
+    ::
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    Use instead
+    -----------
+    ::
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # between backward and step
+
+    Healthy look-alikes
+    -------------------
+    Losses of adversaries and of critics, which may rise while all is well; restarts of a schedule, harder data and a
+    growing KL weight, after which the loss stays under its first value; a GRPO loss that leaves 0.
+
+    References
+    ----------
+    - https://karpathy.github.io/2019/04/25/recipe/
+    - Goyal et al., Accurate, Large Minibatch SGD, 2017, https://arxiv.org/abs/1706.02677
+    """
+
+    code = "C1"
+    severity = "warning"
+    consequences = ("C3", "C5", "C6", "C9", "G1", "G8")
+    cause = "the steps are larger than the loss can follow: rate too high, no warm-up, or one huge gradient without clipping"
+    fix = "restart from a checkpoint before the turn with lr divided by ten, warm-up, and clip_grad_norm_(parameters, 1.0)"
+
+    points_needed: int = 20  # fewer are no trend
+    tail: int = 5  # last points, or a 32nd of all; nearly all of them are far above: one bad batch is not
+    fallen: float = 8.0  # standard errors that it had fallen by, if it is to have learned
+    share: float = 0.1  # of the later rise that the fall had: an adversary's loss dips, and climbs much farther
+    beyond: float = 0.5  # of what it had learned, above its start
+    explosion: float = 10.0  # times its first value, what it learned, and ten standard errors
+    calm: float = 4.0  # spreads of a point above the start
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """The last points beside the first ones and the best level."""
+        if not falling_is_due(event):
+            return
+        for curve in curves(event, "train_loss"):
+            found = trend(curve)
+            if found and found.points >= self.points_needed and self._diverges(curve, found):
+                yield self._tell(event, curve, found)
+
+    def _diverges(self, curve: Curve, t: Trend) -> bool:
+        lowest = self._floor(curve)
+        best, learned = t.levels[t.best], t.start - t.levels[t.best]
+        early = trend(until(curve, max(t.steps[t.best], t.steps[len(t.steps) // 4]))) or t
+        if abs(t.start) <= self.calm * early.spread and learned < self.fallen * early.noise:
+            return False  # it begins at nothing
+        scale = max(abs(t.start), learned, 10 * early.noise)
+        exploded = lowest - best >= self.explosion * scale
+        relapsed = learned >= max(self.fallen * early.noise, self.share * (lowest - best))
+        above = lowest - t.start >= max(self.beyond * learned, self.calm * t.spread)
+        return exploded or (relapsed and above and not t.falls(-max(4, len(t.levels) // 4)))
+
+    def _floor(self, curve: Curve) -> float:
+        """What four of five of the last points exceed."""
+        last = sorted(curve.values[-max(self.tail, len(curve.values) // 32) :])
+        return last[len(last) // 5]
+
+    def _tell(self, event: CurvesUpdated, curve: Curve, t: Trend) -> Finding:
+        best, end = t.levels[t.best], curve.values[-1]
+        fell = (
+            f"fell from {t.start:.4g} to {best:.4g} by step {shown(t.steps[t.best])}, then " if best < t.start else ""
+        )
+        return self.finding(
+            event,
+            f"{curve.name} {fell}rose to {end:.4g} at step {shown(curve.steps[-1])}, far above its first value {t.start:.4g}",
+            key=curve.name,
+            first=t.start,
+            best=best,
+            best_step=t.steps[t.best],
+            last=end,
+        )

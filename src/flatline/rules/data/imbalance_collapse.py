@@ -1,0 +1,131 @@
+"""D9."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from flatline.events import MinorityObserved
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class ImbalanceCollapse(Rule):
+    """One class is far more frequent than the others, and the model answers nothing else.
+
+    Symptom
+    -------
+    Accuracy is 98 or 99 % from the first epoch and never changes. Recall and F1 of the rare class are 0; every prediction
+    is the same.
+
+    Root cause
+    ----------
+    With ten or a hundred samples of one class for one of the others, answering that class always is a good start, and
+    the few rare samples of a batch hardly move the gradient. The output's bias learns how frequent the classes are, and the
+    weights learn nothing.
+
+    Fix
+    ---
+    Let the rare class weigh more, in the loss or in the batch; measure recall, F1 or the area under the precision-recall
+    curve, not accuracy.
+
+    Example
+    -------
+    ::
+
+        loss = F.binary_cross_entropy_with_logits(out, y)         # 1 % of y is 1
+
+    Use instead
+    -----------
+    ::
+
+        weight = (y_train == 0).sum() / (y_train == 1).sum()
+        loss = F.binary_cross_entropy_with_logits(out, y, pos_weight=weight)
+
+    Healthy look-alikes
+    -------------------
+    Rare events whose probabilities never reach one half and yet rank well, or whose inputs tell nothing, which are hints only;
+    the first steps; a slow start, in which the scores begin to rank; classes that are weighed already.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html
+    - https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html (ClassImbalance)
+    """
+
+    code = "D9"
+    severity = "warning"
+    cause = (
+        "to answer the commonest class always is cheap, and the few rare samples of a batch hardly move the gradient: the "
+        "model learned how frequent the classes are and nothing about the inputs"
+    )
+    consequences = ("C2", "C3", "C5", "D7", "O22")
+
+    times: float = 10.0  # the commonest class over all others together (SageMaker Debugger: over any other)
+    rare_needed: int = 30  # rare samples; fewer leave the ranking open by more than 0.1
+    steps_needed: int = 200  # before that a model may not have begun to learn
+    looks_needed: int = 16  # batches
+    deviations: float = 2.0  # of a ranking by chance, above which the model has begun to learn
+    told_by_means: float = 0.65  # AUC of a simple rule; by chance it lies three deviations lower
+    better: float = 0.1  # the simple rule's AUC over the model's
+    learned: float = 0.97  # of the labels' entropy, as for D7
+
+    def on_minority_observed(self, event: MinorityObserved) -> Iterator[Finding]:
+        """No answer but the commonest, for most of the run."""
+        if event.answered or event.rare < self.rare_needed or event.step < self.steps_needed:
+            return
+        if event.looks < self.looks_needed or event.labels - event.rare < self.times * event.rare:
+            return
+        if event.ranking > 0.5 + self.deviations * math.sqrt(1 / 12 / event.rare):
+            yield self._thresholded(event)
+        elif event.surprise >= self.learned * event.entropy:
+            yield self._collapsed(event)
+
+    def _collapsed(self, event: MinorityObserved) -> Finding:
+        """Proven where a simple rule tells what the model does not; else the inputs may tell nothing."""
+        simple = event.by_means or 0.0
+        proven = simple >= max(self.told_by_means, event.ranking + self.better)
+        told = f", where the difference of the classes' means has {simple:.2f} on held-out samples" if proven else ""
+        return self._told(
+            event,
+            f"{_seen(event)}; its scores rank them no better than chance (AUC {event.ranking:.2f}){told}",
+            severity="warning" if proven else "hint",
+            cause=self.cause
+            if proven
+            else "either the inputs tell nothing of the rare classes, or their few samples are drowned",
+            fix=f"weigh the rare ones: {_weight(event)}; or draw them more often with WeightedRandomSampler. Measure recall "
+            "or average precision, not accuracy",
+            key="" if proven else "chance",
+        )
+
+    def _thresholded(self, event: MinorityObserved) -> Finding:
+        return self._told(
+            event,
+            f"{_seen(event)}, though its scores rank them higher (AUC {event.ranking:.2f})",
+            severity="hint",
+            cause="rare classes seldom reach the highest probability; accuracy says nothing here",
+            fix="choose the threshold on validation data, and measure average precision or recall, not accuracy",
+            key="threshold",
+        )
+
+    def _told(self, event: MinorityObserved, message: str, **more: Any) -> Finding:
+        return self.finding(
+            event, message, rare=event.rare, labels=event.labels, ranking=event.ranking, surprise=event.surprise, **more
+        )
+
+
+def _seen(event: MinorityObserved) -> str:
+    share = event.rare / event.labels
+    return (
+        f"class {event.common} is the answer to all {event.labels} samples of the {event.looks} batches looked at since step "
+        f"{event.first}, {event.rare} of which ({share:.1%}) are of {'the other class' if event.classes == 2 else 'other classes'}"
+    )
+
+
+def _weight(event: MinorityObserved) -> str:
+    if event.classes == 2 and event.common == 0:
+        return (
+            f"pos_weight=torch.tensor({(event.labels - event.rare) / event.rare:.0f}.) (or weight=… of cross_entropy)"
+        )
+    return "weight=… of the loss, one over each class's share"

@@ -1,0 +1,98 @@
+"""D8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import BatchStoodOut
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class OutlierBatch(Rule):
+    """One batch holds numbers orders of magnitude off all others.
+
+    Symptom
+    -------
+    The loss falls smoothly, jumps by orders of magnitude in a single step, and needs many steps to come back, or never
+    does. With a loader that does not shuffle it happens at the same batch of every epoch.
+
+    Root cause
+    ----------
+    Some rows were stored in another unit, a sensor's error code was taken for a value, a division by almost 0 went into a
+    feature. A few such rows make a gradient large enough to throw the weights.
+
+    Fix
+    ---
+    Find the rows and correct or drop them; clip features to a range that can be, and gradients by norm.
+
+    Example
+    -------
+    ::
+
+        x = torch.tensor(table.values)              # -99999 stands for "missing"
+
+    Use instead
+    -----------
+    ::
+
+        x = torch.tensor(table.replace(-99999, 0).values).clamp(-10, 10)
+
+    Healthy look-alikes
+    -------------------
+    Heavy-tailed data, whose batches all differ in their largest number; a loss that jumps over an ordinary batch, from
+    a wrong label or a high learning rate; a new stage of a curriculum, whose batches all are larger; data that were never
+    normalised, which is D3.
+
+    References
+    ----------
+    - Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, section 5.1
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+    """
+
+    code = "D8"
+    severity = "warning"
+    cause = "rows in another unit, an error code taken for a value, or a division by almost 0: their gradient throws the weights"
+    consequences = ("N1", "N2", "G1", "G8", "O28", "O22", "O25", "W1", "C1", "C3", "C6", "C11")
+
+    loss_grown: float = 10.0  # over the median of the losses before, as in G1
+    times: float = 50.0  # the largest number of all batches before; of normal numbers the largest grow by a half
+    batches_needed: int = 5  # looked at before
+    later_needed: int = 1  # and after it, as large as those before: the data did not change for good
+
+    def on_batch_stood_out(self, event: BatchStoodOut) -> Iterator[Finding]:
+        """A batch that stands alone, beyond what the batches' own spread explains."""
+        spread = event.usual / event.least if event.least > 0 else float("inf")
+        alone = event.batches >= self.batches_needed and event.later >= self.later_needed
+        jumped = event.usual_loss > 0 and event.loss >= self.loss_grown * event.usual_loss
+        if not alone or not jumped or event.largest < self.times * spread**2 * event.usual:
+            return
+        rows = _rows(event)
+        yield self.finding(
+            event,
+            f"{_place(event)}holds {event.what} of up to {event.largest:.3g}, where the {event.batches + event.later} other "
+            f"batches looked at end at {event.usual:.3g}{f'; {rows}' if rows else ''}; at this step the loss jumped from "
+            f"{event.usual_loss:.3g} to {event.loss:.3g}",
+            fix=f"look at {rows or 'this batch'} and correct or drop what is wrong; clamp the {event.what} to a range that "
+            "can be, and clip: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            largest=event.largest,
+            usual=event.usual,
+            rows=event.off,
+            loss=event.loss,
+            usual_loss=event.usual_loss,
+            loss_after=event.loss_after,
+        )
+
+
+def _place(event: BatchStoodOut) -> str:
+    position = f" ({event.place[0]} of {event.place[1]} of its pass)" if event.place else ""
+    return f"the batch of step {event.step}{position} "
+
+
+def _rows(event: BatchStoodOut) -> str:
+    """The rows that are off, if not all of them are."""
+    if not 0 < event.off < event.of:
+        return ""
+    named = ", ".join(str(row) for row in event.rows)
+    more = f" and {event.off - len(event.rows)} more" if event.off > len(event.rows) else ""
+    return f"row{'s' if event.off > 1 else ''} {named}{more} of {event.of}"

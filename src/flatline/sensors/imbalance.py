@@ -1,0 +1,264 @@
+"""When one class is far more frequent than the others: does the model ever answer another, do its scores tell them apart?"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flatline.events import MinorityObserved, Where
+from flatline.sensors import batches
+from flatline.sensors.callers import caller
+from flatline.sensors.graph import Node, children, operation, saved, walk
+from flatline.sensors.loop import Loop
+from flatline.sensors.outliers import FED, TIME_FIRST, batch_of
+
+KINDS = {
+    "NllLoss": "cross_entropy",
+    "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
+    "BinaryCrossEntropy": "binary_cross_entropy",
+}
+NEAR = 12  # nodes under the root in which the loss is looked for
+LOPSIDED = 10 / 11  # share of the commonest class: ten to one
+MOST_CLASSES = 32
+FEWEST_LABELS = 64  # before looks between the close ones are worth it
+ROWS = 256  # of one batch that are kept
+MOST_SCORES = 65_536
+KEPT = 512  # batches
+WAITING = 16  # batches that are read at once
+GAP = 4  # steps between two looks, at first
+SPREAD = 64  # later, looks in each doubling of the steps or so
+FIRST_TOLD = 2048  # steps, then at every doubling; and at the end
+COMPARED = 2_000  # scores on each side of a ranking
+
+FEATURES = 128  # numbers of an input that are kept
+SMALL_GRAPH = 400  # nodes that may be walked between close looks
+BOTH_HALVES = 30  # rare samples, of which half teach and half are asked
+
+
+@dataclass(slots=True)
+class Look:
+    """One batch, as far as it was kept."""
+
+    step: int
+    labels: torch.Tensor
+    scores: torch.Tensor
+    answers: torch.Tensor  # the class with the highest score
+    inputs: torch.Tensor | None  # some numbers of each sample
+
+
+@dataclass(slots=True)
+class Kept:
+    """What is kept of a backward, on the device that it ran on."""
+
+    step: int
+    kind: str
+    ignore: Any
+    scores: torch.Tensor
+    target: torch.Tensor
+    inputs: torch.Tensor | None
+
+
+class Imbalance:
+    """Labels and scores of a loss over classes, on close steps, and between them once they are seen to be lopsided."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.due = math.inf  # the step from which on a light step is looked at, too
+        self._off = False
+        self._where: Where | None = None
+        self._waiting: list[Kept] = []
+        self._walkable = False  # the graph is small
+        self._looks: deque[Look] = deque(maxlen=KEPT)
+        self._taken = 0
+        self._counts: Counter[int] = Counter()
+        self._width = 0  # columns of the scores
+        self._kind = ""
+        self._tell_at = FIRST_TOLD
+
+    def look(self, root: torch.Tensor) -> None:
+        """A backward is about to begin."""
+        if self._off or root.grad_fn is None or not self.loop.wants(MinorityObserved):
+            return
+        if len(self.loop.optimizers) != 1 or not self._take(root.grad_fn):
+            self.due = math.inf
+            return
+        self._where = caller() if self.loop.dense else self._where
+        if self.loop.dense or len(self._waiting) >= WAITING:
+            self._read()
+        self._plan()
+        if self.loop.step >= self._tell_at:
+            self._tell_at = 2 * self.loop.step
+            self.tell()
+
+    def _take(self, root: Node) -> bool:
+        """Keep labels and scores of the one loss, for later."""
+        node = loss_under(root)
+        if node is None:
+            return False
+        if weighted(node):
+            self._off = True
+            return False
+        scores, target = saved(node, "self"), saved(node, "target")
+        if not isinstance(scores, torch.Tensor) or not isinstance(target, torch.Tensor):
+            return False
+        if not 0 < scores.numel() <= MOST_SCORES or target.numel() > MOST_SCORES:
+            return False
+        ignore = saved(node, "ignore_index")
+        ignore = ignore - 2**64 if isinstance(ignore, int) and ignore >= 2**63 else ignore
+        inputs = self._inputs(root, target.shape[0] if target.dim() else 0)
+        kept = scores.detach().clone(), target.detach().clone()
+        self._waiting.append(Kept(self.loop.step, KINDS[operation(node)], ignore, *kept, inputs))
+        self._taken += 1
+        return True
+
+    def _inputs(self, root: Node, rows: int) -> torch.Tensor | None:
+        """Some numbers of each sample of the batch, where its first layer kept them."""
+        if not self.loop.dense and not self._walkable:
+            return None
+        graph = walk(root)
+        self._walkable = len(graph.nodes) <= SMALL_GRAPH
+        for (name, *_), tensor in batch_of(graph):
+            if name in FED and name not in TIME_FIRST and tensor.dim() > 1 and len(tensor) == rows:
+                flat = tensor[:ROWS].reshape(min(rows, ROWS), -1)
+                return flat[:, :: -(-flat.shape[1] // FEATURES)].clone()
+        return None
+
+    def _read(self) -> None:
+        """Put what was kept into the window."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            found = batches.class_labels(each.kind, each.scores, each.target, each.ignore)
+            if found is None:
+                continue
+            whole = found[1].numel() == each.target.numel()
+            inputs = each.inputs.float().cpu() if each.inputs is not None and whole else None
+            rows, labels = (part[:ROWS].cpu() for part in found)
+            self._kind, self._width = self._kind or each.kind, self._width or rows.shape[1]
+            self._off = self._off or each.kind != self._kind or rows.shape[1] != self._width
+            self._off = self._off or self._width > MOST_CLASSES
+            self._counts.update(labels.tolist())
+            self._looks.append(Look(each.step, labels, rows.float(), batches.chosen(each.kind, rows), inputs))
+
+    def _plan(self) -> None:
+        """Look more often while the labels are lopsided, and the model answers with the commonest one only."""
+        total, (common, often) = sum(self._counts.values()), _commonest(self._counts)
+        if self._off or total < FEWEST_LABELS or often < LOPSIDED * total:
+            self.due = math.inf
+            return
+        only = bool((self._looks[-1].answers == common).all())
+        gap = GAP if self._taken < SPREAD else max(GAP, self.loop.steps // SPREAD)
+        self.due = self.loop.steps + (gap if only else 4 * gap)
+
+    def tell(self) -> None:
+        """What was seen in the last three quarters of the steps."""
+        self._read()
+        looks = [look for look in self._looks if 4 * look.step > self.loop.steps]
+        total, (common, often) = sum(self._counts.values()), _commonest(self._counts)
+        if self._off or not looks or often < LOPSIDED * total or len({look.scores.shape[1] for look in looks}) > 1:
+            return
+        labels, scores = torch.cat([look.labels for look in looks]), torch.cat([look.scores for look in looks])
+        rare = labels != common
+        if not bool(rare.any()):
+            return
+        self.loop.emit(
+            MinorityObserved(
+                step=self.loop.steps,
+                where=self._where,
+                classes=max(2, self._width),
+                common=common,
+                labels=labels.numel(),
+                rare=int(rare.sum()),
+                answered=sum(int((look.answers != common).sum()) for look in looks),
+                looks=len(looks),
+                first=looks[0].step,
+                ranking=ranking(_against(scores, common), rare),
+                surprise=batches.surprise(self._kind, scores, labels),
+                entropy=_entropy(labels),
+                by_means=by_means([look for look in self._looks if look.inputs is not None], common),
+            )
+        )
+
+
+def loss_under(root: Node) -> Node | None:
+    """The one mean or sum of a loss over classes right under a root, if there is one."""
+    found, waiting, passed = [], [root], 0
+    while waiting and passed < NEAR:
+        node = waiting.pop(0)
+        passed += 1
+        if operation(node) in KINDS:
+            found.append(node)
+        else:
+            waiting += children(node)
+    return found[0] if len(found) == 1 and saved(found[0], "reduction") in (1, 2) else None
+
+
+def weighted(node: Node) -> bool:
+    """The loss weighs classes or samples."""
+    return saved(node, "weight") is not None or saved(node, "pos_weight") is not None
+
+
+def _commonest(counts: Counter[int]) -> tuple[int, int]:
+    return counts.most_common(1)[0] if counts else (0, 0)
+
+
+def _against(scores: torch.Tensor, common: int) -> torch.Tensor:
+    """How much the scores speak for any other class than the commonest."""
+    if scores.shape[1] == 1:
+        return -scores[:, 0] if common else scores[:, 0]
+    return -scores[:, common]
+
+
+def ranking(scores: torch.Tensor, positive: torch.Tensor) -> float:
+    """The chance that a positive has the higher score (AUC): 0.5 says nothing, 1 is perfect."""
+    sides = [_thinned(scores[side]) for side in (positive, ~positive)]
+    if not all(len(side) for side in sides):
+        return 0.5
+    gap = sides[0][:, None] - sides[1]
+    return float(((gap > 0).float() + 0.5 * (gap == 0).float()).mean())
+
+
+def _thinned(values: torch.Tensor) -> torch.Tensor:
+    return values[:: -(-len(values) // COMPARED)] if len(values) else values
+
+
+def _entropy(labels: torch.Tensor) -> float:
+    """Of the labels, in nats: the loss of a model that knows only how frequent they are."""
+    shares = torch.unique(labels, return_counts=True)[1].double() / labels.numel()
+    return float(-(shares * shares.log()).sum())
+
+
+def by_means(looks: list[Look], common: int) -> float | None:
+    """How well the difference of two means ranks samples that it was not made from; None if too few rare ones are there."""
+    shapes = Counter(look.inputs.shape[1] for look in looks if look.inputs is not None)
+    if not shapes:
+        return None
+    mine = [look for look in looks if look.inputs is not None and look.inputs.shape[1] == shapes.most_common(1)[0][0]]
+    inputs = torch.cat([look.inputs for look in mine if look.inputs is not None])
+    rare = torch.cat([look.labels for look in mine]) != common
+    new = _first_of_each(inputs)
+    inputs, rare = inputs[new], rare[new]
+    if int(rare.sum()) < BOTH_HALVES or int((~rare).sum()) < BOTH_HALVES or not bool(torch.isfinite(inputs).all()):
+        return None
+    inputs = (inputs - inputs.mean(0)) / inputs.std(0).clamp(min=1e-12)
+    even = torch.where(rare, rare.long().cumsum(0), (~rare).long().cumsum(0)) % 2 == 0
+    return (_told_by(inputs, rare, even) + _told_by(inputs, rare, ~even)) / 2
+
+
+def _told_by(inputs: torch.Tensor, rare: torch.Tensor, half: torch.Tensor) -> float:
+    """One half gives the means, the other is asked."""
+    teach, ask = inputs[half], inputs[~half]
+    direction = teach[rare[half]].mean(0) - teach[~rare[half]].mean(0)
+    return ranking(ask @ direction, rare[~half])
+
+
+def _first_of_each(inputs: torch.Tensor) -> list[int]:
+    """The rows that were not there before."""
+    keys = (inputs.double() * torch.arange(1, inputs.shape[1] + 1)).sum(1).tolist()
+    first: dict[float, int] = {}
+    for at, key in enumerate(keys):
+        first.setdefault(key, at)
+    return list(first.values())

@@ -1,0 +1,176 @@
+"""When the loss jumps: does the batch hold numbers that no other batch held?"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from flatline.events import BatchStoodOut, Where
+from flatline.sensors.callers import caller
+from flatline.sensors.graph import Graph, Node, operation, saved, sequence, walk
+from flatline.sensors.loop import Loop
+from flatline.sensors.models import readable
+
+LOSSES = 32  # the newest ones, that a loss is compared with
+FEWEST_LOSSES = 16
+JUMP = 10.0  # over their median
+BEYOND = 3.0  # over the largest of them
+SUSPICIONS = 12  # jumps that are looked into
+BATCHES = 5  # that were measured, before one of them is off
+REMEMBERED = 64
+OFF = 20.0  # times the largest number of the other batches: worth telling
+BACK = 3.0  # times that number: a later batch is as the others again
+LATER = 3  # batches as the others, that follow an outlier
+ROW_OFF = 10.0  # times that number: a row that is off
+NAMED_ROWS = 3
+MOST_NUMBERS = 4_000_000
+FED = {"Addmm": ("mat1", 1), "Mm": ("self", 0), "Convolution": ("input", 0), "NativeBatchNorm": ("input", 0)}
+FED |= {"NativeLayerNorm": ("input", 0), "MkldnnRnnLayer": ("input", 0), "Bmm": ("self", 0)}
+ASKED = {"MseLoss": ("target", 1), "SmoothL1Loss": ("target", 1), "HuberLoss": ("target", 1)}
+TIME_FIRST = ("MkldnnRnnLayer",)  # its rows are no samples
+Key = tuple[str, int, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Pending:
+    """An outlier that waits for what the next batches hold."""
+
+    key: Key
+    event: BatchStoodOut
+    later: int = 0
+
+
+class Outliers:
+    """The newest losses, and how large the numbers of the batches were that were looked at closely.
+
+    ``limit`` and ``recent`` are read and written at every step: a loss above the limit is looked into.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.recent: deque[float] = deque(maxlen=LOSSES)
+        self.limit = math.inf
+        self.position: Any = tuple  # of the newest batch in its pass, and the length of the pass; () without a loader
+        self.look_on = False  # the coming batches are to be looked at
+        self._seen: dict[Key, deque[tuple[int, float]]] = {}
+        self._suspicions = 0
+        self._pending: Pending | None = None
+
+    # ------------------------------------------------------------------ losses
+
+    def add(self, step: int, loss: float, root: torch.Tensor | None) -> None:
+        """One more loss. With its graph, if that is still there."""
+        if loss > self.limit and root is not None and root.is_cpu and len(self.loop.optimizers) == 1:
+            self._look_into(step, loss, root)
+        self.recent.append(loss)
+        self.limit = self._limit()
+
+    def _limit(self) -> float:
+        if len(self.recent) < FEWEST_LOSSES or self._suspicions >= SUSPICIONS:
+            return math.inf
+        usual = median(self.recent)
+        return max(JUMP * usual, BEYOND * max(self.recent)) if usual > 0 else math.inf
+
+    def _look_into(self, step: int, loss: float, root: torch.Tensor) -> None:
+        """The loss jumped: what did the batch hold?"""
+        if root.grad_fn is None or self._pending is not None:
+            return
+        self._suspicions += 1
+        for key, tensor in batch_of(walk(root.grad_fn)):
+            others = [size for at, size in self._seen.get(key, ()) if at != step and size > 0]
+            size = largest(tensor)
+            if len(others) >= BATCHES and math.inf > size > OFF * max(others):
+                self._hold(step, loss, key, tensor, others)
+                return
+
+    def _hold(self, step: int, loss: float, key: Key, tensor: torch.Tensor, others: list[float]) -> None:
+        """An outlier; what follows tells whether it was alone."""
+        at = [place for place, _ in self._seen[key]]
+        if step in at:
+            del self._seen[key][at.index(step)]
+        rows = [] if key[0] in TIME_FIRST else rows_above(tensor, ROW_OFF * max(others))
+        told = BatchStoodOut(
+            step=step,
+            where=caller(),
+            what="targets" if key[0] in ASKED else "inputs",
+            largest=largest(tensor),
+            usual=max(others),
+            least=min(others),
+            batches=len(others),
+            rows=tuple(rows[:NAMED_ROWS]),
+            off=len(rows),
+            of=int(tensor.shape[0]) if tensor.dim() else 1,
+            loss=loss,
+            usual_loss=median(self.recent),
+            place=self.position(),
+        )
+        self._pending, self.look_on = Pending(key, told), True
+
+    # ------------------------------------------------------------------ batches looked at closely
+
+    def after_graph(self, graph: Graph, where: Where | None) -> None:
+        """Remember how large the numbers of this batch are."""
+        for key, tensor in batch_of(graph):
+            size = largest(tensor)
+            self._seen.setdefault(key, deque(maxlen=REMEMBERED)).append((self.loop.step, size))
+            if self._pending is not None and self._pending.key == key and self._pending.event.step != self.loop.step:
+                self._follow(self._pending, size)
+
+    def _follow(self, pending: Pending, size: float) -> None:
+        """A later batch: as the others, or as large as the outlier, which was the first of many then."""
+        if size > BACK * pending.event.usual:
+            self._pending = None
+            return
+        pending.later += 1
+        if pending.later >= LATER:
+            self.finish()
+
+    def after_backward(self) -> None:
+        """Look at the batches that follow an outlier."""
+        if self.look_on:
+            self.look_on = False
+            self.loop.look_closely()
+
+    def finish(self) -> None:
+        """Tell of the outlier, if any batch followed it."""
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.later:
+            self.loop.emit(replace(pending.event, later=pending.later, loss_after=self.loop.last_loss))
+
+
+def batch_of(graph: Graph) -> Iterator[tuple[Key, torch.Tensor]]:
+    """The numbers of the batch, as the first layers and the losses kept them for the backward: nothing made them."""
+    found: list[tuple[Node, str, torch.Tensor]] = []
+    for node in graph.nodes:
+        name = operation(node)
+        entry = FED.get(name) or ASKED.get(name)
+        if entry is None or len(node.next_functions) <= entry[1] or node.next_functions[entry[1]][0] is not None:
+            continue
+        tensor = saved(node, entry[0])
+        if isinstance(tensor, torch.Tensor) and _measurable(tensor):
+            found.append((node, name, tensor.detach()))
+    found.sort(key=lambda each: sequence(each[0]))
+    for at, (_, name, tensor) in enumerate(found):
+        yield (name, at, tuple(tensor.shape[1:])), tensor
+
+
+def _measurable(tensor: torch.Tensor) -> bool:
+    return readable(tensor) and tensor.is_floating_point() and 0 < tensor.numel() <= MOST_NUMBERS
+
+
+def largest(tensor: torch.Tensor) -> float:
+    """The largest absolute value; nan if one is nan."""
+    low, high = torch.aminmax(tensor)
+    return max(-float(low), float(high))
+
+
+def rows_above(tensor: torch.Tensor, limit: float) -> list[int]:
+    """The rows that hold a number above the limit."""
+    rows = tensor.reshape(tensor.shape[0], -1) if tensor.dim() else tensor.reshape(1, 1)
+    return [int(row) for row in (rows.abs().amax(1) > limit).nonzero().reshape(-1).tolist()]

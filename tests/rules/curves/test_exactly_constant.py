@@ -1,0 +1,45 @@
+from families import SAME, alarms, curve, decay, length, missed, run
+
+from flatline.events import CurvesUpdated
+from flatline.rules.curves.exactly_constant import ExactlyConstant
+from flatline.testing import play
+
+
+def constant(r):
+    return run(curve([r.uniform(0.1, 9)] * length(r)))
+
+
+def test_finds_the_sick():
+    variants = {
+        name: change for name, change in SAME.items() if name != "ema"
+    }  # whose own rounding moves the last digit
+    assert missed(ExactlyConstant, constant, variants) == []
+
+
+def test_says_the_value():
+    (finding,) = play(ExactlyConstant, run(curve([2.302585] * 400)))
+    assert finding.severity == "error"
+    assert finding.message == (
+        "train_loss is 2.302585 at all 400 points, from step 1 to step 400: "
+        "not even the noise of different batches shows"
+    )
+
+
+def test_near_miss_the_healthy():
+    assert alarms(ExactlyConstant) == []
+
+
+def test_near_miss_rounded_zero_or_few():
+    assert play(ExactlyConstant, run(curve([0.6931] * 400))) == []
+    assert play(ExactlyConstant, run(curve([0.0] * 400))) == []
+    assert play(ExactlyConstant, run(curve([2.302585] * 10))) == []
+    assert play(ExactlyConstant, CurvesUpdated()) == []
+
+
+def test_near_miss_only_the_median_of_each_stretch_is_constant():
+    from dataclasses import replace
+
+    flat = curve([2.302585] * 400)
+    moved = replace(flat, lows=(2.1,) * 400, highs=(2.5,) * 400)
+    assert play(ExactlyConstant, run(moved)) == []
+    assert play(ExactlyConstant, run(curve([*decay(30, 2.3, 1.0), *[1.0123456] * 300]))) == []

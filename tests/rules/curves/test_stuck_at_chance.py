@@ -1,0 +1,59 @@
+import math
+
+from families import SAME, alarms, curve, decay, length, missed, noisy, run, validation
+
+from flatline.events import CurvesUpdated
+from flatline.rules.curves.stuck_at_chance import StuckAtChance
+from flatline.testing import play
+
+
+def stuck(r):
+    """At ln C with a validation loss beside it, perhaps after a first fall from a bad initial loss."""
+    n, classes = max(length(r), 120), r.choice([2, 10, 100, 1000])
+    chance = math.log(classes)
+    shape = decay(n, chance * r.choice([1.0, 1.005, 1.5]), chance, 40)
+    return run(
+        curve(noisy(r, shape, relative=r.choice([0.003, 0.02]))),
+        validation(r, shape, 0.001 * chance, gap=0.0),
+        classes=classes,
+    )
+
+
+def stuck_with_accuracy(r):
+    """The number of classes is not known, but the accuracy is that of a guess."""
+    n, classes = max(length(r), 120), r.choice([2, 5, 10])
+    loss = noisy(r, [math.log(classes)] * n, relative=0.01)
+    accuracy = [(1 / classes + r.gauss(0, 0.02)) * r.choice([1]) for _ in range(n)]
+    return run(curve(loss), curve(accuracy, "train_accuracy"))
+
+
+def test_finds_the_sick():
+    assert missed(StuckAtChance, stuck, SAME) == []
+    assert missed(StuckAtChance, stuck_with_accuracy, SAME) == []
+
+
+def test_says_what_chance_is():
+    event = run(curve([2.3026] * 300), curve([2.3027] * 4, "val_loss", every=75, start=75), classes=10)
+    (finding,) = play(StuckAtChance, event)
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "train_loss stayed at 2.303 from step 1 to step 300: that is ln 10 = 2.303, the loss of guessing among 10 classes; "
+        "the validation loss is 2.303"
+    )
+
+
+def test_near_miss_the_healthy():
+    assert alarms(StuckAtChance) == []
+    assert play(StuckAtChance, CurvesUpdated()) == []
+
+
+def test_near_miss_unknown_classes_and_the_beginning_of_a_run():
+    assert play(StuckAtChance, run(curve([2.3026] * 3000))) == []
+    assert play(StuckAtChance, run(curve([2.3026] * 300), classes=10)) == []
+
+
+def test_near_miss_slow_but_falling_or_warming():
+    slow = [2.3026 - 0.0001 * i for i in range(1500)]
+    assert play(StuckAtChance, run(curve(slow), classes=10)) == []
+    rising = curve([1e-6 * i for i in range(3000)], "learning_rate")
+    assert play(StuckAtChance, run(curve([2.3026] * 3000), rising, classes=10)) == []

@@ -1,0 +1,69 @@
+from dataclasses import replace
+
+import pytest
+
+from flatline.events import MinorityObserved, Where
+from flatline.rules.data.imbalance_collapse import ImbalanceCollapse
+from flatline.testing import play
+
+SICK = MinorityObserved(
+    step=400,
+    where=Where("train.py", 9),
+    labels=4336,
+    rare=142,
+    looks=68,
+    first=101,
+    ranking=0.51,
+    surprise=0.15,
+    entropy=0.144,
+    by_means=0.74,
+)
+
+
+def test_fires_where_a_simple_rule_tells_more():
+    (finding,) = play(ImbalanceCollapse, SICK)
+    assert (finding.severity, finding.where, finding.key) == ("warning", Where("train.py", 9), "")
+    assert finding.message == (
+        "class 0 is the answer to all 4336 samples of the 68 batches looked at since step 101, 142 of which (3.3%) are of "
+        "the other class; its scores rank them no better than chance (AUC 0.51), where the difference of the classes' "
+        "means has 0.74 on held-out samples"
+    )
+    assert "pos_weight=torch.tensor(30.)" in finding.fix
+
+
+def test_fires_with_many_classes():
+    (finding,) = play(ImbalanceCollapse, replace(SICK, classes=4, common=2))
+    assert "class 2 is the answer" in finding.message
+    assert "of other classes" in finding.message
+    assert "weight=" in finding.fix
+
+
+@pytest.mark.parametrize("means", [None, 0.55])
+def test_near_miss_inputs_that_may_tell_nothing(means):
+    (finding,) = play(ImbalanceCollapse, replace(SICK, by_means=means))
+    assert (finding.severity, finding.key) == ("hint", "chance")
+
+
+def test_near_miss_scores_that_rank():
+    (finding,) = play(ImbalanceCollapse, replace(SICK, ranking=0.82, surprise=0.12))
+    assert (finding.severity, finding.key) == ("hint", "threshold")
+
+
+def test_near_miss_a_slow_start():
+    (finding,) = play(ImbalanceCollapse, replace(SICK, ranking=0.58))
+    assert finding.severity == "hint"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"answered": 1},
+        {"rare": 12},
+        {"rare": 800},
+        {"step": 60},
+        {"looks": 5},
+        {"surprise": 0.1},
+    ],
+)
+def test_near_miss_not_lopsided_not_long_not_collapsed(facts):
+    assert play(ImbalanceCollapse, replace(SICK, **facts)) == []

@@ -1,0 +1,67 @@
+from dataclasses import replace
+
+from flatline.events import BatchStoodOut, Where
+from flatline.rules.data.outlier_batch import OutlierBatch
+from flatline.testing import play
+
+SICK = BatchStoodOut(
+    step=76,
+    where=Where("train.py", 12),
+    largest=31_000.0,
+    usual=4.2,
+    least=3.1,
+    batches=9,
+    later=3,
+    rows=(7,),
+    off=1,
+    of=32,
+    loss=2100.0,
+    usual_loss=0.4,
+    place=(13, 63),
+)
+
+
+def test_fires_on_one_row():
+    (finding,) = play(OutlierBatch, SICK)
+    assert (finding.severity, finding.where, finding.step) == ("warning", Where("train.py", 12), 76)
+    assert finding.message == (
+        "the batch of step 76 (13 of 63 of its pass) holds inputs of up to 3.1e+04, where the 12 other batches looked at "
+        "end at 4.2; row 7 of 32; at this step the loss jumped from 0.4 to 2.1e+03"
+    )
+    assert "row 7 of 32" in finding.fix
+
+
+def test_fires_on_a_whole_batch_of_targets():
+    (finding,) = play(OutlierBatch, replace(SICK, what="targets", off=32, rows=(0, 1, 2), place=()))
+    assert finding.message.startswith("the batch of step 76 holds targets of up to 3.1e+04")
+    assert "row" not in finding.message
+    assert "this batch" in finding.fix
+
+
+def test_several_rows_are_counted():
+    (finding,) = play(OutlierBatch, replace(SICK, off=9, rows=(0, 4, 5)))
+    assert "rows 0, 4, 5 and 6 more of 32" in finding.message
+
+
+def test_near_miss_heavy_tails():
+    assert play(OutlierBatch, replace(SICK, least=0.1)) == []
+
+
+def test_near_miss_ordinary_numbers():
+    assert play(OutlierBatch, replace(SICK, largest=40.0)) == []
+
+
+def test_near_miss_loss_hardly_jumped():
+    assert play(OutlierBatch, replace(SICK, loss=2.0)) == []
+
+
+def test_near_miss_first_batches():
+    assert play(OutlierBatch, replace(SICK, batches=3)) == []
+
+
+def test_near_miss_nothing_followed():
+    assert play(OutlierBatch, replace(SICK, later=0)) == []
+
+
+def test_near_miss_zeros_before():
+    assert play(OutlierBatch, replace(SICK, least=0.0)) == []

@@ -1,0 +1,99 @@
+"""What outliers.py tells of a batch at which the loss jumped."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from flatline.sensors import outliers
+from flatline.sensors.graph import walk
+from flatline.sensors.loop import Loop
+from flatline.sensors.outliers import Outliers
+from flatline.sensors.patching import Patches
+
+
+def watching():
+    told = []
+    loop = Loop(told.append, wants=lambda event: True, budget=1.0, patches=Patches(on_broken=lambda *_: None))
+    return Outliers(loop), loop, told
+
+
+def train(batches, *, closely=lambda step: True, targets=None):
+    """A regression on these batches; some of the steps are looked at closely."""
+    torch.manual_seed(0)
+    model, (outliers, loop, told) = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), watching()
+    loop.optimizers[1] = object()
+    for step, x in enumerate(batches, start=1):
+        y = targets[step - 1] if targets else torch.ones(len(x), 1)
+        loss = nn.functional.mse_loss(model(x), y)
+        loop.steps = step - 1
+        if closely(step):
+            outliers.after_graph(walk(loss.grad_fn), None)
+        outliers.add(step, loss.item(), loss)
+    outliers.finish()
+    return told
+
+
+def batches(count=40, seed=1):
+    torch.manual_seed(seed)
+    return [torch.randn(16, 4) for _ in range(count)]
+
+
+def test_one_row_of_one_batch():
+    data = batches()
+    data[29][7, 2] = -3e4
+    (told,) = train(data)
+    assert (told.step, told.what, told.largest, told.rows, told.off, told.of) == (30, "inputs", 3e4, (7,), 1, 16)
+    assert 2.0 < told.least <= told.usual < 6.0
+    assert (told.batches, told.later) == (29, outliers.LATER)
+    assert told.loss > 1e3 * told.usual_loss
+
+
+def test_on_a_step_that_is_not_looked_at():
+    data = batches()
+    data[29] *= 1e4
+    (told,) = train(data, closely=lambda step: step < 10 or step > 32)
+    assert (told.step, told.batches, told.off) == (30, 9, 16)
+
+
+def test_targets():
+    asked = [torch.randn(16, 1) for _ in range(40)]
+    asked[25][3] = 1e5
+    (told,) = train(batches(), targets=asked)
+    assert (told.step, told.what, told.rows) == (26, "targets", (3,))
+
+
+def test_larger_from_now_on():
+    data = batches()
+    assert train([x * (1e4 if step >= 29 else 1) for step, x in enumerate(data)]) == []
+
+
+def test_ordinary_batches():
+    assert train(batches()) == []
+
+
+def test_seen_before():
+    data = batches()
+    data[4] *= 1e4
+    data[29] *= 1e4
+    assert train(data) == []
+
+
+def test_the_first_losses_have_no_past():
+    data = batches()
+    data[8] *= 1e4
+    assert train(data) == []
+
+
+def test_losses_below_zero_have_no_limit():
+    watch, _, _ = watching()
+    for step in range(40):
+        watch.add(step, -1.0, None)
+    assert watch.limit == float("inf")
+
+
+def test_what_a_layer_made_is_no_batch():
+    x = torch.randn(5, 4)
+    root = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))(x).sum()
+    ((_, tensor),) = outliers.batch_of(walk(root.grad_fn))
+    assert tensor.equal(x)
