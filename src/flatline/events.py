@@ -44,6 +44,7 @@ class Event:
     """Something that happened. ``step`` counts optimizer steps from 1; 0 is before the first."""
 
     absent: ClassVar[str] = "it never happened"
+    live: ClassVar[bool] = True  # a running script makes it; else it is read from files
     defect: ClassVar[bool] = False  # only a defect makes it: a run without it was checked all the same
     step: int = 0
     where: Where | None = None
@@ -109,7 +110,6 @@ class BackwardFacts:
     mean: bool = True  # the loss is a mean over its elements
     plain: bool = True  # one loss, not a weighted sum of several
     losses: tuple[str, ...] = ()
-    valid_targets: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,15 @@ class OptimizerStepped(Event):
     rescaled_by_hand: bool = False  # the gradients' norm changed between the last backward and the step
     zero_where: Where | None = None
     backward_ever: bool = True  # some backward reached its parameters before this step, or earlier
+
+    @property
+    def clips_in_place(self) -> list[ClipFacts]:
+        """Clips after the first backward of the tape."""
+        places = [place for place, tick in enumerate(self.tape) if tick == "clip"]
+        if "backward" not in self.tape or len(places) != len(self.clips):
+            return []
+        first = self.tape.index("backward")
+        return [clip for place, clip in zip(places, self.clips, strict=True) if place > first]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -612,6 +621,8 @@ class WorkersStarted(Event):
     generator: str = ""  # its name
     kind: str = ""  # numpy.random.Generator, random.Random, …
     persistent: bool = False  # the workers live on from pass to pass
+    seeding: str = ""  # the call in worker_init_fn that gives all of them one seed
+    seeded: str = ""  # the generator that it seeds, and the data set draws from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -807,6 +818,7 @@ class CurvesUpdated(Event):
     """The curves of one run, as far as they were logged."""
 
     absent = "no curve was found"
+    live = False
     run: str = ""  # the run's name
     curves: tuple[Curve, ...] = ()
     classes: int | None = None  # of the classification, where it is known

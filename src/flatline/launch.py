@@ -206,7 +206,7 @@ def users_traceback(traceback: TracebackType | None, package: str) -> TracebackT
     """The traceback without flatline's own frames."""
     kept = None
     for entry in reversed(list(_entries(traceback))):
-        if not entry.tb_frame.f_code.co_filename.startswith(package):
+        if not entry.tb_frame.f_code.co_filename.startswith((package, "<flatline")):
             entry.tb_next = kept
             kept = entry
     return kept

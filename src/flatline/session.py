@@ -138,7 +138,9 @@ class Session:
     def _coverage(self) -> tuple[list[str], list[Unchecked]]:
         checked, unchecked = [], []
         for rule in self.engine.rules:
-            events = watched(rule)
+            events = [event for event in watched(rule) if event.live]
+            if not events:
+                continue
             missing = [event for event in events if event not in self.engine.seen]
             if rule.code in self.engine.broken:
                 unchecked.append(Unchecked(rule.code, f"the rule failed: {self.engine.broken[rule.code]}"))
@@ -172,6 +174,7 @@ class Session:
             "python": platform.python_version(),
             "torch": str(getattr(torch, "__version__", "")) or None,
             "platform": platform.platform(),
+            **(self.sensors.seeds.facts() if self.sensors is not None else {}),
         }
 
 

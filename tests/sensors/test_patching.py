@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import types
+import warnings
 
 import pytest
 
@@ -90,3 +91,17 @@ def test_undo_that_fails_leaves_the_others_to_be_undone():
     watch.patches.undo()
     assert owner.f is plain
     assert len(watch.broken) == 1
+
+
+def warns(x):
+    warnings.warn("look here", UserWarning, stacklevel=2)
+    return x
+
+
+def test_warnings_of_a_patched_function_name_its_caller():
+    owner = types.SimpleNamespace(f=warns)
+    Watch(owner)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        owner.f(1)
+    assert [warning.filename for warning in caught] == [__file__]

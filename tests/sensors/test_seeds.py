@@ -237,3 +237,35 @@ def test_seed_sensor(code, seeded, unseeded):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [seeded, unseeded]
+
+
+# --------------------------------------------------------------------------- for the record
+
+
+FACTS = """
+import json, random, sys
+import torch
+from flatline.config import Config
+from flatline.session import Session
+
+session = Session(Config())
+session.attach()
+{lines}
+session.finish()
+print(json.dumps(dict(session.report().run)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "seeds", "unseeded"),
+    [
+        ("torch.manual_seed(7); random.seed(3); torch.rand(2)", "random=3, torch=7", None),
+        ("torch.manual_seed(7); random.seed(); random.random()", "random, torch=7", None),
+        ("torch.rand(2); random.random()", None, "random, torch"),
+    ],
+)
+def test_the_report_keeps_the_seeds(lines, seeds, unseeded):
+    code = FACTS.format(lines=lines)
+    told = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert (told["seeds"], told["unseeded"], told["deterministic"], told["device"]) == (seeds, unseeded, False, "cpu")
+    assert told["torch"] == torch.__version__

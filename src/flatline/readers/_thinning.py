@@ -126,7 +126,7 @@ class Thinner:
 
     def _crowded(self) -> bool:
         """Nothing is left to merge: every part is one stretch."""
-        return not self._values and all(len(part) <= 1 for part in self.parts)
+        return len(self._values) <= self._width and all(len(part) <= 1 for part in self.parts)
 
     def _stretch(self, start: int, stop: int) -> Stretch:
         return Stretch(self._steps[start], self._rows[start], sorted(self._values[start:stop]), stop - start)

@@ -59,12 +59,12 @@ def _tensors(frame: FrameType | None) -> dict[str, CrashTensor]:
     if frame is None:
         return {}
     found = {name: frame.f_locals.get(name) for name in ("input", "target")}
-    return {
-        name: _describe(value, found.get("input")) for name, value in found.items() if isinstance(value, torch.Tensor)
-    }
+    ignored = frame.f_locals.get("ignore_index", -100)
+    tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    return {name: _describe(value, found.get("input"), ignored) for name, value in tensors.items()}
 
 
-def _describe(tensor: torch.Tensor, scores: Any) -> CrashTensor:
+def _describe(tensor: torch.Tensor, scores: Any, ignored: Any) -> CrashTensor:
     try:
         low, high = (float(v) for v in torch.aminmax(tensor.detach())) if tensor.numel() else (None, None)
     except RuntimeError:  # a device that failed, or a dtype without an order
@@ -74,17 +74,17 @@ def _describe(tensor: torch.Tensor, scores: Any) -> CrashTensor:
         dtype=str(tensor.dtype).removeprefix("torch."),
         low=low,
         high=high,
-        bad=_out_of_range(tensor, scores),
+        bad=_out_of_range(tensor, scores, ignored),
         requires_grad=tensor.requires_grad,
     )
 
 
-def _out_of_range(target: torch.Tensor, scores: Any) -> str:
+def _out_of_range(target: torch.Tensor, scores: Any, ignored: Any) -> str:
     """Class indices outside [0, C), with their positions."""
     if target is scores or not isinstance(scores, torch.Tensor) or target.is_floating_point() or scores.dim() < 1:
         return ""
     classes = scores.shape[1] if scores.dim() > 1 else scores.shape[0]
     flat = target.detach().reshape(-1)
-    bad = ((flat < 0) & (flat != -100)) | (flat >= classes)
+    bad = ((flat < 0) | (flat >= classes)) & (flat != ignored)
     places = bad.nonzero().reshape(-1)[:SHOWN].tolist()
     return ", ".join(f"{int(flat[place])} at position {place}" for place in places)

@@ -23,6 +23,7 @@ from flatline.sensors.models import ModelSensor, fingerprint, tensors_in
 from flatline.sensors.pairing import Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.seeds import copied_generator, seeded_draw
+from flatline.sensors.workers import seeded_alike
 
 REMEMBERED = 8
 FEW_LOOKS = 6  # at labels, before one label alone is worth another
@@ -72,9 +73,10 @@ class Loader:
         self.workers = getattr(loader, "num_workers", 0)
         self.persistent = bool(getattr(loader, "persistent_workers", False))
         streamed = any(kind.__name__ == "IterableDataset" for kind in type(loader.dataset).__mro__)
-        own_seed = getattr(loader, "worker_init_fn", None) is not None
-        alike = self.workers > 1 and not streamed and not own_seed
-        self.copied = copied_generator(loader.dataset) if alike else None
+        init = getattr(loader, "worker_init_fn", None)
+        several = self.workers > 1 and not streamed
+        self.copied = copied_generator(loader.dataset) if several and init is None else None
+        self.alike = seeded_alike(init, loader.dataset) if several and init is not None else None
         self.order: Order | None = None  # of the newest pass
         self.position = 0  # in it, of the newest batch
         self.same_order = 0  # complete passes in a row with the same order
@@ -257,10 +259,13 @@ class DataSensor:
         if loader.workers < 2 or loader.length is None:
             return
         owner, generator, kind = loader.copied or ("", "", "")
+        seeding, seeded, place = loader.alike or ("", "", where)
         self.loop.emit(
             WorkersStarted(
                 step=self.loop.step,
-                where=where,
+                where=place,
+                seeding=seeding,
+                seeded=seeded,
                 workers=loader.workers,
                 owner=owner,
                 generator=generator,

@@ -365,14 +365,12 @@ def backward_facts(graph: Graph, found: list[LossComputed], *, where: Where | No
         node = below[0] if below else None
     reductions = {loss.reduction for loss in found}
     mean = reductions == {"mean"} or (not reductions and node is not None and operation(node) == "Mean")
-    counted = [loss.target.total - loss.target.ignored for loss in found if loss.target.total]
     return BackwardFacts(
         where=where,
         factor=factor / scale if scale else factor,
         mean=mean,
         plain=plain and len(found) <= 1,
         losses=tuple(loss.kind for loss in found),
-        valid_targets=counted[0] if len(counted) == 1 else None,
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 Callback = Callable[..., Any]
+# Warnings count stack levels without the frames of such files: torch's warnings name the user's line, as without us.
+NO_FRAME = "<flatline, beside importlib._bootstrap>"
 VITAL = tuple(f"flatline.sensors.{name}" for name in ("optimizers", "backward", "clipping"))  # they keep the tape
 
 
@@ -207,6 +209,7 @@ def _wrapper(
         nonlocal original
         original = observed.__wrapped__ = below
 
+    observed.__code__ = observed.__code__.replace(co_filename=NO_FRAME)
     observed.lower = lower  # type: ignore[attr-defined]
     unseen_by_dynamo(observed)
     return observed

@@ -50,6 +50,8 @@ class SeedSensor:
     def __init__(self, loop: Loop, patches: Patches) -> None:
         self.loop, self.patches = loop, patches
         self.seeded: set[str] = set()
+        self.told: SeedsObserved | None = None
+        self._values: dict[str, str] = {}  # generator -> the seed it was given last
         self._before: dict[str, int] = {}
         self._torch_seed = 0
 
@@ -66,6 +68,8 @@ class SeedSensor:
 
         def seed(*args: Any, **kwargs: Any) -> Any:
             self.seeded.add(name)
+            given = args[0] if args else next(iter(kwargs.values()), None)
+            self._values[name] = str(given) if type(given) is int else ""
             return original(*args, **kwargs)
 
         def restore() -> None:
@@ -82,17 +86,37 @@ class SeedSensor:
         if first != self._torch_seed or late:
             self.seeded.add("torch")
         used = {name for name, state in now.items() if state != self._before.get(name, state)}
-        self.loop.emit(
-            SeedsObserved(
-                step=self.loop.steps,
-                seeded=tuple(sorted(self.seeded)),
-                unseeded=() if late else tuple(sorted(used - self.seeded)),
-                benchmark=torch.backends.cudnn.benchmark,
-                deterministic=torch.backends.cudnn.deterministic,
-                strict=torch.are_deterministic_algorithms_enabled(),
-                cuda=bool(torch.cuda.is_initialized()),  # type: ignore[no-untyped-call]
-            )
+        if "torch" in self.seeded:
+            self._values["torch"] = str(first)
+        self.told = SeedsObserved(
+            step=self.loop.steps,
+            seeded=tuple(sorted(self.seeded)),
+            unseeded=() if late else tuple(sorted(used - self.seeded)),
+            benchmark=torch.backends.cudnn.benchmark,
+            deterministic=torch.backends.cudnn.deterministic,
+            strict=torch.are_deterministic_algorithms_enabled(),
+            cuda=bool(torch.cuda.is_initialized()),  # type: ignore[no-untyped-call]
         )
+        self.loop.emit(self.told)
+
+    def facts(self) -> dict[str, str | bool | None]:
+        """For the record of the run: what to set, and what it ran on, to see the same numbers again."""
+        told = self.told
+        if told is None:
+            return {}
+        seeds = [f"{name}={value}" if (value := self._values.get(name)) else name for name in told.seeded]
+        return {
+            "seeds": ", ".join(seeds) or None,
+            "unseeded": ", ".join(told.unseeded) or None,
+            "deterministic": told.deterministic or told.strict,
+            "benchmark": told.benchmark,
+            "device": _device(told.cuda),
+        }
+
+
+def _device(cuda: bool) -> str:
+    """The processor that the run used, by name."""
+    return torch.cuda.get_device_name() if cuda else "cpu"
 
 
 def _modules() -> Iterator[tuple[str, Any]]:

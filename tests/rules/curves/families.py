@@ -134,6 +134,17 @@ def _thin(curve: Curve, by: int = 4) -> Curve:
     )
 
 
+def stopped(event: CurvesUpdated) -> CurvesUpdated:
+    """Stopped at two thirds."""
+    end = max((c.steps[-1] for c in event.curves if c.steps), default=0.0) * 0.66
+    return replace(event, curves=tuple(_until(c, end) for c in event.curves), ended=False)
+
+
+def _until(curve: Curve, end: float) -> Curve:
+    count = sum(s <= end for s in curve.steps)
+    return replace(curve, steps=curve.steps[:count], values=curve.values[:count], count=count)
+
+
 def larger(event: CurvesUpdated) -> CurvesUpdated:
     """The loss as a sum over a thousand elements."""
     return replace(
@@ -479,7 +490,7 @@ def healthy_runs() -> tuple[tuple[str, CurvesUpdated], ...]:
         (f"{name} {seed} {variant}", change(family(random.Random(f"{name} {seed}"))))
         for name, family in HEALTHY.items()
         for seed in range(SEEDS)
-        for variant, change in VARIANTS.items()
+        for variant, change in {**VARIANTS, "stopped": stopped}.items()
     )
 
 

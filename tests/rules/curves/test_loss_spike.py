@@ -15,8 +15,8 @@ def lost(r):
 
 def needle(r):
     """One step far above, forgotten within some."""
-    n = r.choice([300, 1000, 2500])
-    at, half = r.randrange(n // 3, n - 40), r.uniform(0.2, 0.8)
+    n = r.choice([1000, 2500])
+    at, half = r.randrange(n // 3, n - 40), r.uniform(0.2, 0.7)
     height = r.uniform(4, 12)
     shape = [v + (height * half ** (i - at) if i >= at else 0.0) for i, v in enumerate(power(n, 6.9, 1.5))]
     return run(curve(noisy(r, shape, r.choice([0.02, 0.1]))))

@@ -28,3 +28,17 @@ def test_near_miss_no_generator_of_its_own():
 
 def test_near_miss_one_worker():
     assert play(EqualStreamsInWorkers, started(workers=1)) == []
+
+
+def test_fires_on_one_seed_for_all():
+    event = started(owner="", generator="", kind="", seeding="np.random.seed(1234)", seeded="numpy.random")
+    (finding,) = play(EqualStreamsInWorkers, event)
+    assert (finding.severity, finding.key) == ("warning", "seeded")
+    assert finding.message == (
+        "`np.random.seed(1234)` in worker_init_fn gives each of the 4 workers the same seed, and the data set draws from "
+        "numpy.random: they draw the same numbers, and the same again in every epoch"
+    )
+
+
+def test_near_miss_one_seed_for_one_worker():
+    assert play(EqualStreamsInWorkers, started(generator="", seeding="random.seed(0)", seeded="random", workers=1)) == []

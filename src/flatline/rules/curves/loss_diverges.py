@@ -78,7 +78,7 @@ class LossDiverges(Rule):
         lowest = self._floor(curve)
         best, learned = t.levels[t.best], t.start - t.levels[t.best]
         early = trend(until(curve, max(t.steps[t.best], t.steps[len(t.steps) // 4]))) or t
-        if abs(t.start) <= self.calm * early.spread and learned < self.fallen * early.noise:
+        if 2 * abs(t.start) <= self.calm * early.spread and learned < self.fallen * early.noise:
             return False  # it begins at nothing
         scale = max(abs(t.start), learned, 10 * early.noise)
         exploded = lowest - best >= self.explosion * scale

@@ -104,7 +104,7 @@ class LossSpike(Rule):
             return None
         gone = min(later[3:]) - level >= self.lost * learned
         half = later[len(later) // 2 :]
-        recovers = kendall(half) < -1.5 and half[0] - half[-1] > max(0.1 * learned, 3 * t.noise)
+        recovers = kendall(half) < -2 and half[0] - half[-1] > max(0.1 * learned, 3 * t.noise)
         return _Jump(at, level, max(rest), median(later), learned) if gone and not recovers else None
 
     def _recovered(self, event: CurvesUpdated, curve: Curve, t: Trend) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ class ClipAfterStep(Rule):
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """All clips since the previous step came right after it."""
-        self._useful |= {clip.where for clip in _well_placed(event)}
+        self._useful |= {clip.where for clip in event.clips_in_place}
         clips = [c for c in event.clips if c.threshold < self.measuring and c.where not in self._useful]
         if event.closure or event.index < 2 or not clips or not _all_first(event):
             return
@@ -92,12 +92,3 @@ def _all_first(event: OptimizerStepped) -> bool:
     """Every clip stands before anything else that a loop does."""
     start = next((place for place, tick in enumerate(event.tape) if tick in STARTS), 0)
     return "clip" in event.tape[:start] and "clip" not in event.tape[start:]
-
-
-def _well_placed(event: OptimizerStepped) -> list[ClipFacts]:
-    """Clips after a backward of the same window."""
-    places = [place for place, tick in enumerate(event.tape) if tick == "clip"]
-    if "backward" not in event.tape or len(places) != len(event.clips):
-        return []
-    first = event.tape.index("backward")
-    return [clip for place, clip in zip(places, event.clips, strict=True) if place > first]

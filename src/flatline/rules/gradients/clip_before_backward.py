@@ -68,7 +68,7 @@ class ClipBeforeBackward(Rule):
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """All clips of this loop stand before its first backward."""
-        self._useful |= {clip.where for clip in _well_placed(event)}
+        self._useful |= {clip.where for clip in event.clips_in_place}
         clips = [clip for clip in event.clips if clip.where not in self._useful and not clip.norm]
         if event.closure or not clips or len(clips) < len(event.clips) or not _all_early(event):
             return
@@ -98,12 +98,3 @@ def _all_early(event: OptimizerStepped) -> bool:
     clip = max((place for place, tick in enumerate(before) if tick == "clip"), default=-1)
     begun = any(tick in ("zero", "forward", "batch") for tick in before[: max(0, clip)])
     return begun and "clip" not in event.tape[first:]
-
-
-def _well_placed(event: OptimizerStepped) -> list[ClipFacts]:
-    """Clips after a backward of the same window."""
-    places = [place for place, tick in enumerate(event.tape) if tick == "clip"]
-    if "backward" not in event.tape or len(places) != len(event.clips):
-        return []
-    first = event.tape.index("backward")
-    return [clip for place, clip in zip(places, event.clips, strict=True) if place > first]

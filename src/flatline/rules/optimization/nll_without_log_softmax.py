@@ -9,6 +9,7 @@ from flatline.findings import Finding
 from flatline.rules import Rule
 
 SCORES = ("linear", "convolution", "relu", "tanh", "softmax", "sigmoid")
+GIVEN = {"softmax": "probabilities (a softmax)", "sigmoid": "probabilities of single classes (a sigmoid)"}
 
 
 class NllWithoutLogSoftmax(Rule):
@@ -65,11 +66,7 @@ class NllWithoutLogSoftmax(Rule):
         self._seen += 1
         if self._seen < self.certain_after:
             return
-        given = (
-            "probabilities (a softmax)"
-            if event.fed_by == "softmax"
-            else f"raw scores (from a {event.fed_by} operation)"
-        )
+        given = GIVEN.get(event.fed_by, f"raw scores (from a {event.fed_by} operation)")
         place = f" of {event.feed_where}" if event.feed_where else ""
         yield self.finding(
             event,

@@ -20,7 +20,8 @@ class EqualStreamsInWorkers(Rule):
     Root cause
     ----------
     torch seeds the global generators of torch, random and numpy in each worker. A generator of the data set's own,
-    ``self.rng``, is copied with the data set, in one and the same state, into every worker and again in every epoch.
+    ``self.rng``, is copied with the data set, in one and the same state, into every worker and again in every epoch. And
+    a ``worker_init_fn`` that seeds them with a constant undoes what torch did.
 
     Fix
     ---
@@ -51,7 +52,7 @@ class EqualStreamsInWorkers(Rule):
     Healthy look-alikes
     -------------------
     ``np.random.rand()`` in a worker, which torch seeds; a generator made for each index, or seeded in
-    ``worker_init_fn``; one worker or none; a loader that is not trained on.
+    ``worker_init_fn`` with the worker's number; one worker or none; a loader that is not trained on.
 
     References
     ----------
@@ -73,8 +74,12 @@ class EqualStreamsInWorkers(Rule):
     workers_needed: int = 2  # one worker has nobody to be equal to
 
     def on_workers_started(self, event: WorkersStarted) -> Iterator[Finding]:
-        """A generator in a training data set that is handed to workers."""
-        if not event.generator or event.workers < self.workers_needed:
+        """A generator in a training data set that is handed to workers, or a seed that all of them are given."""
+        if event.workers < self.workers_needed:
+            return
+        if event.seeding:
+            yield self._seeded(event)
+        if not event.generator:
             return
         epochs = "" if event.persistent else ", and the same again in every epoch"
         yield self.finding(
@@ -84,4 +89,17 @@ class EqualStreamsInWorkers(Rule):
             workers=event.workers,
             generator=event.generator,
             persistent=event.persistent,
+        )
+
+    def _seeded(self, event: WorkersStarted) -> Finding:
+        return self.finding(
+            event,
+            f"`{event.seeding}` in worker_init_fn gives each of the {event.workers} workers the same seed, and the data set draws "
+            f"from {event.seeded}: they draw the same numbers{'' if event.persistent else ', and the same again in every epoch'}",
+            cause="torch has already seeded the global generators of each worker, with a number of its own in each epoch; "
+            "the constant undoes it",
+            fix="leave worker_init_fn out; or seed from torch.initial_seed() % 2**32, which differs for each worker and epoch",
+            key="seeded",
+            workers=event.workers,
+            seeding=event.seeding,
         )

@@ -51,7 +51,7 @@ class WeightNormCollapse(Rule):
 
     code = "W2"
     severity = "warning"
-    consequences = ("O7", "O22", "G2", "O25", "D9", "C2", "C3", "C5")
+    consequences = ("O28", "O7", "O22", "G2", "O25", "D9", "C2", "C3", "C5")
 
     collapsed: float = 0.1  # weight now over weight when first seen, for the typical matrix
     decayed: float = 1.0  # lr * weight_decay summed over the steps: decay alone leaves 1/e

@@ -1,0 +1,96 @@
+"""C5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from flatline.events import CurvesUpdated
+from flatline.findings import Finding
+from flatline.rules import Rule
+from flatline.trends import Trend, drift, falling_is_due, kendall, main, shown, trend, warming
+
+
+class Underfitting(Rule):
+    """Training and validation loss of a classifier are both high, flat, and close together.
+
+    Symptom
+    -------
+    Two flat curves side by side, at more than half of ln C. There is no gap to regularise away.
+
+    Root cause
+    ----------
+    The model does not fit even its own training data: the rate is too low, the regularisation too strong, the training
+    too short or the model too small.
+
+    Fix
+    ---
+    Try the learning rate first, ten times higher: a rate that is too low looks the same as a model that is too small, and is
+    mended in seconds. Then take away dropout, augmentation and weight decay, then enlarge the model.
+
+    Example
+    -------
+    ::
+
+        model = nn.Sequential(nn.Dropout(0.9), nn.Linear(784, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+
+    Use instead
+    -----------
+    ::
+
+        model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-1, momentum=0.9)
+
+    Healthy look-alikes
+    -------------------
+    Two curves that still fall; a run that was stopped early; fine-tuning, which begins low and hardly falls; a low floor; a
+    validation loss that stands still while the training loss goes on falling.
+
+    References
+    ----------
+    - https://cs231n.github.io/neural-networks-3/#loss
+    """
+
+    code = "C5"
+    severity = "hint"
+    consequences = ("C3",)
+    cause = "the model does not fit its own training data: rate too low, regularisation too strong, or model too small"
+    fix = "raise lr ten times first; then take away dropout, augmentation and weight decay; then enlarge the model"
+
+    points_needed: int = 16  # of the training loss; fewer are the beginning of a run
+    began: float = 0.15  # relative distance of the first training loss from ln C: it began by guessing
+    high: float = 0.5  # of ln C: half of what there is to know
+    gap: float = 0.15  # between the two, of the training loss; more is overfitting
+    learned: float = 0.03  # of ln C; less is stuck at chance
+    flat: float = 0.03  # of what was learned that the last half may still bring
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """The last halves of both curves."""
+        train, validation = trend(main(event, "train_loss")), trend(main(event, "val_loss"), 16)
+        if train is None or validation is None or not event.classes or event.classes < 2 or warming(event):
+            return
+        chance, gap = math.log(event.classes), abs(validation.last - train.last)
+        if train.points < self.points_needed or gap > self.gap * abs(train.last) or not falling_is_due(event):
+            return
+        if self._high_and_flat(train, chance) and self._flat(validation, train.start - train.last):
+            yield self.finding(
+                event,
+                f"training and validation loss both stand still, at {train.last:.4g} and {validation.last:.4g}, since step "
+                f"{shown(train.steps[len(train.steps) // 2])}: {train.last / chance:.0%} of the {chance:.4g} that guessing costs",
+                train=train.last,
+                validation=validation.last,
+                chance=chance,
+            )
+
+    def _high_and_flat(self, t: Trend, chance: float) -> bool:
+        top = max(t.start, t.levels[0])
+        learned = top - t.last
+        if abs(top - chance) > self.began * chance or not self.high * chance < t.last < chance:
+            return False
+        return learned > max(self.learned * chance, 6 * t.noise) and self._flat(t, learned)
+
+    def _flat(self, t: Trend, learned: float) -> bool:
+        late = t.levels[len(t.levels) // 2 :]
+        moved = abs(drift(late))
+        return moved <= self.flat * learned or (moved <= t.noise and kendall(late) > -2)

@@ -1,0 +1,47 @@
+import math
+
+from families import SAME, alarms, curve, decay, length, missed, noisy, run, validation
+
+from flatline.events import CurvesUpdated
+from flatline.rules.curves.underfitting import Underfitting
+from flatline.testing import play
+
+
+def underfit(r):
+    n, classes = max(length(r), 300), r.choice([10, 100, 1000])
+    chance = math.log(classes)
+    shape = decay(n, chance, chance * r.uniform(0.6, 0.85), 20)
+    points = r.choice([12, 20, 40])
+    return run(
+        curve(noisy(r, shape, relative=r.choice([0.01, 0.05]))),
+        validation(r, shape, 0.002 * chance, points, gap=0.03),
+        classes=classes,
+    )
+
+
+def test_finds_the_sick():
+    assert len(missed(Underfitting, underfit, SAME)) <= 20  # of 200
+
+
+def test_says_both_levels():
+    shape = decay(400, 2.3026, 1.84, 20)
+    val = curve([*decay(20, 2.1, 1.9, 20)], "val_loss", every=20, start=20)
+    (finding,) = play(Underfitting, run(curve(shape), val, classes=10))
+    assert finding.severity == "hint"
+    assert finding.message == (
+        "training and validation loss both stand still, at 1.84 and 1.9, since step 212: 80% of the 2.303 that guessing costs"
+    )
+
+
+def test_near_miss_the_healthy():
+    assert alarms(Underfitting) == []
+    assert play(Underfitting, CurvesUpdated()) == []
+
+
+def test_near_miss_a_gap_or_a_fall():
+    shape = curve(decay(400, 2.3026, 1.84, 20))
+    gap = curve(decay(20, 2.6, 2.5, 20), "val_loss", every=20, start=20)
+    falls = curve(decay(20, 2.3, 1.6, 1), "val_loss", every=20, start=20)
+    assert play(Underfitting, run(shape, gap, classes=10)) == []
+    assert play(Underfitting, run(shape, falls, classes=10)) == []
+    assert play(Underfitting, run(shape, falls)) == []
