@@ -55,7 +55,8 @@ def diagnose(paths: Sequence[str], config: Config, *, chosen: Mapping[str, str] 
         by_run.setdefault(source.run, []).append(source)
     for sources in by_run.values():
         runs += [judge(event, config, form=form, notes=notes) for event, form in _events(sources, chosen, notes)]
-    return Diagnosis(tuple(runs), tuple(notes), tuple(found.missing))
+    told = [run for run in runs if any(curve.count > 1 for curve in run.event.curves)] or runs
+    return Diagnosis(tuple(told), tuple(notes), tuple(found.missing))
 
 
 def _events(

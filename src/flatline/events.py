@@ -17,7 +17,7 @@ A training loop, with every event at its place::
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled
         scheduler.step()                           # ScheduleObserved, RateRead
     validate(model)                                # ValidationObserved
-                                                   # ScriptCrashed, StageNotReached, RunEnded
+                                                   # ScriptCrashed, StageNotReached, LoaderWaited, RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
 the first steps and then on sampled ones; the bookkeeping behind them counts every step.
@@ -533,6 +533,7 @@ class AttentionFacts:
     keys: int = 0  # that a row may attend to, on average
     rows: int = 0  # looked at, those with too few keys left out
     spread: float | None = None  # standard deviation of the scores within a row, of fused attention
+    projected: bool = False  # the scores are a product of what two linear layers made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,6 +624,17 @@ class WorkersStarted(Event):
     persistent: bool = False  # the workers live on from pass to pass
     seeding: str = ""  # the call in worker_init_fn that gives all of them one seed
     seeded: str = ""  # the generator that it seeds, and the data set draws from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderWaited(Event):
+    """How long a training loop waited for its batches. Told at the end."""
+
+    absent = "no DataLoader fed enough steps to time it"
+    steps: int = 0  # whose time was taken
+    wait: float = 0.0  # seconds for a batch
+    share: float = 0.0  # of the time of a step
+    workers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -327,3 +327,46 @@ def test_passes_left_early_are_not_compared():
 def test_passes_with_workers_that_live_on():
     loader = DataLoader(list(range(12)), batch_size=4, num_workers=1, persistent_workers=True)
     assert [event.same_order for event in passes_over(loader, 3)] == [1, 2]
+
+
+# --------------------------------------------------------------------------- what a data set keeps
+
+
+class Kept:
+    def __init__(self, **parts):
+        vars(self).update(parts)
+
+    def __len__(self):
+        return 60
+
+
+STORED = [row // 20 for row in range(60)]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"targets": STORED},
+        {"tensors": (torch.randn(60, 3), torch.tensor(STORED))},
+        {"samples": [(f"{row}.png", label) for row, label in enumerate(STORED)]},
+        {"y": torch.tensor(STORED), "group": torch.zeros(60, dtype=torch.long)},
+    ],
+)
+def test_stored_labels_in_order(parts):
+    told = batches.stored_labels(Kept(**parts), torch.tensor(STORED[16:24]), 16)
+    assert told == WholeLabels(count=60, distinct=3, runs=3)
+    assert batches.stored_labels(Kept(**parts), torch.tensor([0, 2, 1]), 16) is None
+
+
+@pytest.mark.parametrize("parts", [{}, {"y": torch.randn(60)}, {"y": [0.5] * 60}, {"y": STORED[:50]}])
+def test_no_stored_labels(parts):
+    assert batches.stored_labels(Kept(**parts), torch.tensor(STORED[:8]), 0) is None
+
+
+def test_targets_of_a_regression():
+    told, error = batches.constant_target(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 2.0]))
+    assert (told.count, told.runs, told.order, error) == (2, 1, (2,), 1.0)
+    told, _ = batches.constant_target(torch.zeros(2), torch.tensor([2.0, 1.0]))
+    assert (told.runs, told.order) == (2, ())
+    assert batches.constant_target(torch.zeros(2), torch.tensor([0.5, 0.5]))[0].order == ()
+    assert batches.constant_target(torch.zeros(2, 1), torch.zeros(2)) is None

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import flatline
-from flatline.events import CheckpointLost, RandomFrozen, RateRead
+from flatline.events import CheckpointLost, RandomFrozen, RateRead, ScheduleObserved
 from flatline.sensors.stages import unreached_unfreezing
 
 EVENTS = (CheckpointLost, RandomFrozen, RateRead)
@@ -25,13 +25,13 @@ class Net(nn.Module):
         return self.head(self.body(x))
 
 
-def watched(script):
+def watched(script, events=EVENTS):
     """What the sensors told about a script."""
     torch.manual_seed(3)
     with flatline.watch() as run:
         engine, seen = run._session.engine, []
         show = engine.emit
-        engine.emit = lambda event: (seen.append(event) if isinstance(event, EVENTS) else None, show(event))
+        engine.emit = lambda event: (seen.append(event) if isinstance(event, events) else None, show(event))
         script()
     return seen
 
@@ -104,6 +104,20 @@ def test_lost(kind, load, file):
     assert (lost.kind, lost.model, lost.tensors) == (kind, "Net", 6)
 
 
+@pytest.mark.parametrize(
+    ("kind", "load"), [("own", picked_none), ("empty", picked_none_loosely), ("overwritten", initialised_again)]
+)
+def test_lost_in_a_later_stage(kind, load, file):
+    def script():
+        train(Net(), steps=12)
+        model = Net()
+        load(model, file)
+        train(model)
+
+    (lost,) = watched(script)
+    assert (lost.kind, lost.model) == (kind, "Net")
+
+
 def plain(model, file):
     model.load_state_dict(read(file))
 
@@ -166,6 +180,36 @@ def test_not_lost(load, file):
     assert watched(script) == []
 
 
+def best_weights(model, file):
+    train(model, steps=8)
+    model.load_state_dict(read(file))
+
+
+def next_fold(model, file):
+    best_weights(model, file)
+    model.apply(initialise)
+
+
+def own_of_a_trained(model, file):
+    train(model, steps=8)
+    torch.load(file)
+    model.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize(
+    "load", [plain, picked_all, new_head, copied_by_hand, baseline_first, best_weights, next_fold, own_of_a_trained]
+)
+def test_not_lost_in_a_later_stage(load, file):
+    def script():
+        first = Net()
+        train(first, steps=12)
+        model = Net()
+        load(model, file)
+        train(model)
+
+    assert watched(script) == []
+
+
 # --------------------------------------------------------------------------- frozen at random
 
 
@@ -218,6 +262,23 @@ def test_get_lr_of_a_chained_schedule():
 def test_get_lr_in_closed_form():
     assert rates_read(lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda e: 0.5**e)) == []
     assert rates_read(lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)) == []
+
+
+def test_the_optimizer_of_a_schedule_is_replaced_and_all_are_gone_at_the_end():
+    def script():
+        model = Net()
+        orphan = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(orphan, 0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(10):
+            train(model, 1, optimizer)
+            scheduler.step()
+
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        told = watched(script, ScheduleObserved)
+    assert told[-1].trainer is not None
+    assert told[-1].trainer_lr == 0.1
+    assert told[-1].lr < 0.01
 
 
 # --------------------------------------------------------------------------- stages

@@ -86,10 +86,22 @@ def test_the_first_losses_have_no_past():
 
 
 def test_losses_below_zero_have_no_limit():
-    watch, _, _ = watching()
+    watch, loop, _ = watching()
+    loop.optimizers[1] = object()
     for step in range(40):
-        watch.add(step, -1.0, None)
+        watch.add(step, -1.0, torch.tensor(-1.0))
     assert watch.limit == float("inf")
+
+
+def test_the_limit_follows_the_losses():
+    watch, loop, _ = watching()
+    loop.optimizers[1] = object()
+    for step in range(80):
+        watch.add(step, 2.0 if step < 40 else 1.0, torch.tensor(1.0))
+    assert watch.limit == outliers.JUMP
+    loop.optimizers[2] = object()
+    watch.add(80, 5.0, torch.tensor(5.0))
+    assert 5.0 not in watch.recent
 
 
 def test_what_a_layer_made_is_no_batch():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import warnings
 
 import pytest
 import torch
@@ -129,6 +131,31 @@ def test_looking_changes_nothing():
     train(plain, sgd(plain), shrink=1e-4)()
     seen(train(watched, sgd(watched), shrink=1e-4), PrecisionObserved)
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
+
+
+def under_anomaly_mode(rounds):
+    """A loop of 40 steps with the mode on in these."""
+
+    def act():
+        model = net()
+        optimizer = sgd(model)
+        for at in range(4):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                mode = torch.autograd.detect_anomaly() if at in rounds else contextlib.nullcontext()
+            with mode:
+                train(model, optimizer, count=10, autocast=False)()
+
+    return [e for e in seen(act, PrecisionObserved) if e.step == 40]
+
+
+def test_anomaly_mode_around_every_epoch():
+    assert [e.anomaly_mode for e in under_anomaly_mode(range(4))] == [True]
+
+
+@pytest.mark.parametrize("rounds", [(), (0, 1, 2), (1, 2, 3)])
+def test_anomaly_mode_around_some_epochs(rounds):
+    assert not any(e.anomaly_mode for e in under_anomaly_mode(rounds))
 
 
 # --------------------------------------------------------------------------- GradScaler

@@ -36,6 +36,7 @@ class Found:
     sources: list[Source] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)  # that lead elsewhere
 
 
 def find(paths: Sequence[str]) -> Found:
@@ -49,8 +50,17 @@ def find(paths: Sequence[str]) -> Found:
             if reader is not None:
                 run = file if named and len(paths) > 1 and path.parent == file.parent else reader.run_of(file)
                 groups.setdefault((_within(run, path, file), reader), []).append(file)
-    found.sources = [Source(run, reader, tuple(files)) for (run, reader), files in groups.items()]
+    if found.links:
+        more = f" and {len(found.links) - 3} more" if len(found.links) > 3 else ""
+        found.notes.append(f"not followed, as they lead elsewhere: {', '.join(found.links[:3])}{more}")
+    runs = {run for run, _ in groups}
+    found.sources = [Source(_owner(run, runs), reader, tuple(files)) for (run, reader), files in groups.items()]
     return found
+
+
+def _owner(run: Path, runs: set[Path]) -> Path:
+    """A trainer's own event files, in ``runs/DATE`` of its output directory, tell of the same run."""
+    return run.parent.parent if run.parent.name == "runs" and run.parent.parent in runs else run
 
 
 def _within(run: Path, given: Path, file: Path) -> Path:
@@ -99,9 +109,7 @@ def _entries(folder: Path, found: Found) -> list[os.DirEntry[str]]:
     except OSError as error:
         found.notes.append(f"{folder}: {error.strerror or error}")
         return []
-    for entry in entries:
-        if entry.is_symlink() and not _leads_inside(entry.path, folder):
-            found.notes.append(f"{entry.path}: a link that leads elsewhere; not followed")
+    found.links += [entry.path for entry in entries if entry.is_symlink() and not _leads_inside(entry.path, folder)]
     return entries
 
 

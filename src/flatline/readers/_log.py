@@ -43,7 +43,8 @@ class RunLog:
         """All that was read, with the role of each curve."""
         known = roles({name: len_of(thinner) for name, thinner in self.curves.items()}, chosen)
         parts = {name: thinner.finished() for name, thinner in self.curves.items()}
-        by_row = any(thinner.disordered or _counts_within(parts[name]) for name, thinner in self.curves.items())
+        telling = [name for name in self.curves if name in known] or list(self.curves)
+        by_row = any(self._is_uncounted(name, parts[name]) for name in telling)
         made = [_curve(name, thinner, known.get(name, ""), by_row=by_row) for name, thinner in self.curves.items()]
         made.sort(key=lambda curve: not curve.role)
         return CurvesUpdated(
@@ -51,8 +52,15 @@ class RunLog:
             curves=tuple(curve for curve in made if curve.values or curve.not_finite),
             ended=self.ended,
             source=source,
-            step=_last_step(made),
+            step=int(max((self._last_step(curve, by_row=by_row) for curve in made if curve.steps), default=0)),
         )
+
+    def _is_uncounted(self, name: str, parts: list[list[Stretch]]) -> bool:
+        """Whether the steps of a curve do not tell where the run was."""
+        return self.curves[name].disordered or _counts_within(parts) or _stands_still(parts)
+
+    def _last_step(self, curve: Curve, *, by_row: bool) -> float:
+        return curve.steps[-1] if by_row else self.curves[curve.name].last
 
 
 class Log:
@@ -85,6 +93,12 @@ def _counts_within(parts: list[list[Stretch]]) -> bool:
     start = parts[0][0].median
     goes_on = [abs(b[0].median - a[-1].median) < abs(b[0].median - start) for a, b in pairwise(parts)]
     return sum(goes_on) * 2 > len(goes_on)
+
+
+def _stands_still(parts: list[list[Stretch]]) -> bool:
+    """Whether most points share their step with the one before, as with epochs that are logged for each batch."""
+    steps = [stretch.step for part in parts for stretch in part]
+    return len(steps) > 4 and sum(a == b for a, b in pairwise(steps)) * 2 > len(steps)
 
 
 def _second(part: list[Stretch]) -> float:
@@ -134,7 +148,3 @@ def _is_placeholder(thinner: Thinner) -> bool:
     leading = sum(bad.row < first for bad in thinner.bad)
     between = thinner.recoveries >= 2 and thinner.nans >= PLACEHOLDER * numbers
     return not thinner.infinities and numbers > 0 and (between or leading == len(thinner.bad))
-
-
-def _last_step(curves: Sequence[Curve]) -> int:
-    return int(max((curve.steps[-1] for curve in curves if curve.steps), default=0))

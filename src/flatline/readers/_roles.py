@@ -4,54 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import get_args
 
 from flatline.events import Role
 
 ROLES: tuple[Role, ...] = tuple(role for role in get_args(Role) if role)
+REMEMBERED = 4096  # names whose role was found
 SPLIT = re.compile(r"[^a-zA-Z0-9]+|(?<=[a-z])(?=[A-Z][a-z])")
 # words that change nothing about what a curve is, those first that make a name the better choice
 PLAIN = {
     "step", "epoch", "total", "avg", "average", "mean", "running", "batch", "iter", "metrics", "metric", "main", "model",
-    "scalar", "scalars", "logs", "optimizer", "optim", "opt", "trainer",  "current", "curr", "overall", "all",
+    "scalar", "scalars", "logs", "optimizer", "optim", "opt", "trainer", "current", "curr", "overall", "all",
     "smoothed", "smooth", "ema", "rate", "per", "token", "host", "global", "raw", "performance",
 }  # fmt: skip
 TRAIN = {"train", "training", "tr", "trn"}
 VALIDATION = {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "holdout"}
 LOSS = {"loss", "losses"}
-LOSSES = {
-    "ce",
-    "nll",
-    "mse",
-    "bce",
-    "xent",
-    "mae",
-    "rmse",
-    "cost",
-    "elbo",
-    "crossentropy",
-    "lm",
-    "objective",
-}
+LOSSES = {"ce", "nll", "mse", "bce", "xent", "mae", "rmse", "cost", "elbo", "crossentropy", "lm", "objective"}
 ACCURACY = {"acc", "accuracy", "top1", "acc1", "precision1"}
 OPTIMIZERS = {
-    "adam",
-    "adamw",
-    "sgd",
-    "lion",
-    "adafactor",
-    "muon",
-    "rmsprop",
-    "adagrad",
-    "lamb",
-    "pg0",
-    "pg1",
-    "group0",
-    "group",
-    "0",
-}
+    "adam", "adamw", "sgd", "lion", "adafactor", "muon", "rmsprop", "adagrad", "lamb", "pg0", "pg1", "group0", "group", "0",
+}  # fmt: skip
 REWARD = {"reward", "rewards", "return", "returns", "rew", "score"}
-REWARDED = {"ep", "episode", "episodic", "rollout", "rlhf", "env", "charts", "r", "len", *PLAIN, *TRAIN} - {"len"}
+REWARDED = {"ep", "episode", "episodic", "rollout", "rlhf", "env", "charts", *PLAIN, *TRAIN}
 
 
 def words_of(name: str) -> list[str]:
@@ -59,6 +35,7 @@ def words_of(name: str) -> list[str]:
     return re.sub(r"\bcross entropy\b", "crossentropy", " ".join(SPLIT.split(name)).lower()).split()
 
 
+@lru_cache(maxsize=REMEMBERED)
 def role_of(name: str) -> Role:
     """What a curve of this name is most likely, or nothing."""
     words = words_of(name)

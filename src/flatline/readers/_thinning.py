@@ -66,14 +66,14 @@ class Thinner:
         self.disordered = False  # too many parts: from here on they are one
         self._most, self._width = most, 1
         self._steps, self._rows, self._values = array("d"), array("d"), array("d")
-        self._last = float("-inf")
+        self.last = float("-inf")
         self._was_bad = False
 
     def extend(self, steps: Sequence[float], rows: Sequence[float], values: Sequence[float]) -> None:
         """Points in their order."""
         self.count += len(values)
         good = all(map(isfinite, values))
-        ordered = steps[0] >= self._last and not any(map(gt, steps, islice(steps, 1, None))) if steps else True
+        ordered = steps[0] >= self.last and not any(map(gt, steps, islice(steps, 1, None))) if steps else True
         if good and not self._was_bad and (ordered or self.disordered):
             self._append(steps, rows, values)
         else:
@@ -81,9 +81,9 @@ class Thinner:
                 self._one(step, row, value)
 
     def _one(self, step: float, row: float, value: float) -> None:
-        if step < self._last and not self.disordered:
+        if step < self.last and not self.disordered:
             self._restart()
-        self._last = step
+        self.last = step
         if isfinite(value):
             self.recoveries += self._was_bad
             self._was_bad = False
@@ -99,7 +99,7 @@ class Thinner:
         self._rows.extend(rows)
         self._values.extend(values)
         if steps:
-            self._last = steps[-1]
+            self.last = steps[-1]
         if len(self._values) >= max(self._most, self._width) + 1:
             self._flush()
 

@@ -23,6 +23,8 @@ SHORT = 8  # so few keys or rows are no self-attention worth judging
 SOFTMAXES = ("Softmax", "SafeSoftmax")
 FUSED = "ScaledDotProduct"
 MASKS = ("attn_mask", "attn_bias")
+PRODUCTS = ("Bmm", "Baddbmm")
+LAYERS = ("Addmm", "Mm", "Linear")
 
 
 class AttentionSensor:
@@ -65,6 +67,7 @@ class AttentionSensor:
             keys=int(counts[kept].float().mean()) if heads else 0,
             rows=int(kept.sum()) * scores.shape[1],
             spread=float(spread) if operation(node).startswith(FUSED) else None,
+            projected=_projected(node),
         )
 
     def _keys(self, place: int, logs: Tensor) -> Tensor:
@@ -108,6 +111,35 @@ def _weighing(graph: Graph) -> set[Node]:
         if node is not None:
             found.add(node)
     return found
+
+
+def _projected(node: Node) -> bool:
+    """Queries and keys come straight from linear layers: no distances, no similarities of given length."""
+    product: Node | None = node
+    if not operation(node).startswith(FUSED):
+        product = _through(next(iter(children(node)), None))
+        if product is None or operation(product) not in PRODUCTS:
+            return False
+    assert product is not None
+    return all(_linear(_through(factor)) for factor, _ in product.next_functions[:2])
+
+
+def _through(node: Node | None) -> Node | None:
+    """Down through changes of shape and what a constant does: a scale, a mask, a bias."""
+    while node is not None and operation(node) in (*SHAPE_ONLY, "Mul", "Div", "Add", "Where"):
+        below = children(node)
+        node = below[0] if len(below) == 1 else _without_parameters(below)
+    return node
+
+
+def _without_parameters(nodes: list[Node]) -> Node | None:
+    """The one that is not a parameter."""
+    others = [node for node in nodes if not hasattr(node, "variable")]
+    return others[0] if len(others) == 1 else None
+
+
+def _linear(node: Node | None) -> bool:
+    return node is not None and operation(node) in LAYERS
 
 
 def _chosen(size: int, count: int, device: Any) -> Tensor:

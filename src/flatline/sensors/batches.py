@@ -11,11 +11,13 @@ from flatline.events import LabelFacts, WholeLabels
 from flatline.sensors.models import fingerprint, readable
 
 Tensor = torch.Tensor
+REGRESSIONS = ("mse_loss", "smooth_l1_loss", "huber_loss")
 COUNTED = ("cross_entropy", "nll", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 MOST_LABELS = 65_536  # of one batch
 MOST_DISTINCT = 1_024
 MOST_RUNS = 32
 LOOKED_AT = 8_192  # labels of a whole data set, evenly spread
+MOST_STORED = 200_000  # labels of a data set in a list
 MOST_NUMBERS = 4_000_000  # of one input, added up
 
 
@@ -129,9 +131,52 @@ def whole_labels(target: Tensor) -> WholeLabels | None:
     base = target._base
     if base is None or base.dim() != 1 or base.dtype != target.dtype or not readable(base):
         return None
-    if base.numel() < 4 * target.numel():
-        return None
-    spread = base.detach()[:: max(1, base.numel() // LOOKED_AT)]
+    return _whole(base) if base.numel() >= 4 * target.numel() else None
+
+
+def _whole(labels: Tensor) -> WholeLabels:
+    spread = labels.detach()[:: max(1, labels.numel() // LOOKED_AT)]
     return WholeLabels(
         count=spread.numel(), distinct=len(torch.unique(spread)), runs=len(torch.unique_consecutive(spread))
     )
+
+
+def stored_labels(dataset: Any, labels: Tensor, start: int) -> WholeLabels | None:
+    """The labels that a data set keeps, where those from ``start`` on are the batch's: it is taken in the stored order."""
+    held = getattr(dataset, "__dict__", {}).values()
+    parts = [part for value in held for part in (value if _few_tensors(value) else (value,))]
+    fitting = [column for part in parts if (column := _column(part, len(dataset))) is not None]
+    mine = labels.detach().cpu().long()
+    fitting = [column for column in fitting if torch.equal(column[start : start + len(mine)], mine)]
+    found = [_whole(column) for column in fitting]
+    return max(found, key=lambda whole: whole.distinct, default=None)
+
+
+def _few_tensors(value: Any) -> bool:
+    return isinstance(value, tuple) and 0 < len(value) <= MOST_RUNS and all(isinstance(t, Tensor) for t in value)
+
+
+def _column(value: Any, length: int) -> Tensor | None:
+    """One whole number for each sample, kept as a tensor, an array, a list, or at the end of pairs."""
+    if isinstance(value, (list, tuple)) and len(value) == length <= MOST_STORED:
+        value = [each[-1] if isinstance(each, tuple) and each else each for each in value]
+        return torch.tensor(value) if all(type(each) is int for each in value) else None
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == (length,) and value.dtype.kind in "iu":
+        value = torch.from_numpy(value.astype("int64"))
+    if not isinstance(value, Tensor) or tuple(value.shape) != (length,) or not readable(value):
+        return None
+    whole = not value.is_floating_point() or bool(((value == 0) | (value == 1)).all())
+    return value.detach().cpu().long() if whole and value.dtype is not torch.bool and not value.is_complex() else None
+
+
+def constant_target(scores: Any, target: Any) -> tuple[LabelFacts, float] | None:
+    """The targets of a regression as if they were labels, if all are one whole number, else as two; and the squared error."""
+    if not isinstance(scores, Tensor) or not isinstance(target, Tensor) or not readable(scores) or not readable(target):
+        return None
+    if scores.shape != target.shape or not 0 < target.numel() <= MOST_LABELS:
+        return None
+    low, high = (float(value) for value in torch.aminmax(target.detach()))
+    error = float((scores.detach().float() - target.detach().float()).pow(2).mean())
+    one = low == high and low == int(low)
+    label = (int(low),) if one else ()
+    return LabelFacts(count=target.numel(), runs=1 if one else 2, order=label), error

@@ -6,6 +6,8 @@ import weakref
 from collections import deque
 from typing import Any
 
+import torch
+
 from flatline.events import (
     BatchesServed,
     BatchRepeated,
@@ -19,10 +21,11 @@ from flatline.events import (
 from flatline.sensors import batches
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import ModelSensor, fingerprint, tensors_in
+from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in
 from flatline.sensors.pairing import Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.seeds import copied_generator, seeded_draw
+from flatline.sensors.waiting import Waiting
 from flatline.sensors.workers import seeded_alike
 
 REMEMBERED = 8
@@ -128,11 +131,13 @@ class DataSensor:
 
     def __init__(self, loop: Loop, patches: Patches, models: ModelSensor) -> None:
         self.loop, self.patches, self.models = loop, patches, models
+        self.waiting = Waiting(loop, patches)
         self.loaders: dict[int, Loader] = {}
         self.newest: Loader | None = None
         self._batch: tuple[int, int] | None = None
         self._trained_on: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
         self._indices = 0
+        self._served_at: set[int] = set()  # addresses of the newest batch's tensors, at a close look
         self._keys = 0
         self._served_since_step = False
         self._last_served = 0  # step that the newest batch belonged to
@@ -148,7 +153,7 @@ class DataSensor:
 
         base = dataloader._BaseDataLoaderIter
         self.patches.around(base, "__init__", before=self._started)
-        self.patches.around(base, "__next__", after=self._served)
+        self.patches.around(base, "__next__", after=self._served, light=self.waiting.asked)
         self.patches.around(base, "_next_index", after=self._indexed)
         self.patches.around(base, "_reset", before=self._again)
         self.models.targets_seen = self.patches.guard_inner(self._targets)
@@ -200,6 +205,7 @@ class DataSensor:
         loader: Loader | None = getattr(iterator, "_flatline_loader", None)
         if loader is None:
             return
+        self.waiting.served(iterator)
         self.newest, self._served_since_step = loader, True
         order: Order = iterator._flatline_order
         order.served += 1
@@ -209,6 +215,7 @@ class DataSensor:
         known = [entry for entry in self.loaders.values() if entry.fed]
         self.models.batch_is_foreign = bool(known) and not loader.fed
         if self.loop.dense:
+            self._served_at = {t.data_ptr() for t in tensors_in(batch)}
             prints = [fingerprint(t) for t in tensors_in(batch)]
             self._batch = (hash(tuple(prints)), self._indices) if prints else None
             for state in list(self.loop.optimizers.values()):
@@ -324,6 +331,7 @@ class DataSensor:
         ignore = ignore - 2**64 if isinstance(ignore, int) and ignore >= 2**63 else ignore
         found = batches.class_labels(kind, scores, target, ignore) if self.loop.wants(TargetsObserved) else None
         if found is None:
+            self._regression(kind, fed_by, scores, target, step, where)
             return
         rows, labels = found
         self._looks += 1
@@ -343,7 +351,7 @@ class DataSensor:
                 labels=batches.label_facts(labels),
                 answers=batches.answers(kind, rows),
                 surprise=surprise,
-                whole=batches.whole_labels(target),
+                whole=batches.whole_labels(target) or self._stored(loader, labels),
                 loader=loader.key if loader is not None else 0,
                 passes=loader.passes if loader is not None else 0,
                 position=loader.position if loader is not None else 0,
@@ -354,6 +362,44 @@ class DataSensor:
         place = hash((where, kind))
         if fed_by == "linear" and (place in self._pairings or len(self._pairings) < PAIRINGS):
             self._pair(self._pairings.setdefault(place, Pairing()), step, where, labels, surprise)
+
+    def _stored(self, loader: Loader | None, labels: Any) -> Any:
+        """The labels of a loader's data set, as it keeps them, if the loader takes them in that order."""
+        known = loader.ref() if loader is not None else None
+        size = getattr(known, "batch_size", None)
+        if known is None or loader is None or not size or loader.length is None:
+            return None
+        try:
+            return batches.stored_labels(known.dataset, labels, (loader.position - 1) * size)
+        except (TypeError, NotImplementedError, AttributeError):
+            return None
+
+    def _regression(self, kind: str, fed_by: str, scores: Any, target: Any, step: int, where: Where | None) -> None:
+        """Targets of a regression that a DataLoader served: are they one number?"""
+        if kind not in batches.REGRESSIONS or not isinstance(target, torch.Tensor) or not readable(target):
+            return
+        found = batches.constant_target(scores, target) if target.data_ptr() in self._served_at else None
+        loader = self._loader_of(step)
+        if found is None or loader is None:
+            return
+        self._looks += 1
+        self._labels |= set(found[0].order) or {0, 1}
+        self.loop.emit(
+            TargetsObserved(
+                step=step,
+                where=where,
+                stream=hash((where, kind, loader.key)),
+                kind=kind,
+                fed_by=fed_by,
+                classes=0,
+                labels=found[0],
+                surprise=found[1],
+                loader=loader.key,
+                passes=loader.passes,
+                position=loader.position,
+                length=loader.length,
+            )
+        )
 
     def _pair(self, pairing: Pairing, step: int, where: Where | None, labels: Any, surprise: float) -> None:
         """Keep some of the inputs with their labels, and ask whether they belong together where the model does not learn."""
@@ -399,6 +445,12 @@ class DataSensor:
         """Batches in one pass over the training data."""
         loader = self.training_loader()
         return loader.length if loader is not None else None
+
+    def finish(self) -> None:
+        """The run is over."""
+        loader = self.training_loader()
+        if loader is not None:
+            self.waiting.tell(loader.workers)
 
     def epochs(self) -> int:
         """Passes begun over the training data, less the one in progress."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -12,9 +14,10 @@ import torch
 from flatline.events import MinorityObserved, Where
 from flatline.sensors import batches
 from flatline.sensors.callers import caller
-from flatline.sensors.graph import Node, children, operation, saved, walk
+from flatline.sensors.graph import Node, children, operation, saved
 from flatline.sensors.loop import Loop
-from flatline.sensors.outliers import FED, TIME_FIRST, batch_of
+from flatline.sensors.models import readable
+from flatline.sensors.outliers import FED, TIME_FIRST
 
 KINDS = {
     "NllLoss": "cross_entropy",
@@ -35,15 +38,19 @@ FIRST_TOLD = 2048  # steps, then at every doubling; and at the end
 COMPARED = 2_000  # scores on each side of a ranking
 
 FEATURES = 128  # numbers of an input that are kept
-SMALL_GRAPH = 400  # nodes that may be walked between close looks
+DEEP = 200  # operations from the loss to the first layer
+GRANT = 100_000_000  # nanoseconds that are always granted
+BUDGET = 0.005  # share of the time
 BOTH_HALVES = 30  # rare samples, of which half teach and half are asked
 
 
 @dataclass(slots=True)
 class Look:
-    """One batch, as far as it was kept."""
+    """Some batches, as far as they were kept."""
 
-    step: int
+    step: int  # of the first, and of the last of them
+    last: int
+    batches: int
     labels: torch.Tensor
     scores: torch.Tensor
     answers: torch.Tensor  # the class with the highest score
@@ -61,6 +68,11 @@ class Kept:
     target: torch.Tensor
     inputs: torch.Tensor | None
 
+    def alike(self) -> tuple[object, ...]:
+        """The same for batches that can be put together."""
+        shape = None if self.inputs is None else self.inputs.shape[1]
+        return self.kind, self.ignore, self.scores.shape[1:], self.target.shape[1:], self.target.dtype, shape
+
 
 class Imbalance:
     """Labels and scores of a loss over classes, on close steps, and between them once they are seen to be lopsided."""
@@ -71,7 +83,7 @@ class Imbalance:
         self._off = False
         self._where: Where | None = None
         self._waiting: list[Kept] = []
-        self._walkable = False  # the graph is small
+        self._spent = 0  # nanoseconds
         self._looks: deque[Look] = deque(maxlen=KEPT)
         self._taken = 0
         self._counts: Counter[int] = Counter()
@@ -81,6 +93,13 @@ class Imbalance:
 
     def look(self, root: torch.Tensor) -> None:
         """A backward is about to begin."""
+        started = time.perf_counter_ns()
+        self._look(root)
+        self._spent += time.perf_counter_ns() - started
+        if self._spent > GRANT + BUDGET * (started - self.loop.started):
+            self.due += self.loop.step  # as many steps again
+
+    def _look(self, root: torch.Tensor) -> None:
         if self._off or root.grad_fn is None or not self.loop.wants(MinorityObserved):
             return
         if len(self.loop.optimizers) != 1 or not self._take(root.grad_fn):
@@ -109,39 +128,39 @@ class Imbalance:
             return False
         ignore = saved(node, "ignore_index")
         ignore = ignore - 2**64 if isinstance(ignore, int) and ignore >= 2**63 else ignore
-        inputs = self._inputs(root, target.shape[0] if target.dim() else 0)
-        kept = scores.detach().clone(), target.detach().clone()
-        self._waiting.append(Kept(self.loop.step, KINDS[operation(node)], ignore, *kept, inputs))
+        rows = target.shape[0] if target.dim() else 0
+        kept = scores.detach()[:ROWS].clone(), target.detach()[:ROWS].clone(), _inputs(node, rows)
+        self._waiting.append(Kept(self.loop.step, KINDS[operation(node)], ignore, *kept))
         self._taken += 1
         return True
 
-    def _inputs(self, root: Node, rows: int) -> torch.Tensor | None:
-        """Some numbers of each sample of the batch, where its first layer kept them."""
-        if not self.loop.dense and not self._walkable:
-            return None
-        graph = walk(root)
-        self._walkable = len(graph.nodes) <= SMALL_GRAPH
-        for (name, *_), tensor in batch_of(graph):
-            if name in FED and name not in TIME_FIRST and tensor.dim() > 1 and len(tensor) == rows:
-                flat = tensor[:ROWS].reshape(min(rows, ROWS), -1)
-                return flat[:, :: -(-flat.shape[1] // FEATURES)].clone()
-        return None
-
     def _read(self) -> None:
-        """Put what was kept into the window."""
+        """Put what was kept into the window, all that is alike at once."""
         waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            found = batches.class_labels(each.kind, each.scores, each.target, each.ignore)
+        for _, some in groupby(waiting, key=Kept.alike):
+            group = list(some)
+            first, target = group[0], torch.cat([each.target for each in group])
+            found = batches.class_labels(first.kind, torch.cat([each.scores for each in group]), target, first.ignore)
             if found is None:
                 continue
-            whole = found[1].numel() == each.target.numel()
-            inputs = each.inputs.float().cpu() if each.inputs is not None and whole else None
-            rows, labels = (part[:ROWS].cpu() for part in found)
-            self._kind, self._width = self._kind or each.kind, self._width or rows.shape[1]
-            self._off = self._off or each.kind != self._kind or rows.shape[1] != self._width
+            rows, labels = (part.cpu() for part in found)
+            parts = [each.inputs for each in group if each.inputs is not None]
+            inputs = torch.cat(parts).float().cpu() if parts and labels.numel() == target.numel() else None
+            self._kind, self._width = self._kind or first.kind, self._width or rows.shape[1]
+            self._off = self._off or first.kind != self._kind or rows.shape[1] != self._width
             self._off = self._off or self._width > MOST_CLASSES
             self._counts.update(labels.tolist())
-            self._looks.append(Look(each.step, labels, rows.float(), batches.chosen(each.kind, rows), inputs))
+            self._looks.append(
+                Look(
+                    first.step,
+                    group[-1].step,
+                    len(group),
+                    labels,
+                    rows.float(),
+                    batches.chosen(first.kind, rows),
+                    inputs,
+                )
+            )
 
     def _plan(self) -> None:
         """Look more often while the labels are lopsided, and the model answers with the commonest one only."""
@@ -156,7 +175,7 @@ class Imbalance:
     def tell(self) -> None:
         """What was seen in the last three quarters of the steps."""
         self._read()
-        looks = [look for look in self._looks if 4 * look.step > self.loop.steps]
+        looks = [look for look in self._looks if 4 * look.last > self.loop.steps]
         total, (common, often) = sum(self._counts.values()), _commonest(self._counts)
         if self._off or not looks or often < LOPSIDED * total or len({look.scores.shape[1] for look in looks}) > 1:
             return
@@ -173,9 +192,9 @@ class Imbalance:
                 labels=labels.numel(),
                 rare=int(rare.sum()),
                 answered=sum(int((look.answers != common).sum()) for look in looks),
-                looks=len(looks),
+                looks=sum(look.batches for look in looks),
                 first=looks[0].step,
-                ranking=ranking(_against(scores, common), rare),
+                ranking=ranking_of(looks, common),
                 surprise=batches.surprise(self._kind, scores, labels),
                 entropy=_entropy(labels),
                 by_means=by_means([look for look in self._looks if look.inputs is not None], common),
@@ -196,6 +215,23 @@ def loss_under(root: Node) -> Node | None:
     return found[0] if len(found) == 1 and saved(found[0], "reduction") in (1, 2) else None
 
 
+def _inputs(node: Node, rows: int) -> torch.Tensor | None:
+    """Some numbers of each sample, as the first layer kept them: straight down from the loss."""
+    for _ in range(DEEP):
+        below = [child for child in children(node) if operation(child) not in ("AccumulateGrad", "T")]
+        name, entry = operation(node), FED.get(operation(node))
+        if entry is not None and node.next_functions[entry[1]][0] is None and name not in TIME_FIRST:
+            tensor = saved(node, entry[0])
+            if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2 or len(tensor) != rows or not readable(tensor):
+                return None
+            flat = tensor.detach()[:ROWS].reshape(min(rows, ROWS), -1)
+            return flat[:, :: -(-flat.shape[1] // FEATURES)].clone() if flat.is_floating_point() else None
+        if not below:
+            return None
+        node = below[0]
+    return None
+
+
 def weighted(node: Node) -> bool:
     """The loss weighs classes or samples."""
     return saved(node, "weight") is not None or saved(node, "pos_weight") is not None
@@ -210,6 +246,13 @@ def _against(scores: torch.Tensor, common: int) -> torch.Tensor:
     if scores.shape[1] == 1:
         return -scores[:, 0] if common else scores[:, 0]
     return -scores[:, common]
+
+
+def ranking_of(looks: list[Look], common: int) -> float:
+    """The ranking by the scores, each against those of about the same step: they drift while the model learns."""
+    found = [(int(rare.sum()), look, rare) for look in looks if bool((rare := look.labels != common).any())]
+    total = sum(count for count, _, _ in found)
+    return sum(count * ranking(_against(look.scores, common), rare) for count, look, rare in found) / max(1, total)
 
 
 def ranking(scores: torch.Tensor, positive: torch.Tensor) -> float:

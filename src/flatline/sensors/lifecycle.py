@@ -18,7 +18,9 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.stages import unreached_unfreezing
 
 Tensor = torch.Tensor
-LOADS = 32  # loads before the first step that are followed
+LOADS = 32  # loads before a first step that are followed
+READS = 128  # files that are remembered in all
+STAGES = 4  # of one script: a source is trained and saved, its checkpoint starts the next model
 MATRICES = 32  # weight matrices that are remembered of each
 ELEMENTS = 128  # of each matrix
 FEW = 16  # elements from which on two tensors can be said to have nothing in common
@@ -107,7 +109,7 @@ def _random_and_frozen(layer: Any, loaded: dict[int, Any]) -> bool:
 
 
 class LifecycleSensor:
-    """Follows what was read and loaded until training begins; at rest from then on."""
+    """Follows what was read and loaded until training begins; at rest from then on, until a new model is loaded."""
 
     def __init__(self, loop: Loop, patches: Patches, models: ModelSensor) -> None:
         self.loop, self.patches, self.models = loop, patches, models
@@ -116,23 +118,25 @@ class LifecycleSensor:
         self._left_out: list[tuple[Any, tuple[str, ...], Where | None]] = []  # module, its keys that a load missed
         self._loaded: dict[int, Any] = {}  # id of a parameter that was loaded -> weak reference
         self._over = False
+        self._stage = self._reads = 0
 
     def attach(self) -> None:
         """Patch ``torch.load``."""
         self.patches.around(torch, "load", after=self._read)
 
     def _read(self, result: Any, *args: Any, **kwargs: Any) -> None:
-        if not self._over and len(self.files) < LOADS and isinstance(result, Mapping):
+        if self._reads < READS and len(self.files) < LOADS and isinstance(result, Mapping):
+            self._reads += 1
             self.files.append(FileRead(result, caller()))
 
     def loaded(self, module: nn.Module, state: Any, missing: tuple[str, ...], assign: bool) -> None:
         """A state dict went into a module."""
-        if self._over:
+        if self._over and not self._next_stage(module):
             return
         given = list(_tensors(state))
         for file in self.files:
             file.used = file.used or any(file.holds(t) for t in given)
-        if self.loop.steps or len(self.loads) >= LOADS:
+        if len(self.loads) >= LOADS or (self._stage and not self._fresh(module)):
             return
         own = {t.data_ptr() for t in (*module.parameters(), *module.buffers()) if readable(t)}
         if given and not assign and all(readable(t) and t.data_ptr() in own for t in given if t.dim()):
@@ -144,6 +148,21 @@ class LifecycleSensor:
 
         if missing and 2 * len(missing) <= len(given) and len(self._left_out) < LOADS:
             self._left_out.append((weakref.ref(module), missing, caller()))
+
+    def _next_stage(self, module: nn.Module) -> bool:
+        """Something was read since training began, and goes into a model that neither ran nor trained."""
+        if not self.files or self._stage >= STAGES or not self._fresh(module):
+            return False
+        self._stage += 1
+        self.loop.look_closely()  # a pass of this model before it trains must not be missed
+        self._over = not self.loop.dense
+        return not self._over
+
+    def _fresh(self, module: nn.Module) -> bool:
+        mine = {id(p) for p in module.parameters()}
+        if any(state.steps and not mine.isdisjoint(state.ids) for state in list(self.loop.optimizers.values())):
+            return False
+        return all(mine.isdisjoint(id(p) for p in model.parameters()) for model in self.models.alive())
 
     def _followed(self, module: nn.Module, missing: tuple[str, ...]) -> None:
         """The newest load of a parameter counts."""
@@ -244,7 +263,7 @@ class LifecycleSensor:
             return None  # its tensors may have been copied by hand
         if load.overwritten and any(id(p) in trained for p in kept if p is not None):
             return self._event(load, "overwritten", None)
-        gone = load.ref() is None and not load.ran and all(p is None for p in kept)
+        gone = not self._stage and load.ref() is None and not load.ran and all(p is None for p in kept)
         return self._event(load, "dropped", None) if gone and self._twin(load, trained) else None
 
     def _twin(self, load: Load, trained: set[int]) -> bool:

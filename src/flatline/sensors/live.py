@@ -70,7 +70,7 @@ class LiveSensors:
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
-            self.lifecycle, self.seeds
+            self.lifecycle, self.seeds, self.precision
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard_inner(sensor.attach)()
@@ -155,9 +155,10 @@ class LiveSensors:
         """Tell what is known only at the end."""
         guard = self.patches.guard
         guard(self.backward.flush)()
-        guard(self.precision.finish)()
+        guard(self.precision.finish)(how)
         guard(self.backward.outliers.finish)()
         guard(self.backward.imbalance.tell)()
+        guard(self.data.finish)()
         guard(self.numbers.flush)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()

@@ -19,7 +19,7 @@ TAPE_LIMIT = 2_000
 PATIENCE = 700_000_000  # nanoseconds of close looks that are always granted
 TOO_MUCH = 0.15  # share of the time that ends a close look in the middle of a step
 SAMPLE_GAP = 16  # numbers are sampled twice in every sixteenth part of the steps so far
-SAMPLE_GRANT = 250_000_000  # nanoseconds of sampling that are always granted
+SAMPLE_GRANT = 150_000_000  # nanoseconds of sampling that are always granted
 MANY_OPTIMIZERS = 4  # built in one process: folds, ensembles; more of them are looked at within the budget only
 LEAD_PATIENCE = 8  # steps of other optimizers, before one of them leads
 TIMED_EVERY = 32  # light steps
@@ -187,7 +187,7 @@ class Loop:
         self.wants = wants
         self.clock = 0  # counts parameters registered and optimizers built
         self.born: dict[int, int] = {}  # id of a parameter -> when it was registered
-        self.started = time.perf_counter_ns()
+        self.started, self._processor_started = time.perf_counter_ns(), time.process_time_ns()
         self.steps = 0
         self.dense = True
         self.sampling = True  # the numbers of this step are taken; always on a step under close look
@@ -277,8 +277,7 @@ class Loop:
 
     def _affordable(self) -> bool:
         """Half of the budget is for numbers."""
-        elapsed = time.perf_counter_ns() - self.started
-        return self.sampling_nanoseconds < SAMPLE_GRANT + elapsed * self._budget / 2
+        return self.sampling_nanoseconds < SAMPLE_GRANT + self.elapsed * self._budget / 2
 
     def _choose(self) -> None:
         """How closely to look at the next step."""
@@ -336,5 +335,10 @@ class Loop:
     @property
     def overhead(self) -> float:
         """flatline's own share of the time since the script's first torch call."""
-        elapsed = time.perf_counter_ns() - self.started
+        elapsed = self.elapsed
         return self.spent / elapsed if elapsed > 0 else 0.0
+
+    @property
+    def elapsed(self) -> int:
+        """Nanoseconds that the script used since its first torch call; time that it only waited does not pay for looks."""
+        return min(time.perf_counter_ns() - self.started, time.process_time_ns() - self._processor_started)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -36,18 +35,22 @@ def local(tensor: Any) -> Tensor | None:
 
 def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """L2 norm of each tensor, a scalar on its device; tensors of one dtype and device in one call."""
+    groups: dict[Any, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(place)
     found: list[Tensor] = [torch.empty(0)] * len(tensors)
-    places = sorted(range(len(tensors)), key=lambda i: _sort(tensors[i]))
-    for _, group in groupby(places, key=lambda i: _sort(tensors[i])):
-        at = list(group)
-        dtype = torch.float32 if tensors[at[0]].dtype in HALF else None
-        for i, norm in zip(at, torch._foreach_norm([tensors[i] for i in at], 2, dtype), strict=True):
-            found[i] = norm
+    for (dtype, _), places in groups.items():
+        wide = torch.float32 if dtype in HALF else None
+        for place, norm in zip(places, torch._foreach_norm([tensors[at] for at in places], 2, wide), strict=True):
+            found[place] = norm
     return found
 
 
-def _sort(tensor: Tensor) -> tuple[str, str]:
-    return str(tensor.device), str(tensor.dtype)
+def stacked(scalars: Sequence[Tensor]) -> Tensor:
+    """One vector in float64."""
+    if len({scalar.dtype for scalar in scalars}) > 1:
+        scalars = [scalar.to(torch.float64) for scalar in scalars]
+    return torch.stack(list(scalars)).to(torch.float64)
 
 
 def spread(tensor: Tensor) -> Tensor:
@@ -152,16 +155,12 @@ class NumbersSensor:
         gradients = [local(p.grad) if p.grad is not None else None for p in parameters]
         found = [g for g in gradients if g is not None]
         measured = iter(norms(found))
-        none = update.new_full((), -1.0)
+        none = found[0].new_full((), -1.0, dtype=torch.float32) if found else update.new_full((), -1.0)
         last = previous if previous is not None and previous.shape == update.shape else torch.zeros_like(update)
         changed = (before != after).to(update.dtype)
         of_elements = torch.stack([update * update, before * before, changed, update * last, last * last])
-        of_tensors = torch.stack(
-            [
-                torch.stack([norm.to(torch.float64) for norm in norms(elements.tensors)]),
-                torch.stack([next(measured).to(torch.float64) if g is not None else none for g in gradients]),
-            ]
-        )
+        of_gradients = [next(measured) if g is not None else none for g in gradients]
+        of_tensors = torch.stack([stacked(norms(elements.tensors)), stacked(of_gradients)])
         return update, torch.cat([elements.sums(of_elements), of_tensors])
 
     # ------------------------------------------------------------------ telling
@@ -196,8 +195,7 @@ class NumbersSensor:
 
     def _layer(self, place: int, p: Any, row: list[float], rate: float, decay: float) -> LayerNumbers:
         _, size_before, changed, _, _, weight, gradient = row
-        part = local(p)
-        size = (part.numel() if part is not None else 1) ** 0.5
+        size = (p.numel() * (2 if p.is_complex() else 1)) ** 0.5
         kind = self._kinds.get(id(p))
         return LayerNumbers(
             name=self._names.get(id(p)) or f"parameter {place}",

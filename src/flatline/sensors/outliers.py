@@ -19,6 +19,7 @@ from flatline.sensors.models import readable
 
 LOSSES = 32  # the newest ones, that a loss is compared with
 FEWEST_LOSSES = 16
+RENEWED = 8  # steps after which the limit is taken anew
 JUMP = 10.0  # over their median
 BEYOND = 3.0  # over the largest of them
 SUSPICIONS = 12  # jumps that are looked into
@@ -60,16 +61,21 @@ class Outliers:
         self.look_on = False  # the coming batches are to be looked at
         self._seen: dict[Key, deque[tuple[int, float]]] = {}
         self._suspicions = 0
+        self._again = 0  # step at which the limit is taken anew
         self._pending: Pending | None = None
 
     # ------------------------------------------------------------------ losses
 
     def add(self, step: int, loss: float, root: torch.Tensor | None) -> None:
         """One more loss. With its graph, if that is still there."""
-        if loss > self.limit and root is not None and root.is_cpu and len(self.loop.optimizers) == 1:
+        if root is None or not root.is_cpu or len(self.loop.optimizers) != 1:
+            return
+        if loss > self.limit:
             self._look_into(step, loss, root)
         self.recent.append(loss)
-        self.limit = self._limit()
+        if loss > self.limit or step >= self._again:
+            self._again = step + RENEWED
+            self.limit = self._limit()
 
     def _limit(self) -> float:
         if len(self.recent) < FEWEST_LOSSES or self._suspicions >= SUSPICIONS:

@@ -192,8 +192,7 @@ def _wrapper(
 
     first, last, instead, done = before or _nothing, after or _nothing, failed or _nothing, light or _never
 
-    @functools.wraps(original)
-    def observed(*args: Any, **kwargs: Any) -> Any:
+    def observe(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or done(*args, **kwargs):
             return original(*args, **kwargs)
         first(*args, **kwargs)
@@ -209,8 +208,9 @@ def _wrapper(
         nonlocal original
         original = observed.__wrapped__ = below
 
-    observed.__code__ = observed.__code__.replace(co_filename=NO_FRAME)
-    observed.lower = lower  # type: ignore[attr-defined]
+    observe.__code__ = observe.__code__.replace(co_filename=NO_FRAME)
+    observed: Any = functools.wraps(original)(observe)
+    observed.lower = lower
     unseen_by_dynamo(observed)
     return observed
 

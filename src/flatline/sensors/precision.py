@@ -21,6 +21,7 @@ BY_HAND = 8.0  # a constant factor on the loss from here on is a loss scale
 NORMAL = 2.0**-14  # smallest normal number of float16
 LOWEST = 2.0**-22  # the fourth number above 0
 TENSORS = 32  # of an optimizer that are sampled
+ALWAYS = 0.99  # of the backwards under anomaly mode, in one block or many
 STATE = 512  # elements of each
 HALF = (torch.float16, torch.bfloat16)
 SQUARES = ("exp_avg_sq", "square_avg", "sum")  # what Adam, RMSprop and Adagrad call it
@@ -38,6 +39,29 @@ class PrecisionSensor:
         self._facts: dict[str, Any] | None = None
         self._last: PrecisionObserved | None = None
         self._before: list[tuple[Tensor, Tensor]] = []
+        self._since = 0  # backwards of the leading optimizer when anomaly mode was entered
+        self._covered = 0  # of them that ran in blocks under it
+
+    def attach(self) -> None:
+        """Follow the blocks under anomaly mode."""
+        if not self.loop.wants(PrecisionObserved):
+            return
+        mode, around = torch.autograd.anomaly_mode, self.patches.around
+        around(mode.detect_anomaly, "__enter__", after=self._anomaly_begins)
+        around(mode.set_detect_anomaly, "__init__", after=self._anomaly_begins)
+        for context in (mode.detect_anomaly, mode.set_detect_anomaly):
+            around(context, "__exit__", before=self._anomaly_ends)
+
+    def _backwards(self) -> int:
+        return self.loop.lead.backwards if self.loop.lead is not None else 0
+
+    def _anomaly_begins(self, result: Any, context: Any, *args: Any, **kwargs: Any) -> None:
+        if torch.is_anomaly_enabled() and not context.prev:
+            self._since = self._backwards()
+
+    def _anomaly_ends(self, context: Any, *args: Any, **kwargs: Any) -> None:
+        if torch.is_anomaly_enabled() and not context.prev:
+            self._covered += max(0, self._backwards() - self._since)
 
     # ------------------------------------------------------------------ around backward
 
@@ -87,9 +111,12 @@ class PrecisionSensor:
         )
         self.loop.emit(self._last)
 
-    def finish(self) -> None:
-        """Tell of an anomaly mode that is on at the end, too: short steps may never have been looked at again."""
-        if self._last is not None and self._last.step < self.loop.steps and torch.is_anomaly_enabled():
+    def finish(self, how: str) -> None:
+        """Tell of an anomaly mode that was on to the end, too: short steps may never have been looked at again."""
+        if how == "crashed":  # maybe by what the mode had found
+            return
+        always = self._covered >= ALWAYS * self._backwards() > 0
+        if self._last is not None and self._last.step < self.loop.steps and (always or torch.is_anomaly_enabled()):
             self.loop.emit(replace(self._last, step=self.loop.steps, elements=0, anomaly_mode=True))
 
     # ------------------------------------------------------------------ around a step

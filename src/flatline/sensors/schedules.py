@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from flatline.events import RateRead, ScheduleObserved, Where
+from flatline.events import OptimizerFacts, RateRead, ScheduleObserved, Where
 from flatline.sensors.callers import PACKAGE, caller, is_users
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.patching import Patches
+from flatline.sensors.patching import NO_FRAME, Patches
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
 HORIZONS = ("T_max", "total_steps", "total_iters")
@@ -27,6 +27,8 @@ class Schedule:
         self.state, self.built, self.stepped_at = state, where, where
         self.calls = 0
         self.calls_before_first_step = 0
+        self.next_look = 2  # call at which an optimizer that never stepped is compared with the others
+        self.trainer: tuple[OptimizerFacts, float, float] | None = None  # that trains in its place; both rates then
         self.first_lr = self.peak_lr = state.lr
         self.lr = state.lr
         self.floor_since: int | None = None
@@ -60,7 +62,7 @@ def _apart(one: float, other: float) -> float:
 def _asked_by_user() -> bool:
     """Whether the user's own code made this call, and not as a part of a get_lr of its own."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((PACKAGE, NO_FRAME)):
         frame = frame.f_back
     return is_users(frame.f_code.co_filename) and frame.f_code.co_name != "get_lr"
 
@@ -167,6 +169,9 @@ class ScheduleSensor:
         if schedule.calls <= 3:
             schedule.stepped_at = caller() or schedule.stepped_at
         self._follow_rate(schedule, state)
+        if not state.steps and schedule.calls >= schedule.next_look:
+            schedule.next_look = schedule.calls + max(1, schedule.calls // 4)
+            self._look_beside(schedule)
 
     # ------------------------------------------------------------------ read
 
@@ -228,7 +233,8 @@ class ScheduleSensor:
         if scheduler is not None and schedule.calls == 0:
             self._learn(schedule, scheduler)
         floor = schedule.floor_since
-        trainer = self._trainer(state)
+        self._look_beside(schedule)
+        trainer, trainer_lr, lr = schedule.trainer or (None, 0.0, _present(schedule))
         return ScheduleObserved(
             step=self.loop.steps,
             where=schedule.stepped_at or schedule.built,
@@ -247,13 +253,22 @@ class ScheduleSensor:
             epochs=self.epochs(),
             first_lr=schedule.first_lr,
             peak_lr=schedule.peak_lr,
-            lr=schedule.lr if schedule.calls or state.ref() is None else state.lr,
+            lr=lr,
             steps_at_floor=state.steps - floor if floor is not None else 0,
             ended=ended,
             others_stepped=any(o is not schedule and o.state is state and o.calls for o in everyone),
-            trainer=trainer.facts if trainer is not None else None,
-            trainer_lr=trainer.lr if trainer is not None else 0.0,
+            trainer=trainer,
+            trainer_lr=trainer_lr,
         )
+
+    def _look_beside(self, schedule: Schedule) -> None:
+        """Both optimizers may be gone at the end: what was seen last counts."""
+        state = schedule.state
+        trainer = self._trainer(state)
+        if trainer is not None:
+            schedule.trainer = trainer.facts, trainer.lr, _present(schedule)
+        elif state.steps or state.skipped:
+            schedule.trainer = None
 
     def _trainer(self, state: OptimizerState) -> OptimizerState | None:
         """Another optimizer that trains the parameters of this one, which never stepped. Wrappers share the groups."""
@@ -268,6 +283,10 @@ class ScheduleSensor:
             if not any(id(group) in groups for group in theirs.param_groups):
                 return other
         return None
+
+
+def _present(schedule: Schedule) -> float:
+    return schedule.lr if schedule.calls or schedule.state.ref() is None else schedule.state.lr
 
 
 def _within_step(scheduler: Any, *args: Any, **kwargs: Any) -> bool:

@@ -27,13 +27,13 @@ def curve(
     values: Sequence[float], role: str = "train_loss", name: str = "", *, every: float = 1, start: float = 1
 ) -> Curve:
     steps = [start + i * every for i in range(len(values))]
-    kept = [(s, v) for s, v in zip(steps, values) if math.isfinite(v)]
+    kept = [(s, v) for s, v in zip(steps, values, strict=True) if math.isfinite(v)]
     return Curve(
         name=name or role,
         role=role,
         steps=tuple(s for s, _ in kept),
         values=tuple(v for _, v in kept),
-        not_finite=tuple(s for s, v in zip(steps, values) if not math.isfinite(v)),
+        not_finite=tuple(s for s, v in zip(steps, values, strict=True) if not math.isfinite(v)),
         count=len(values),
     )
 
@@ -122,7 +122,7 @@ def thinned(event: CurvesUpdated) -> CurvesUpdated:
 
 
 def _thin(curve: Curve, by: int = 4) -> Curve:
-    if len(curve.values) < 200:
+    if len(curve.values) < 1000:
         return curve
     parts = [curve.values[i : i + by] for i in range(0, len(curve.values), by)]
     return replace(
@@ -333,7 +333,7 @@ def dpo(r):
     margin = noisy(r, [2 * i / n for i in range(n)], 0.3)
     accuracy = [min(1.0, max(0.0, 0.5 + 0.3 * i / n + r.gauss(0, 0.1))) for i in range(n)]
     names = ("logps/chosen", "logps/rejected")
-    parts = [curve(v, "", k) for k, v in zip(names, (chosen, rejected))]
+    parts = [curve(v, "", k) for k, v in zip(names, (chosen, rejected), strict=True)]
     return run(
         curve(loss),
         *parts,
@@ -454,7 +454,7 @@ def wandering(r):
     for _ in range(n):
         level = 0.97 * level + r.gauss(0, 0.02)
         walk.append(level)
-    shape = [a + b for a, b in zip(decay(n, 2.3, 0.8, 6), walk)]
+    shape = [a + b for a, b in zip(decay(n, 2.3, 0.8, 6), walk, strict=True)]
     return run(curve(noisy(r, shape, 0.03)), validation(r, shape, 0.01), classes=10)
 
 
@@ -475,6 +475,50 @@ def multi_epoch(r):
     shape = [1.6 - 0.35 * (i * epochs // n) for i in range(n)]
     epoch = [i * epochs / n for i in range(n)]
     return run(curve(noisy(r, shape, 0.06)), curve(epoch, "epoch"))
+
+
+@healthy
+def harder_stage(r):
+    """A second stage or task whose loss lies above all of the first."""
+    n = max(length(r), 120)
+    first = decay(n // 2, 1.0, 0.1, 6)
+    second = decay(n - n // 2, r.uniform(3, 6), r.uniform(1.2, 1.8), r.choice([4, 10]))
+    return run(curve(noisy(r, [*first, *second], 0.04)))
+
+
+@healthy
+def momentum_contrast(r):
+    """A queue of negatives: the loss begins low, rises while the queue fills, and falls."""
+    n = length(r)
+    shape = [7 + 2 * math.exp(-4 * i / n) - 6 * math.exp(-60 * i / n) for i in range(n)]
+    return run(curve(noisy(r, shape, 0.05)))
+
+
+@healthy
+def ramped_term(r):
+    """A second term of the loss is switched on slowly."""
+    n = length(r)
+    shape = [
+        0.2 + 2.1 * math.exp(-12 * i / n) + 1.5 * math.exp(-5 * (1 - min(1.0, i / n / 0.4)) ** 2) for i in range(n)
+    ]
+    return run(curve(noisy(r, shape, relative=0.05)))
+
+
+@healthy
+def logged_by_epoch(r):
+    """A mean per epoch: few points, little noise."""
+    n = r.choice([10, 15, 30])
+    shape = decay(n, r.choice([0.7, 2.0, 5.0]), r.uniform(0.1, 0.4), r.uniform(2, 8))
+    val = [v * 1.1 + r.gauss(0, 0.01) for v in shape]
+    return run(curve(noisy(r, shape, relative=0.01)), curve(val, "val_loss"), classes=10)
+
+
+@healthy
+def frozen_backbone(r):
+    """Only a head is trained: it is done after a tenth of the run."""
+    n = length(r)
+    shape = decay(n, 2.4, r.uniform(0.3, 0.9), 60)
+    return run(curve(noisy(r, shape, relative=r.choice([0.02, 0.2]))), validation(r, shape, 0.003), classes=10)
 
 
 # --------------------------------------------------------------------------- trying a rule

@@ -11,7 +11,9 @@ def hump(r):
     n, at, height = max(length(r), 120), r.uniform(0.4, 0.6), r.uniform(0.6, 1.2)
     val = [v + height * math.exp(-(((i / n - at) / 0.12) ** 2)) for i, v in enumerate(decay(n, 2.3, 0.6, 9))]
     train = decay(n, 2.3, 0.01, 6)
-    return run(curve(noisy(r, train, relative=0.1)), validation(r, val, 0.01, r.choice([20, 40, 100]), gap=0.0), classes=10)
+    return run(
+        curve(noisy(r, train, relative=0.1)), validation(r, val, 0.01, r.choice([20, 40, 100]), gap=0.0), classes=10
+    )
 
 
 def test_finds_the_sick():

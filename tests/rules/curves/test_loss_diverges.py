@@ -30,9 +30,18 @@ def explosion_at_the_end(r):
     return run(curve(noisy(r, shape, relative=0.05)), classes=10)
 
 
+def blown_up_at_once(r):
+    """SGD at a rate of 6: some steps like the first, then 1e26."""
+    n = max(length(r), 120)
+    values = [2.3 + r.gauss(0, 0.1) if i < 7 else 4.0 * 10 ** min(26, i - 6) * r.uniform(0.5, 2) for i in range(n)]
+    return run(curve(values))
+
+
 def test_finds_the_sick():
     for family in (relapse, explosion, explosion_at_the_end):
         assert missed(LossDiverges, family, VARIANTS) == []
+    fine = {name: change for name, change in VARIANTS.items() if name != "thin"}  # which hides the first steps
+    assert missed(LossDiverges, blown_up_at_once, fine) == []
 
 
 def test_says_from_where_to_where():

@@ -50,6 +50,12 @@ def test_an_accuracy_that_improves_makes_it_a_hint():
     assert [finding.severity for finding in play(Overfitting, run(train, val, accuracy))] == ["hint"]
 
 
+def test_a_rise_that_is_small_beside_what_was_learned_is_a_hint():
+    train = curve(decay(2400, 2.3, 0.001, 8))
+    val = curve([0.12, 0.07, 0.06, 0.062, 0.066, 0.071, 0.075, 0.08, 0.084, 0.088], "val_loss", every=240, start=240)
+    assert [finding.severity for finding in play(Overfitting, run(train, val))] == ["hint"]
+
+
 def test_near_miss_the_healthy():
     assert alarms(Overfitting) == []
     assert play(Overfitting, CurvesUpdated()) == []

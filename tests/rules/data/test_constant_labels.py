@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from flatline.events import LabelFacts, TargetsObserved, Where, WholeLabels
 from flatline.rules.data.constant_labels import ConstantLabels
 from flatline.testing import play
@@ -67,3 +69,16 @@ def test_near_miss_positive_always_first():
 
 def test_near_miss_loss_stays():
     assert play(ConstantLabels, *targets(falls=False)) == []
+
+
+def test_fires_on_one_target_of_a_regression():
+    events = targets(loader=1, length=100)
+    (finding,) = play(ConstantLabels, *(replace(each, kind="mse_loss", classes=0) for each in events))
+    assert "all 352 targets of the 11 batches looked at are 0; the loss went" in finding.message
+    assert "bias" in finding.cause
+
+
+def test_near_miss_targets_of_a_regression_that_vary():
+    varied = TargetsObserved(step=5, stream=1, kind="mse_loss", classes=0, labels=LabelFacts(count=32, runs=2))
+    events = [replace(each, kind="mse_loss", classes=0) for each in targets(loader=1, length=100)]
+    assert play(ConstantLabels, *events[:4], varied, *events[4:]) == []

@@ -49,10 +49,10 @@ def sorted_labels(classes=5, each=200):
 
 def test_fires_on_a_sorted_data_set():
     (finding,) = play(TrainingDataNotShuffled, *passes(sorted_labels()))
-    assert (finding.severity, finding.where, finding.step) == ("warning", Where("train.py", 9), 13)
+    assert (finding.severity, finding.where, finding.step) == ("warning", Where("train.py", 9), 19)
     assert finding.message == (
-        "the labels come class by class: 7 of 8 batches hold one class only, and the label changes 1 times in 256 samples "
-        "of 3 classes, where random order changes it 99 times"
+        "the labels come class by class: 7 of 9 batches hold one class only, and the label changes 2 times in 288 samples "
+        "of 4 classes, where random order changes it 142 times"
     )
     assert "shuffle=True" in finding.fix
 
@@ -111,3 +111,18 @@ def test_near_miss_another_order_in_the_next_pass():
 
 def test_near_miss_single_samples():
     assert play(TrainingDataNotShuffled, *passes(sorted_labels(), batch=1)) == []
+
+
+def test_fires_early_where_the_data_set_keeps_its_labels():
+    whole = WholeLabels(count=4000, distinct=5, runs=5)
+    (finding,) = play(TrainingDataNotShuffled, *passes(sorted_labels(5, 800), whole=whole))
+    assert finding.step <= 28
+
+
+def test_near_miss_a_class_comes_back_later_in_the_data_set():
+    whole = WholeLabels(count=4000, distinct=5, runs=40)
+    assert play(TrainingDataNotShuffled, *passes(sorted_labels(5, 800), whole=whole)) == []
+
+
+def test_near_miss_a_series_of_which_the_beginning_was_seen():
+    assert play(TrainingDataNotShuffled, *passes(sorted_labels(40, 100), steps=CLOSE[:11])) == []

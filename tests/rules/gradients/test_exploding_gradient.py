@@ -1,4 +1,4 @@
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts
+from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts
 from flatline.rules.gradients.exploding_gradient import ExplodingGradient
 from flatline.testing import play
 
@@ -68,3 +68,32 @@ def test_near_miss_large_first_loss_that_falls():
 def test_near_miss_adam():
     wild = [sample(step, [9.0, 9.0], loss=50.0, first_loss=2.0, update=0.9, optimizer=ADAM) for step in range(2, 6)]
     assert play(ExplodingGradient, *wild) == []
+
+
+def logged(name, role, values):
+    steps = tuple(float(i + 1) for i in range(len(values)))
+    return Curve(name=name, role=role, steps=steps, values=tuple(values), count=len(values))
+
+
+EXPLODES = [1.0 + 0.1 * (i % 3) for i in range(90)] + [4.0**i for i in range(1, 11)]
+RISES = logged("loss", "train_loss", [2.3 - 0.01 * i for i in range(90)] + [3.0 * i for i in range(1, 11)])
+FALLS = logged("loss", "train_loss", [2.3 * 0.98**i for i in range(100)])
+
+
+def test_fires_on_a_logged_norm():
+    event = CurvesUpdated(curves=(RISES, logged("grad_norm", "gradient_norm", EXPLODES)))
+    (finding,) = play(ExplodingGradient, event)
+    assert finding.severity == "warning"
+    assert finding.message.startswith("grad_norm grew from 1.1, its median over the first half, to ")
+
+
+def test_near_miss_logged_and_the_loss_falls():
+    event = CurvesUpdated(curves=(FALLS, logged("grad_norm", "gradient_norm", EXPLODES)))
+    assert play(ExplodingGradient, event) == []
+
+
+def test_near_miss_logged_one_outlier_or_no_loss():
+    outlier = [*EXPLODES[:99], 1e6]
+    one = logged("grad_norm", "gradient_norm", [1.0] * 99 + [1e6])
+    assert play(ExplodingGradient, CurvesUpdated(curves=(RISES, one))) == []
+    assert play(ExplodingGradient, CurvesUpdated(curves=(logged("grad_norm", "gradient_norm", outlier),))) == []

@@ -1,4 +1,4 @@
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled
 from flatline.rules.gradients.gradient_creeps_up import GradientCreepsUp
 from flatline.testing import play
 
@@ -47,3 +47,32 @@ def test_near_miss_it_began_at_nothing():
 
 def test_near_miss_short_run():
     assert play(GradientCreepsUp, *run(RISING[:20], STILL[:20])) == []
+
+
+def logged(name, role, values):
+    steps = tuple(float(i + 1) for i in range(len(values)))
+    return Curve(name=name, role=role, steps=steps, values=tuple(values), count=len(values))
+
+
+CREEPS = logged("grad_norm", "gradient_norm", [0.5 * 1.03**i * (1 + 0.2 * (i % 3)) for i in range(200)])
+FLAT = logged("loss", "train_loss", [2.3 + 0.002 * i + 0.05 * (i % 4) for i in range(200)])
+
+
+def test_fires_on_a_logged_norm():
+    (finding,) = play(GradientCreepsUp, CurvesUpdated(curves=(FLAT, CREEPS)))
+    assert finding.severity == "warning"
+    assert finding.message.startswith("grad_norm grew ")
+    assert "steadily over 200 points, while the loss went from 2.3" in finding.message
+
+
+def test_near_miss_logged_and_the_loss_falls_or_the_rate_rises():
+    falls = logged("loss", "train_loss", [2.3 - 0.005 * i for i in range(200)])
+    warm = logged("lr", "learning_rate", [1e-5 * i for i in range(200)])
+    assert play(GradientCreepsUp, CurvesUpdated(curves=(falls, CREEPS))) == []
+    assert play(GradientCreepsUp, CurvesUpdated(curves=(FLAT, CREEPS, warm))) == []
+
+
+def test_near_miss_logged_beside_an_adversary_or_alone():
+    sides = (logged("g_loss", "train_loss", FLAT.values), logged("d_loss", "train_loss", FLAT.values))
+    assert play(GradientCreepsUp, CurvesUpdated(curves=(*sides, CREEPS))) == []
+    assert play(GradientCreepsUp, CurvesUpdated(curves=(CREEPS,))) == []

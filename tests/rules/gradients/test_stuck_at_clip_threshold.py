@@ -1,4 +1,13 @@
-from flatline.events import ClipFacts, LayerNumbers, NumbersSampled, OptimizerFacts, OptimizerStepped, Where
+from flatline.events import (
+    ClipFacts,
+    Curve,
+    CurvesUpdated,
+    LayerNumbers,
+    NumbersSampled,
+    OptimizerFacts,
+    OptimizerStepped,
+    Where,
+)
 from flatline.rules.gradients.stuck_at_clip_threshold import StuckAtClipThreshold
 from flatline.testing import play
 
@@ -46,3 +55,37 @@ def test_near_miss_scaled_gradients_and_clipping_by_value():
     assert play(StuckAtClipThreshold, *steps(*[1e5] * 6, scaled=True, scale=65536.0)) == []
     assert play(StuckAtClipThreshold, *steps(*[None] * 6, kind="value")) == []
     assert play(StuckAtClipThreshold, *steps(*[float("inf")] * 6)) == []
+
+
+def logged(name, role, values):
+    steps = tuple(float(i + 1) for i in range(len(values)))
+    return Curve(name=name, role=role, steps=steps, values=tuple(values), count=len(values))
+
+
+NORMS = [2.0 + 0.1 * (i % 30) for i in range(300)]
+
+
+def test_a_logged_norm_that_is_a_flat_line_is_a_hint():
+    (finding,) = play(StuckAtClipThreshold, CurvesUpdated(curves=(logged("gn", "gradient_norm", [1.0] * 99 + [0.7]),)))
+    assert finding.severity == "hint"
+    assert (
+        finding.message
+        == "gn is 1 at nearly all of 100 points: it was logged after clipping, and every step is clipped"
+    )
+
+
+def test_a_logged_clip_rate_suggests_a_threshold():
+    rate = logged("clip_rate", "clip_rate", [0.98] * 300)
+    (finding,) = play(StuckAtClipThreshold, CurvesUpdated(curves=(rate, logged("gn", "gradient_norm", NORMS))))
+    assert finding.message == "clip_rate is 98% in the median: nearly every step is clipped"
+    assert "raise max_norm to about 4.8, the 95th percentile of those logged" in finding.fix
+
+
+def test_near_miss_logged_norms_that_vary():
+    assert play(StuckAtClipThreshold, CurvesUpdated(curves=(logged("gn", "gradient_norm", NORMS),))) == []
+
+
+def test_near_miss_logged_clip_rate_of_a_tenth_or_few_points():
+    rate, few = logged("clip_rate", "clip_rate", [0.1] * 300), logged("gn", "gradient_norm", [1.0] * 20)
+    assert play(StuckAtClipThreshold, CurvesUpdated(curves=(rate, few))) == []
+    assert play(StuckAtClipThreshold, CurvesUpdated(curves=(logged("gn", "gradient_norm", [0.0] * 300),))) == []

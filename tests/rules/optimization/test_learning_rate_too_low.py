@@ -1,4 +1,4 @@
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, Where
+from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts, Where
 from flatline.rules.optimization.learning_rate_too_low import LearningRateTooLow
 from flatline.testing import play
 
@@ -59,3 +59,36 @@ def test_near_miss_gradients_are_the_defect():
     assert play(LearningRateTooLow, *samples(gradient=1e-9)) == []
     assert play(LearningRateTooLow, *samples(gradient=1e-7)) == []
     assert play(LearningRateTooLow, *samples(gradient=0.0)) == []
+
+
+def logged(name, role, values):
+    steps = tuple(float(i + 1) for i in range(len(values)))
+    return Curve(name=name, role=role, steps=steps, values=tuple(values), count=len(values))
+
+
+FLAT = logged("loss", "train_loss", [2.31 + 0.01 * (i % 3) for i in range(90)])
+FALLS = logged("loss", "train_loss", [2.31 * 0.99**i for i in range(90)])
+TINY = logged("lr", "learning_rate", [1e-9] * 90)
+
+
+def test_fires_on_a_logged_rate():
+    (finding,) = play(LearningRateTooLow, CurvesUpdated(curves=(FLAT, TINY)))
+    assert finding.severity == "warning"
+    assert finding.message == "lr is at most 1e-09 at all 90 points, and loss stands at 2.32"
+
+
+def test_a_logged_rate_of_0_may_be_rounded():
+    zero = logged("lr", "learning_rate", [0.0] * 90)
+    assert [finding.severity for finding in play(LearningRateTooLow, CurvesUpdated(curves=(FLAT, zero)))] == ["hint"]
+
+
+def test_near_miss_logged_and_the_loss_falls():
+    assert play(LearningRateTooLow, CurvesUpdated(curves=(FALLS, TINY))) == []
+
+
+def test_near_miss_logged_warm_up_or_an_ordinary_rate():
+    rising = logged("lr", "learning_rate", [1e-10 * i for i in range(90)])
+    usual = logged("lr", "learning_rate", [1e-6] * 90)
+    assert play(LearningRateTooLow, CurvesUpdated(curves=(FLAT, rising))) == []
+    assert play(LearningRateTooLow, CurvesUpdated(curves=(FLAT, usual))) == []
+    assert play(LearningRateTooLow, CurvesUpdated(curves=(FLAT,))) == []

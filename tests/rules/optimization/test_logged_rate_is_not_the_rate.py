@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import OptimizerFacts, RateRead, ScheduleObserved, Where
+from flatline.events import Curve, CurvesUpdated, OptimizerFacts, RateRead, ScheduleObserved, Where
 from flatline.rules.optimization.logged_rate_is_not_the_rate import LoggedRateIsNotTheRate
 from flatline.testing import play
 
@@ -55,3 +55,28 @@ def test_near_miss_rates_copied_by_hand():
 
 def test_near_miss_stepped_once():
     assert play(LoggedRateIsNotTheRate, replace(ORPHAN, calls=1)) == []
+
+
+def logged(name, role, values):
+    steps = tuple(float(i + 1) for i in range(len(values)))
+    return Curve(name=name, role=role, steps=steps, values=tuple(values), count=len(values))
+
+
+MOVES = logged("lr-AdamW", "learning_rate", [1e-3 * (1 - i / 50) for i in range(50)])
+
+
+def test_a_logged_constant_at_the_peak_of_a_schedule_is_a_hint():
+    constant = logged("config/lr", "learning_rate", [1e-3] * 50)
+    (finding,) = play(LoggedRateIsNotTheRate, CurvesUpdated(curves=(constant, MOVES)))
+    assert finding.severity == "hint"
+    assert finding.message == "config/lr is 0.001 at all 50 points, while lr-AdamW goes from 0.001 to 2e-05"
+
+
+def test_near_miss_logged_a_group_with_a_rate_of_its_own():
+    other = logged("lr-AdamW/pg2", "learning_rate", [1e-5] * 50)
+    assert play(LoggedRateIsNotTheRate, CurvesUpdated(curves=(other, MOVES))) == []
+
+
+def test_near_miss_logged_only_constants():
+    rates = (logged("lr", "learning_rate", [1e-3] * 50), logged("lr2", "learning_rate", [1e-3] * 50))
+    assert play(LoggedRateIsNotTheRate, CurvesUpdated(curves=rates)) == []

@@ -1,8 +1,9 @@
+import math
 from dataclasses import replace
 
 import pytest
 
-from flatline.events import ScheduleObserved, Where
+from flatline.events import Curve, CurvesUpdated, ScheduleObserved, Where
 from flatline.rules.optimization.scheduler_out_of_step import SchedulerOutOfStep
 from flatline.testing import play
 
@@ -213,3 +214,49 @@ def test_near_miss_at_the_floor_while_it_runs():
 def test_is_reported_once_with_its_count():
     (finding,) = play(SchedulerOutOfStep, *[replace(HEALTHY, step=n, calls=400, backwards=400) for n in (3, 4, 5)])
     assert (finding.step, finding.count) == (3, 3)
+
+
+def logged(name, role, values):
+    steps = tuple(float(i + 1) for i in range(len(values)))
+    return Curve(name=name, role=role, steps=steps, values=tuple(values), count=len(values))
+
+
+def cosine(steps, horizon, peak=1e-3):
+    return [peak * 0.5 * (1 + math.cos(math.pi * min(i / horizon, 1))) for i in range(steps)]
+
+
+def test_fires_on_a_logged_rate_that_is_over_early():
+    (finding,) = play(SchedulerOutOfStep, CurvesUpdated(curves=(logged("lr", "learning_rate", cosine(200, 100)),)))
+    assert (finding.severity, finding.key) == ("warning", "early")
+    assert finding.message == (
+        "lr fell from 0.001 to its floor of 0 by step 101, and stayed there for the last 50% of the run, until step 200"
+    )
+
+
+def test_a_logged_leap_without_a_warm_up_is_a_hint():
+    rate = logged("lr", "learning_rate", cosine(400, 400))
+    loss = logged("loss", "train_loss", [2.3, 2.31, 3.5, 6.0, 7.5, 6.0, 4.0, 3.0, *[2.2 * 0.99**i for i in range(392)]])
+    (finding,) = play(SchedulerOutOfStep, CurvesUpdated(curves=(rate, loss)))
+    assert finding.severity == "hint"
+    assert finding.message == "lr begins at its peak of 0.001, and loss leapt from 2.3 to 7.5 at step 5 before it fell"
+
+
+def test_near_miss_logged_rates_that_fit_the_run():
+    stairs = [0.1] * 60 + [0.01] * 60 + [0.001] * 60 + [0.00005] * 120
+    rounded = [round(0.001 * 0.97**i, 4) for i in range(300)]
+    floor = [max(value, 1e-4) for value in cosine(300, 100)]
+    for rates in (cosine(200, 200), cosine(200, 150), stairs, rounded, floor, [1e-3] * 200):
+        assert play(SchedulerOutOfStep, CurvesUpdated(curves=(logged("lr", "learning_rate", rates),))) == []
+
+
+def test_near_miss_logged_warm_up_or_no_leap():
+    warm = logged("lr", "learning_rate", [min(1.0, i / 40) * value for i, value in enumerate(cosine(400, 400))])
+    leap = logged("loss", "train_loss", [2.3, 2.31, 3.5, 6.0, 7.5, 6.0, 4.0, 3.0, *[2.2 * 0.99**i for i in range(392)]])
+    calm = logged("loss", "train_loss", [2.3 * 0.99**i for i in range(400)])
+    assert play(SchedulerOutOfStep, CurvesUpdated(curves=(warm, leap))) == []
+    assert play(SchedulerOutOfStep, CurvesUpdated(curves=(logged("lr", "learning_rate", cosine(400, 400)), calm))) == []
+
+
+def test_near_miss_logged_and_the_run_goes_on():
+    rate = logged("lr", "learning_rate", cosine(200, 100))
+    assert play(SchedulerOutOfStep, CurvesUpdated(curves=(rate,), ended=False)) == []

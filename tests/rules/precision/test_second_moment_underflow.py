@@ -20,9 +20,23 @@ def test_near_miss_some_are_zero():
     assert play(SecondMomentUnderflow, *[replace(GONE, squares_zero=100)] * 5) == []
 
 
+def test_fires_in_float32_where_nearly_all_is_gone():
+    wide = replace(GONE, state="float32", parameters="float32", eps=1e-8, squares_zero=970)
+    (finding,) = play(SecondMomentUnderflow, wide, wide, wide)
+    assert "below 1e-21" in finding.cause
+    assert "eps=1e-08" in finding.cause
+    assert "factor" in finding.fix
+
+
 def test_near_miss_other_dtypes():
     for dtype in ("float32", "bfloat16", ""):
-        assert play(SecondMomentUnderflow, *[replace(GONE, state=dtype)] * 5) == []
+        assert play(SecondMomentUnderflow, *[replace(GONE, state=dtype, squares_zero=890)] * 5) == []
+    for dtype in ("float64", "uint8", ""):
+        assert play(SecondMomentUnderflow, *[replace(GONE, state=dtype, squares_zero=1000)] * 5) == []
+
+
+def test_near_miss_an_optimizer_with_rules_of_its_own():
+    assert play(SecondMomentUnderflow, *[replace(GONE, state="float32", squares_zero=1000, stock=False)] * 5) == []
 
 
 def test_near_miss_filling_up():

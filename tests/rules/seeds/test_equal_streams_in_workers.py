@@ -41,4 +41,6 @@ def test_fires_on_one_seed_for_all():
 
 
 def test_near_miss_one_seed_for_one_worker():
-    assert play(EqualStreamsInWorkers, started(generator="", seeding="random.seed(0)", seeded="random", workers=1)) == []
+    assert (
+        play(EqualStreamsInWorkers, started(generator="", seeding="random.seed(0)", seeded="random", workers=1)) == []
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
 from flatline.events import Curve, CurvesUpdated
@@ -70,7 +71,7 @@ class EpochBoundaryJump(Rule):
         if loss is None or epoch is None or not falling_is_due(event):
             return
         marks = _boundaries(loss, epoch)
-        lengths = [b - a for a, b in zip(marks, marks[1:])]
+        lengths = [b - a for a, b in pairwise(marks)]
         if len(marks) < self.boundaries or min(lengths) < 4 or _restarts(event, [loss.steps[i] for i in marks]):
             return
         window = min(self.window, min(lengths) // 2)
@@ -83,8 +84,8 @@ class EpochBoundaryJump(Rule):
         if len(jumps) >= self.boundaries and len(others) >= 2 * window and self._stand_out(jumps, others, loss):
             yield self.finding(
                 event,
-                f"{loss.name} jumps up by {median(jumps):.3g} at the start of the epochs ({len(jumps)} boundaries seen, the first at "
-                f"step {shown(loss.steps[marks[0]])}); elsewhere it moves by {MAD_TO_SIGMA * median(map(abs, others)):.2g}",
+                f"{loss.name} jumps up by {median(jumps):.3g} at the start of the epochs ({len(jumps)} boundaries seen, the first "
+                f"at step {shown(loss.steps[marks[0]])}); elsewhere it moves by {MAD_TO_SIGMA * median(map(abs, others)):.2g}",
                 jump=median(jumps),
                 boundaries=len(jumps),
             )
@@ -98,14 +99,15 @@ class EpochBoundaryJump(Rule):
 
 def _boundaries(loss: Curve, epoch: Curve) -> list[int]:
     """Points of the loss with which an epoch begins."""
-    found, k, now = [], 0, -math.inf
-    previous = math.nan
+    found: list[int] = []
+    k, previous = 0, math.inf
     for i, step in enumerate(loss.steps):
         while k < len(epoch.steps) and epoch.steps[k] <= step:
-            now, k = epoch.values[k], k + 1
-        if previous == previous and math.floor(now + 1e-9) > previous:
+            k += 1
+        now = math.floor(epoch.values[k - 1] + 1e-9) if k else math.inf
+        if now > previous:
             found.append(i)
-        previous = math.floor(now + 1e-9) if now > -math.inf else math.nan
+        previous = now
     return found
 
 
@@ -119,5 +121,5 @@ def _restarts(event: CurvesUpdated, steps: list[float]) -> bool:
     if rate is None:
         return False
     gap = (rate.steps[-1] - rate.steps[0]) / max(len(rate.steps) - 1, 1)
-    ups = [s for s, a, b in zip(rate.steps[1:], rate.values, rate.values[1:]) if b > 1.2 * a]
+    ups = [s for s, a, b in zip(rate.steps[1:], rate.values, rate.values[1:], strict=False) if b > 1.2 * a]
     return sum(any(abs(step - up) <= 2 * gap for up in ups) for step in steps) >= len(steps) / 2

@@ -55,6 +55,7 @@ class ExactlyConstant(Rule):
     fix = "check loss.requires_grad and loss.grad_fn, compare a weight before and after a step, and log loss.item()"
 
     points_needed: int = 20  # equal ones: fewer may be one epoch's value, repeated
+    equal: float = 1e-12  # relative distance; an average of equal numbers is rounded
     digits: int = 5  # significant ones that agree; rounding to four hides the noise of a batch
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -72,10 +73,11 @@ class ExactlyConstant(Rule):
 
     def _constant(self, curve: Curve) -> bool:
         values = {*curve.values, *curve.lows, *curve.highs}
-        if len(values) != 1 or len(curve.values) < self.points_needed or curve.not_finite:
+        if len(curve.values) < self.points_needed or curve.not_finite:
             return False
-        (value,) = values
-        return value != 0 and _digits(value) >= self.digits
+        value = curve.values[0]
+        same = max(values) - min(values) <= self.equal * abs(value)
+        return same and value != 0 and _digits(value) >= self.digits
 
 
 def _digits(value: float) -> int:

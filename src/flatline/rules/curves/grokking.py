@@ -56,6 +56,7 @@ class Grokking(Rule):
     fix = "be patient and raise weight decay (AdamW, 0.1 to 1); check that validation inputs are prepared like training inputs"
 
     points_needed: int = 12  # validations
+    alike: float = 0.3  # the first two losses, one over the other, if nothing was learned yet and nothing blew up
     learned: float = 0.05  # of the first training loss, that is left when the data is known by heart
     early: float = 0.35  # of the run, by which that was so
     high: float = 0.8  # of the first validation loss: nothing of it was learned
@@ -69,7 +70,11 @@ class Grokking(Rule):
             return
         done = self._done(train)
         first = max(validation.levels[0], validation.start)
-        if done is None or min(validation.levels) <= 0 or max(train.start, train.levels[0]) < 0.3 * first:
+        if (
+            done is None
+            or min(validation.levels) <= 0
+            or not self.alike <= max(train.start, train.levels[0]) / first <= 1 / self.alike
+        ):
             return
         now = steps_of(validation, train.steps, done)
         at = validation.at(now)
@@ -77,7 +82,7 @@ class Grokking(Rule):
             return
         if validation.last >= self.high * first:
             yield self._tell(
-                event, done, f"and the validation loss is still {validation.last:.4g}, as at its start ({first:.4g})"
+                event, done, f"and the validation loss is {validation.last:.4g}, after {first:.4g} at its start"
             )
             return
         fell = next((i for i in range(at, len(validation.levels)) if validation.levels[i] < self.low * first), None)

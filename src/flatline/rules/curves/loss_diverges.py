@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import Trend, curves, falling_is_due, shown, trend, until
+from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, shown, trend, until
 
 
 class LossDiverges(Rule):
@@ -53,7 +54,7 @@ class LossDiverges(Rule):
 
     code = "C1"
     severity = "warning"
-    consequences = ("C3", "C5", "C6", "C9", "G1", "G8")
+    consequences = ("C3", "C5", "C6", "C9")
     cause = "the steps are larger than the loss can follow: rate too high, no warm-up, or one huge gradient without clipping"
     fix = "restart from a checkpoint before the turn with lr divided by ten, warm-up, and clip_grad_norm_(parameters, 1.0)"
 
@@ -63,6 +64,9 @@ class LossDiverges(Rule):
     share: float = 0.1  # of the later rise that the fall had: an adversary's loss dips, and climbs much farther
     beyond: float = 0.5  # of what it had learned, above its start
     explosion: float = 10.0  # times its first value, what it learned, and ten standard errors
+    relearned: float = 0.3  # share of the rise that was won back
+    enormous: float = 1e3  # times the first value, which no healthy loss reaches, however early it leaps
+    first: int = 8  # points that say how noisy the beginning is
     calm: float = 4.0  # spreads of a point above the start
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -76,6 +80,8 @@ class LossDiverges(Rule):
 
     def _diverges(self, curve: Curve, t: Trend) -> bool:
         lowest = self._floor(curve)
+        if self._blew_up(curve.values[: self.first], t.start, lowest):
+            return True
         best, learned = t.levels[t.best], t.start - t.levels[t.best]
         early = trend(until(curve, max(t.steps[t.best], t.steps[len(t.steps) // 4]))) or t
         if 2 * abs(t.start) <= self.calm * early.spread and learned < self.fallen * early.noise:
@@ -84,7 +90,20 @@ class LossDiverges(Rule):
         exploded = lowest - best >= self.explosion * scale
         relapsed = learned >= max(self.fallen * early.noise, self.share * (lowest - best))
         above = lowest - t.start >= max(self.beyond * learned, self.calm * t.spread)
-        return exploded or (relapsed and above and not t.falls(-max(4, len(t.levels) // 4)))
+        return exploded or (relapsed and above and not self._learns_again(t))
+
+    def _blew_up(self, first: Sequence[float], start: float, lowest: float) -> bool:
+        """Soon after the start, and for good: what the later points look like says nothing about the first ones."""
+        middle = median(first)
+        spread = MAD_TO_SIGMA * median(abs(value - middle) for value in first)
+        return start > self.calm * spread and lowest >= self.enormous * start
+
+    def _learns_again(self, t: Trend) -> bool:
+        """It falls, or fell by much since it jumped over its start: harder data looks like that."""
+        over = [level for level in t.levels[t.best :] if level > t.start] or [t.last]
+        jumped = median(over[: max(1, len(over) // 4)])
+        fades = jumped - t.last > self.relearned * (jumped - t.levels[t.best])
+        return fades or t.falls(-max(4, len(t.levels) // 4))
 
     def _floor(self, curve: Curve) -> float:
         """What four of five of the last points exceed."""

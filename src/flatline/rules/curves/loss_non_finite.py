@@ -53,7 +53,7 @@ class LossNonFinite(Rule):
 
     code = "C11"
     severity = "error"
-    consequences = ("C1", "C3", "C5", "C6", "C10", "G1", "G8", "N2")
+    consequences = ("C1", "C3", "C5", "C6", "C10", "G3")
 
     longer: float = 3.0  # times the longest gap of before: columns with holes have holes of equal length
     zeros: int = 3  # losses of exactly 0 in a row; one may be a batch without labels

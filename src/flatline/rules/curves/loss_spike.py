@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from flatline.events import Curve, CurvesUpdated
@@ -69,10 +70,10 @@ class LossSpike(Rule):
     back: float = 0.2  # share of the height that may be left then
     learned: float = 8.0  # standard errors that the loss had fallen by before it was lost
     lost: float = 0.7  # share of what was learned that is gone
-    jump: float = (
-        0.35  # share of what was learned that went within some points; an average of 0.9 shows a third in four
-    )
+    jump: float = 0.35  # share of what was learned that went at once; an average of 0.9 shows as much in four points
+    relearned: float = 0.45  # share of the jump that is won back in the end: harder data looks like that
     after: float = 0.1  # share of the run for which it stayed away
+    long: int = 200  # points under which the tail of the noise is not known: single points then say nothing
     crowd: int = 8  # spikes that are no accident any more, but the noise of this loss
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -93,7 +94,11 @@ class LossSpike(Rule):
         """The largest jump, if the loss stayed up where it began."""
         at, height = _largest_jump(curve.values, self.window // 2)
         before, rest = curve.values[max(at - self.window, 0) : at], curve.values[at:]
-        if len(before) < self.window or len(rest) < max(self.window, self.after * len(curve.values)):
+        if (
+            len(curve.values) < 6 * self.window
+            or len(before) < self.window
+            or len(rest) < max(self.window, self.after * len(curve.values))
+        ):
             return None
         level, later = median(before), _levels(rest)
         learned = t.start - level
@@ -105,10 +110,11 @@ class LossSpike(Rule):
         gone = min(later[3:]) - level >= self.lost * learned
         half = later[len(later) // 2 :]
         recovers = kendall(half) < -2 and half[0] - half[-1] > max(0.1 * learned, 3 * t.noise)
+        recovers = recovers or later[0] - later[-1] > self.relearned * (later[0] - level)
         return _Jump(at, level, max(rest), median(later), learned) if gone and not recovers else None
 
     def _recovered(self, event: CurvesUpdated, curve: Curve, t: Trend) -> Iterator[Finding]:
-        found = self._needles(curve, t)
+        found = self._needles(curve, t) if curve.count >= self.long else []
         if not found or len(found) > self.crowd:
             return
         worst = max(found, key=lambda spike: spike.peak - spike.level)
@@ -130,7 +136,7 @@ class LossSpike(Rule):
     def _needles(self, curve: Curve, t: Trend) -> list[_Jump]:
         values = curve.highs or curve.values
         usual = _usual(values, self.window)
-        above = [value - base for value, (base, _) in zip(values, usual)]
+        above = [value - base for value, (base, _) in zip(values, usual, strict=True)]
         long_tail = self.tail * sorted(above)[len(above) * 49 // 50]
         found, free = [], self.window
         for i in range(self.window, len(values) - 2):
@@ -139,7 +145,7 @@ class LossSpike(Rule):
             if i < free or above[i] < least or above[i] < self.height * (t.start - base):
                 continue
             peak = max(values[i : i + self.window])
-            later = values[i : i + self.narrow]
+            later = values[values.index(peak, i) : i + self.narrow]
             over = next((k for k, value in enumerate(later) if value - base < self.back * (peak - base)), None)
             free = i + self.narrow
             if over is not None:
@@ -185,7 +191,7 @@ def _largest_jump(values: Sequence[float], window: int) -> tuple[int, float]:
 
 def _levels(values: Sequence[float], count: int = 12) -> list[float]:
     edges = [round(i * len(values) / count) for i in range(count + 1)]
-    return [median(values[a:b]) for a, b in zip(edges, edges[1:]) if b > a]
+    return [median(values[a:b]) for a, b in pairwise(edges) if b > a]
 
 
 def _usual(values: Sequence[float], window: int) -> list[tuple[float, float]]:

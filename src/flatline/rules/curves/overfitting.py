@@ -68,6 +68,7 @@ class Overfitting(Rule):
     sure: float = 8.0  # standard errors of a level that it rose
     rising: float = 2.2  # Mann and Kendall's z after the turn; 5 points that all rise have 2.2
     worse: float = 0.1  # rise over the best validation loss that is worth a warning
+    small: float = 0.05  # of all that was learned; under it a rise is worth a hint
     mild: float = 0.25  # rise over what validation had gained that is worth a hint
     trained: float = 0.05  # fall of the training loss since the turn, of its level
 
@@ -79,7 +80,9 @@ class Overfitting(Rule):
         turn = self._turn(validation)
         if turn is None or not (parted := self._parted(validation, train, turn)):
             return
-        severe = validation.around(turn) > 0 and parted.rise >= self.worse * validation.around(turn)
+        best = validation.around(turn)
+        least = max(self.worse * best, self.small * (max(train.start, validation.start) - best))
+        severe = best > 0 and parted.rise >= least
         if severe or parted.rise >= self.mild * (validation.start - validation.levels[turn]) > 0:
             severe = severe and not _improves(event, validation.steps[turn])
             yield self._tell(event, validation, parted, "warning" if severe else "hint")

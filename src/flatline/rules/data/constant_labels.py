@@ -42,7 +42,8 @@ class ConstantLabels(Rule):
     Healthy look-alikes
     -------------------
     A discriminator, which learns from real and fake batches in turn; contrastive losses, whose positive always stands in the
-    first column; data sorted by class, of which only the first class was seen yet.
+    first column; data sorted by class, of which only the first class was seen yet; a residual that is driven to zero, whose
+    target no data set serves.
 
     References
     ----------
@@ -96,10 +97,15 @@ class ConstantLabels(Rule):
     def _found(self, event: TargetsObserved) -> Finding:
         label = event.labels.order[0]
         count = sum(each.labels.count for each in self._seen)
+        what, classes = ("labels", f", of {event.classes} classes") if event.classes else ("targets", "")
         return self.finding(
             event,
-            f"all {count} labels of the {len(self._seen)} batches looked at are {label}, of {event.classes} classes; the loss "
+            f"all {count} {what} of the {len(self._seen)} batches looked at are {label}{classes}; the loss "
             f"went from {self._seen[0].surprise:.3g} to {event.surprise:.3g}",
+            cause="" if event.classes else "with one target only, the output's bias is all there is to learn",
+            fix=""
+            if event.classes
+            else "look at the targets where they are made, `y.std()`, and follow them back to the file",
             label=label,
             labels=count,
             batches=len(self._seen),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import ForwardObserved
+from flatline.events import DeadFacts, ForwardObserved, LayerInput
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -41,8 +41,8 @@ class InputNotNormalised(Rule):
 
     Healthy look-alikes
     -------------------
-    Images of 0 to 255, which have an rms of 130 to 150 and never more than 255; a model that begins with a
-    normalisation layer, or whose first layer is followed by one; token ids, which are no numbers to a network.
+    Images of 0 to 255, which have an rms of 85 to 150 and never more than 255, as long as no ReLU dies of them; a model
+    that begins with a normalisation layer, or whose first layer is followed by one; token ids, which are no numbers to a network.
 
     References
     ----------
@@ -60,16 +60,23 @@ class InputNotNormalised(Rule):
 
     rms: float = 256.0  # an 8-bit image cannot reach it
     steps_needed: int = 3  # in a row
+    picture: float = 64.0  # rms of an 8-bit image; raw MNIST has 85
+    units_needed: int = 8  # of a layer that died, as for O25
+    samples_needed: int = 96  # the same
+    bias: float = -1.0  # mean of the dead units' biases at first: such a bias kills them at any input
 
     def __init__(self) -> None:
         self._steps: dict[tuple[str, str], set[int]] = {}
+        self._newest: dict[tuple[str, str], LayerInput] = {}
 
     def on_forward_observed(self, event: ForwardObserved) -> Iterator[Finding]:
-        """The numbers that reach the first layer with weights."""
+        """The numbers that reach the first layer with weights; smaller ones where a whole layer of ReLUs died."""
         layer = event.first_layer
         if layer is None:
+            yield from self._died(event)
             return
         key = event.model, layer.layer
+        self._newest[key] = layer
         if layer.normalised_next or not self.rms < layer.rms < math.inf:
             self._steps.pop(key, None)
             return
@@ -77,10 +84,32 @@ class InputNotNormalised(Rule):
         steps.add(event.step)
         if len(steps) < self.steps_needed:
             return
-        yield self.finding(
+        yield self._tell(event, layer, "")
+
+    def _died(self, event: ForwardObserved) -> Iterator[Finding]:
+        """One model, raw numbers of a picture's size, and a ReLU without one living unit."""
+        dead = next((facts for facts in event.dead if self._whole(facts)), None)
+        layer = next(iter(self._newest.values())) if len(self._newest) == 1 else None
+        if dead is None or layer is None or layer.normalised_next or not self.picture <= layer.rms < math.inf:
+            return
+        yield self._tell(
+            event,
+            layer,
+            f"; all {dead.units} units of the ReLU {dead.layer} are zero on the {dead.total} newest samples",
+        )
+
+    def _whole(self, facts: DeadFacts) -> bool:
+        if facts.kind != "ReLU" or not facts.layer or facts.units < self.units_needed:
+            return False
+        lasting = facts.looks >= self.steps_needed and (facts.total or 0) >= self.samples_needed
+        born_so = facts.first_bias is not None and facts.first_bias <= self.bias
+        return lasting and facts.lasting == facts.dead == facts.units and not born_so
+
+    def _tell(self, event: ForwardObserved, layer: LayerInput, harm: str) -> Finding:
+        return self.finding(
             event,
             f"the input of {layer.layer} ({layer.kind}), the first layer, ranges from {layer.low:.4g} to "
-            f"{layer.high:.4g}, rms {layer.rms:.3g}, and no normalisation follows",
+            f"{layer.high:.4g}, rms {layer.rms:.3g}, and no normalisation follows{harm}",
             fix="scale it: x = (x - mean) / std, with mean and std of the training set per channel or column "
             "(transforms.Normalize, StandardScaler), or begin the model with a BatchNorm layer",
             layer=layer.layer,

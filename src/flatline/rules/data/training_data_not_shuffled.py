@@ -64,6 +64,7 @@ class TrainingDataNotShuffled(Rule):
     consequences = ("D6",)
 
     batches_needed: int = 6  # places in the order that were looked at
+    share_seen: float = 0.5  # of a pass, where the data set's labels are not known: a state may yet come back
     two_classes_need: int = 10  # two states of a series could be told apart by chance in fewer
     changes_expected: float = 40.0  # changes of label in random order; then e**-30 is the chance to see a tenth of them
     changes_share: float = 0.1  # of the expected changes that may be seen: one class ends in a batch, the next begins
@@ -76,7 +77,7 @@ class TrainingDataNotShuffled(Rule):
         """The labels of the batches, put in the order of a pass."""
         if event.stream in self._spoilt or event.labels.count < 2:
             return
-        if not event.labels.order or not event.labels.histogram:
+        if not event.labels.order or not event.labels.histogram or _stored_mixed(event):
             self._spoil(event.stream)
             return
         seen = self._streams.setdefault(event.stream, {})
@@ -109,8 +110,9 @@ class TrainingDataNotShuffled(Rule):
         if places[0].loader == 0:
             rising = order == sorted(order) or order == sorted(order, reverse=True)
             return classes > 2 and rising and len(places) >= self.batches_needed
-        needed = self.batches_needed if classes > 2 else self.two_classes_need
-        return len(places) >= min(needed, places[0].length or needed)
+        needed, length = self.batches_needed if classes > 2 else self.two_classes_need, places[0].length
+        far = length is None or places[-1].position >= self.share_seen * length
+        return far and len(places) >= min(needed, length or needed)
 
     def _found(self, event: TargetsObserved, places: list[TargetsObserved]) -> Finding:
         expected, changes = _expected_changes(places), sum(each.labels.runs - 1 for each in places)
@@ -144,7 +146,12 @@ def _compressed(labels: Iterator[int]) -> list[int]:
     return found[:1] + [later for earlier, later in pairwise(found) if later != earlier]
 
 
+def _stored_mixed(event: TargetsObserved) -> bool:
+    """Some class comes back later, as the data set's own labels show."""
+    return event.whole is not None and event.whole.runs > event.whole.distinct
+
+
 def _sliced_from_sorted(event: TargetsObserved) -> bool:
-    """The batch is a slice of a tensor in which every class is one stretch."""
+    """The batch is a slice of the data set's labels, in which every class is one stretch."""
     whole = event.whole
     return whole is not None and whole.runs == whole.distinct > 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ClipFacts, OptimizerStepped, Where
+from flatline.events import OptimizerStepped, Where
 from flatline.findings import Finding
 from flatline.rules import Rule
 

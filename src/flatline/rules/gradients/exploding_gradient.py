@@ -8,10 +8,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import CurvesUpdated, LayerNumbers, NumbersSampled
 from flatline.findings import Finding
 from flatline.history import History
 from flatline.rules import Rule
+from flatline.trends import falling_is_due, main, shown, trend
 
 
 class ExplodingGradient(Rule):
@@ -71,6 +72,8 @@ class ExplodingGradient(Rule):
     past_needed: int = 15  # samples that make a past
     loss_grown: float = 10.0  # loss over the median of its past
 
+    points_needed: int = 40  # of a logged norm
+
     def __init__(self) -> None:
         self._deep: dict[int, int] = {}
         self._past: dict[int, tuple[History, History]] = {}
@@ -84,6 +87,26 @@ class ExplodingGradient(Rule):
         yield from self._over_depth(event, [each for each in layers if each.depth >= 0])
         yield from self._over_steps(event, median(each.gradient_rms for each in layers))
         yield from self._beside_weights(event, layers)
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """The last logged norms beside those of the first half, and a loss that rose."""
+        norm, loss = main(event, "gradient_norm"), trend(main(event, "train_loss"))
+        if norm is None or loss is None or norm.count < self.points_needed or not falling_is_due(event):
+            return
+        last = sorted(norm.values[-max(5, len(norm.values) // 32) :])
+        usual, now = median(norm.values[: len(norm.values) // 2] or [0.0]), last[len(last) // 5] if last else 0.0
+        worse = loss.levels[-1] > loss.start and loss.levels[-1] - loss.levels[loss.best] > 8 * loss.noise
+        if 0 < self.jump * usual <= now and worse:
+            yield self.finding(
+                event,
+                f"{norm.name} grew from {usual:.3g}, its median over the first half, to {now:.3g} at step {shown(norm.steps[-1])}, "
+                f"and the loss from {loss.levels[loss.best]:.4g} to {loss.levels[-1]:.4g}",
+                cause="nothing bounds the gradient: backward multiplied it up, and one step with it throws the weights far away",
+                fix="clip between backward and step: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0); lower lr",
+                key="logged",
+                usual=usual,
+                last=now,
+            )
 
     def _over_depth(self, event: NumbersSampled, layers: list[LayerNumbers]) -> Iterator[Finding]:
         key = event.optimizer.key

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from flatline.events import NumbersSampled
+from flatline.events import CurvesUpdated, NumbersSampled
 from flatline.findings import Finding
 from flatline.history import History
 from flatline.rules import Rule
+from flatline.trends import falling_is_due, kendall, main, trend
 
 
 class GradientCreepsUp(Rule):
-    """The gradient grows steadily, and the loss does not fall.
+    """The gradient grows steadily, and the loss does not fall, or falls ever faster to minus infinity.
 
     Symptom
     -------
-    The gradient norm rises over hundreds of steps while the loss stands still or rises. Sooner or later it diverges.
+    The gradient norm rises over hundreds of steps while the loss stands still or rises, or is negative and falls faster
+    and faster. Sooner or later it diverges.
 
     Root cause
     ----------
@@ -42,7 +44,8 @@ class GradientCreepsUp(Rule):
     Healthy look-alikes
     -------------------
     Gradients that grow while the loss falls, as they do from a small initialisation; warm-up; adversarial losses, where one
-    side's gradient grows with the other side's skill; a gradient that was near zero when it began.
+    side's gradient grows with the other side's skill; a gradient that was near zero when it began; a log-likelihood or a
+    similarity, whose negative falls below zero and settles; an image made to please a network.
 
     References
     ----------
@@ -59,6 +62,11 @@ class GradientCreepsUp(Rule):
     small: float = 1e-7  # gradients that begin under this were vanishing, not healthy
     lately: int = 24  # newest samples whose trend counts
     first_index: int = 100  # step from which on it is judged
+    bottomless: float = 30.0  # loss below minus that (times the first one, if that is larger); a similarity ends at -1
+    faster: float = 10.0  # its fall for each step, beside that before; near a floor it slows down
+
+    points_needed: int = 100  # of a logged norm
+    steady: float = 5.0  # Mann and Kendall's z of the logged norm
 
     def __init__(self) -> None:
         self._gradients: dict[int, History] = {}
@@ -78,7 +86,11 @@ class GradientCreepsUp(Rule):
         self._rates.setdefault(key, event.lr)
         ripe = gradients.count >= self.samples_needed and event.index >= self.first_index
         usual = min(gradients.first, gradients.location)
-        if ripe and event.lr <= self._rates[key] and self._creeps(gradients, losses):
+        if not ripe or event.lr > self._rates[key] or not self._grows(gradients):
+            return
+        if self._runs_down(losses) and all(each.depth >= 0 for each in event.layers if each.matrix):
+            yield self._tell_bottomless(event, gradients, losses)
+        elif self._no_better(losses):
             yield self.finding(
                 event,
                 f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to "
@@ -91,12 +103,63 @@ class GradientCreepsUp(Rule):
                 rising=gradients.rising(self.lately),
             )
 
-    def _creeps(self, gradients: History, losses: History) -> bool:
-        usual, usual_loss = min(gradients.first, gradients.location), min(losses.first, losses.location)
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """The logged norm over the run, beside the loss and the rate."""
+        curve, rate = main(event, "gradient_norm"), main(event, "learning_rate")
+        norm, loss = trend(curve), trend(main(event, "train_loss"))
+        if (
+            curve is None
+            or norm is None
+            or loss is None
+            or curve.count < self.points_needed
+            or not falling_is_due(event)
+        ):
+            return
+        begin, end = median(norm.levels[: len(norm.levels) // 4]), median(norm.levels[-3:])
+        higher = rate is not None and bool(rate.values) and rate.values[-1] > 1.05 * rate.values[0]
+        learns = loss.last < loss.start or loss.falls(len(loss.levels) // 2)
+        if 0 < self.growth * begin <= end and kendall(norm.levels) >= self.steady and not learns and not higher:
+            yield self.finding(
+                event,
+                f"{curve.name} grew {end / begin:.0f}-fold, from {begin:.3g} to {end:.3g}, steadily over {curve.count:,} points, "
+                f"while the loss went from {loss.start:.4g} to {loss.last:.4g}",
+                cause="something feeds on itself: weights or activations grow, and the gradient grows with them",
+                fix="lower lr, clip with clip_grad_norm_(model.parameters(), 1.0), and bound what grows: weight decay, a "
+                "normalisation layer, z-loss on the logits",
+                key="logged",
+                begin=begin,
+                last=end,
+            )
+
+    def _grows(self, gradients: History) -> bool:
+        usual = min(gradients.first, gradients.location)
         if usual < self.small or gradients.last < self.growth * usual:
             return False
-        return (
-            losses.last >= losses.first > 0
-            and losses.last >= usual_loss
-            and gradients.rising(self.lately) >= self.rising
+        return gradients.rising(self.lately) >= self.rising
+
+    def _no_better(self, losses: History) -> bool:
+        return losses.last >= losses.first > 0 and losses.last >= min(losses.first, losses.location)
+
+    def _runs_down(self, losses: History) -> bool:
+        """Far below zero, and falling faster than before: there is no floor that it nears."""
+        steps, values = list(losses.steps)[-self.lately :], list(losses.values)[-self.lately :]
+        if not losses.last < -self.bottomless * max(1.0, abs(losses.first)):
+            return False
+        middle, before = median(values[:5]), list(losses.values)[: -self.lately + 5]
+        late = (middle - losses.last) / (steps[-3] - steps[2])
+        early = (median(before[:5]) - middle) / max(1, steps[2] - losses.steps[0])
+        return late > self.faster * max(early, 0.0)
+
+    def _tell_bottomless(self, event: NumbersSampled, gradients: History, losses: History) -> Finding:
+        usual = min(gradients.first, gradients.location)
+        return self.finding(
+            event,
+            f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to {gradients.last:.2g}), steadily, and the "
+            f"loss falls ever faster below zero: {losses.first:.4g} at first, {losses.last:.4g} now",
+            cause="the loss has no minimum: larger weights make it smaller, and the larger they are, the faster",
+            fix="bound the loss: a penalty on the size of scores or gradients, a normalised density or a margin, a spectral "
+            "norm on the layers; weight decay slows it down only",
+            usual=usual,
+            last=gradients.last,
+            loss=losses.last,
         )

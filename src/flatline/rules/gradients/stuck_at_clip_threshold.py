@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from flatline.events import ClipFacts, NumbersSampled, OptimizerStepped
+from flatline.events import ClipFacts, CurvesUpdated, NumbersSampled, OptimizerStepped
 from flatline.findings import Finding
 from flatline.rules import Rule
+from flatline.trends import main
 
 
 class StuckAtClipThreshold(Rule):
@@ -63,6 +64,10 @@ class StuckAtClipThreshold(Rule):
     ratio_index: int = 40  # and the step from which on: early norms are large
     small_update: float = 1e-4  # update over weight; 1e-3 is healthy (CS231n)
 
+    points_needed: int = 50  # of a logged norm or clip rate
+    equal: float = 1e-3  # relative distance of logged norms that are one threshold
+    always: float = 0.9  # share of the logged norms that are, or clip rate; 0.01 to 0.1 is healthy (seed)
+
     def __init__(self) -> None:
         self._clips: dict[int, list[ClipFacts]] = {}
         self._steps: dict[int, int] = {}
@@ -87,6 +92,37 @@ class StuckAtClipThreshold(Rule):
         self._steps[key] = self._steps.get(key, 0) + 1
         if self._stuck(event, known):
             yield self._tell(event, known)
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """A logged norm that is a flat line, or a logged clip rate near 1."""
+        norm, rate = main(event, "gradient_norm"), main(event, "clip_rate")
+        norms = sorted(norm.values) if norm and norm.count >= self.points_needed else []
+        top = norms[len(norms) * 99 // 100] if norms else 0.0
+        flat = top > 0 and sum(abs(each - top) <= self.equal * top for each in norms) >= self.always * len(norms)
+        clipped = median(rate.values) if rate and rate.values and rate.count >= self.points_needed else 0.0
+        if flat:
+            seen = f"{norm.name if norm else 'the norm'} is {top:.4g} at nearly all of {len(norms):,} points: it was logged after "
+            seen += "clipping, and every step is clipped"
+        elif self.always <= clipped <= 1:
+            seen = (
+                f"{rate.name if rate else 'the clip rate'} is {clipped:.0%} in the median: nearly every step is clipped"
+            )
+        else:
+            return
+        advice = (
+            ""
+            if flat or not norms
+            else f" to about {norms[len(norms) * 95 // 100]:.2g}, the 95th percentile of those logged"
+        )
+        yield self.finding(
+            event,
+            seen,
+            severity="hint",
+            cause="clipping is meant for outliers; here it sets the length of every step, and the rate is in effect smaller",
+            fix=f"log the norm that clip_grad_norm_ returns, and raise max_norm{advice or ' to the 95th percentile of it'}",
+            key="logged",
+            clip_rate=None if flat else clipped,
+        )
 
     def _stuck(self, event: OptimizerStepped, clips: list[ClipFacts]) -> bool:
         key, ratios = event.optimizer.key, [_ratio(clip) for clip in clips]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from flatline.events import NumbersSampled
+from flatline.events import CurvesUpdated, NumbersSampled
 from flatline.findings import Finding
 from flatline.rules import Rule
-
+from flatline.trends import drift, falling_is_due, main, trend
 
 FINE = 10  # times the ratio called slow, once: the rate is not to blame
 
@@ -68,6 +68,8 @@ class LearningRateTooLow(Rule):
     fallen: float = 0.02  # a loss that fell by more is learning
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
+    hopeless: float = 1e-8  # logged rate all along; the gentlest recipes (DPO) begin at 5e-7
+    points_needed: int = 50  # of the logged rate and loss; fewer may be a warm-up
 
     def __init__(self) -> None:
         self._samples: dict[int, list[_Sample]] = {}
@@ -86,6 +88,27 @@ class LearningRateTooLow(Rule):
         samples.append(sample)
         if self._small(event, [each.update for each in samples]) and self._too_low(event, samples):
             yield self._tell(event, samples)
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """The logged rate all along, and a loss that does not fall."""
+        rate, loss = main(event, "learning_rate"), main(event, "train_loss")
+        found = trend(loss)
+        if rate is None or loss is None or found is None or min(rate.count, loss.count) < self.points_needed:
+            return
+        peak = max(rate.values, default=1.0)
+        moved = abs(drift(found.levels)) > max(self.fallen * found.size, 3 * found.noise) or found.falls()
+        if not 0 <= peak <= self.hopeless or rate.values[-1] > self.rising * rate.values[0] or moved:
+            return
+        yield self.finding(
+            event,
+            f"{rate.name} is at most {peak:g} at all {rate.count:,} points, and {loss.name} stands at {found.last:.4g}",
+            severity="warning" if peak > 0 and falling_is_due(event) else "hint",
+            cause="the learning rate is far too low: no step changes anything" if peak else "a rate of 0 moves nothing",
+            fix="raise lr to about 1e-3 for Adam or 1e-2 for SGD, or find it with a learning-rate range test",
+            key="logged",
+            peak=peak,
+            loss=found.last,
+        )
 
     def _small(self, event: NumbersSampled, updates: list[float]) -> bool:
         if len(updates) >= self.samples_needed and event.index >= self.first_index and max(updates) < self.update_ratio:

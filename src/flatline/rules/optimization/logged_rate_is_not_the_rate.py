@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import RateRead, ScheduleObserved
+from flatline.events import Curve, CurvesUpdated, RateRead, ScheduleObserved
 from flatline.findings import Finding
 from flatline.rules import Rule
+from flatline.trends import curves
 
 
 class LoggedRateIsNotTheRate(Rule):
@@ -61,6 +62,9 @@ class LoggedRateIsNotTheRate(Rule):
     certain_after: int = 2  # wrong values that were read: one may be a look ahead
     moved: float = 0.01  # relative change of the scheduled rate: less is a constant schedule
 
+    points_needed: int = 20  # of a logged rate; fewer may be a warm-up of both
+    swing: float = 0.1  # relative change of a logged rate: it follows a schedule
+
     def __init__(self) -> None:
         self._reads = 0
 
@@ -99,6 +103,30 @@ class LoggedRateIsNotTheRate(Rule):
             scheduled=event.lr,
             rate=event.trainer_lr,
             steps=trainer.steps,
+        )
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """One logged rate is constant at the very peak of another that follows a schedule."""
+        rates = [curve for curve in curves(event, "learning_rate") if len(curve.values) >= self.points_needed]
+        moving = [rate for rate in rates if min(rate.values) < (1 - self.swing) * max(rate.values)]
+        for rate in rates:
+            if len(set(rate.values)) != 1:
+                continue
+            for other in moving:
+                if _distance(rate.values[0], max(other.values)) < 1e-6:
+                    yield self._tell_constant(event, rate, other)
+                    return
+
+    def _tell_constant(self, event: CurvesUpdated, rate: Curve, other: Curve) -> Finding:
+        return self.finding(
+            event,
+            f"{rate.name} is {rate.values[0]:.3g} at all {rate.count:,} points, while {other.name} goes from "
+            f"{max(other.values):.3g} to {min(other.values):.3g}",
+            severity="hint",
+            cause="a constant of the configuration was logged, not the rate that the optimizer uses",
+            fix='log optimizer.param_groups[0]["lr"] or scheduler.get_last_lr()',
+            key=f"constant {rate.name}",
+            constant=rate.values[0],
         )
 
 

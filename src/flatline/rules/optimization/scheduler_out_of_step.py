@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
-from flatline.events import ScheduleObserved
+from flatline.events import Curve, CurvesUpdated, ScheduleObserved
 from flatline.findings import Finding
 from flatline.rules import Rule
+from flatline.trends import falling_is_due, main, shown, trend
 
 CYCLIC = ("CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau", "ConstantLR", "SWALR")
 
@@ -62,6 +64,11 @@ class SchedulerOutOfStep(Rule):
     micro: float = 1.5  # scheduler steps per optimizer step from which on they are per micro-batch
     collapse: float = 1e-3  # of the first rate, at the end of the first epoch: a schedule in epochs stepped per batch
     idle: float = 0.3  # share of the run at the floor that is too much
+    points_needed: int = 40  # of a logged rate
+    floor: float = 1e-3  # of the peak: a logged rate under which nothing is learned
+    grades: int = 15  # different rates on the way down; a schedule in stairs has fewer, and log lines that are rounded
+    early: float = 0.1  # of the run, in which a warm-up would matter
+    leap: float = 1.5  # times the first loss, that an early spike reaches
 
     def on_schedule_observed(self, event: ScheduleObserved) -> Iterator[Finding]:
         """Compare the two counts, while the run goes on and at its end."""
@@ -72,6 +79,69 @@ class SchedulerOutOfStep(Rule):
         found = self._per_micro_batch(event) or self._epochs_per_batch(event) or self._at_the_end(event)
         if found is not None:
             yield found
+
+    def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
+        """The logged rate: at its floor long before the end, or at its peak at once while the loss leaps up."""
+        rate, loss = main(event, "learning_rate"), main(event, "train_loss")
+        if rate is None or len(rate.values) < self.points_needed or max(rate.values) <= 0:
+            return
+        if event.ended and (since := self._floor_since(rate)) is not None:
+            yield self._logged_early(event, rate, since)
+        if loss is not None and falling_is_due(event) and (leap := self._leaps(rate, loss)) is not None:
+            yield self._no_warm_up(event, rate, loss, leap)
+
+    def _floor_since(self, rate: Curve) -> float | None:
+        """The step from which on the rate lies at its floor and does not move."""
+        peak, last = max(rate.values), rate.values[-1]
+        at = next((i for i in range(len(rate.values), 0, -1) if rate.values[i - 1] - last > 1e-6 * peak), 0)
+        way = {round(value / peak, 4) for value in rate.values[:at] if last < value < peak}
+        if (
+            not 0 <= last <= self.floor * peak
+            or at >= len(rate.values) - 10
+            or len(way) < self.grades
+            or min(way) > 0.02
+        ):
+            return None
+        left = (rate.steps[-1] - rate.steps[at]) / max(rate.steps[-1] - rate.steps[0], 1e-30)
+        return rate.steps[at] if left > self.idle else None
+
+    def _logged_early(self, event: CurvesUpdated, rate: Curve, since: float) -> Finding:
+        left = (rate.steps[-1] - since) / (rate.steps[-1] - rate.steps[0])
+        return self.finding(
+            event,
+            f"{rate.name} fell from {max(rate.values):g} to its floor of {rate.values[-1]:g} by step {shown(since)}, and stayed "
+            f"there for the last {left:.0%} of the run, until step {shown(rate.steps[-1])}",
+            cause="the schedule had run its course long before the run was over",
+            fix="size the schedule to the run: T_max / total_steps = number of scheduler.step() calls",
+            key="early",
+            since=since,
+            share=left,
+        )
+
+    def _leaps(self, rate: Curve, loss: Curve) -> int | None:
+        """The point at which the loss stands far above its first value, while the rate has its peak from the first step on."""
+        found, count = trend(loss), max(16, int(self.early * len(loss.values)))
+        begin = rate.values[: max(2, int(0.05 * len(rate.values)))]
+        if found is None or len(loss.values) < 4 * count or min(begin) < 0.95 * max(rate.values):
+            return None
+        calm = [median(loss.values[i : i + 3]) for i in range(count)]
+        top = max(range(count), key=calm.__getitem__)
+        high = calm[top] >= self.leap * calm[0] > 0 and calm[top] - calm[0] >= 8 * found.spread and top >= 2
+        highest = max(range(top, top + 3), key=loss.values.__getitem__)
+        return highest if high and found.last < calm[0] else None
+
+    def _no_warm_up(self, event: CurvesUpdated, rate: Curve, loss: Curve, at: int) -> Finding:
+        return self.finding(
+            event,
+            f"{rate.name} begins at its peak of {max(rate.values):g}, and {loss.name} leapt from {loss.values[0]:.4g} to "
+            f"{loss.values[at]:.4g} at step {shown(loss.steps[at])} before it fell",
+            severity="hint",
+            cause="the first steps are too large for weights that are still random and for Adam's young averages",
+            fix="warm the rate up over the first 1 to 5 % of the steps, from 0 or a hundredth of its peak",
+            key="warm-up",
+            first=loss.values[0],
+            top=loss.values[at],
+        )
 
     def _before(self, event: ScheduleObserved) -> Finding:
         return self.finding(

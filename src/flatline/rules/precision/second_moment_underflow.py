@@ -20,11 +20,13 @@ class SecondMomentUnderflow(Rule):
     Root cause
     ----------
     Adam keeps a mean of *squared* gradients, and adds a thousandth of the square at each step. In float16 that is 0
-    for every gradient under 5e-3. The division is by eps alone.
+    for every gradient under 5e-3, in float32 and bfloat16 for those under 1e-21, which a unit or a weight in the
+    loss may make. The division is by eps alone.
 
     Fix
     ---
-    Keep parameters and optimizer state in float32 and use ``torch.autocast``, or bfloat16.
+    Keep parameters and optimizer state in float32 and use ``torch.autocast``, or bfloat16. Take a tiny factor out of
+    the loss: the best weights stay the same.
 
     Example
     -------
@@ -44,7 +46,7 @@ class SecondMomentUnderflow(Rule):
     Healthy look-alikes
     -------------------
     State in float32 or bfloat16; gradients of 0, as of embedding rows that were not used; quantised state, which has
-    a scale of its own.
+    a scale of its own; a loss times 1e-6, which Adam divides out.
 
     References
     ----------
@@ -58,10 +60,18 @@ class SecondMomentUnderflow(Rule):
         "a thousandth of the gradient's square is below 6e-8, the smallest number of float16: the division is by eps"
     )
     fix = "keep parameters and optimizer state in float32 and use torch.autocast for speed, or model.to(torch.bfloat16)"
+    wide_cause = (
+        "the gradients are below 1e-21, so that their squares are 0 even in {}: the division is by eps={:g}, and the "
+        "weights do not move"
+    )
+    wide_fix = "take the tiny factor out of the loss (a unit, a weight, a normalisation), or scale inputs and targets"
     consequences = ("O7", "O22")
 
     certain_after: int = 3  # looks in a row: the mean of squares fills up over the first steps
     share: float = 0.2  # of the gradients that are not 0; measured 0 in float32 and bfloat16, 0.25 to 0.6 in float16
+    nearly_all: float = (
+        0.9  # the same in dtypes of a wide range: measured 0 in healthy runs, 0.97 at a loss times 1e-22
+    )
     enough: int = 64  # sampled gradients that are not 0
 
     def __init__(self) -> None:
@@ -70,16 +80,24 @@ class SecondMomentUnderflow(Rule):
     def on_optimizer_state_sampled(self, event: OptimizerStateSampled) -> Iterator[Finding]:
         """Mean squares of 0 where the gradient is not."""
         key, gone = event.optimizer.key, event.squares_zero
-        under = event.state == "float16" and event.squares >= self.enough and gone >= self.share * event.squares
+        narrow = event.state == "float16"
+        share = self.share if narrow else self.nearly_all
+        under = event.squares >= self.enough and gone >= share * event.squares and (narrow or self._plain(event))
         self._looks[key] = self._looks.get(key, 0) + 1 if under else 0
         if self._looks[key] >= self.certain_after:
             yield self.finding(
                 event,
                 f"{event.optimizer.name} keeps its mean of squared gradients in {event.state}: it is exactly 0 for "
                 f"{gone / event.squares:.0%} of the gradients that are not 0",
+                cause="" if narrow else self.wide_cause.format(event.state, event.eps),
+                fix="" if narrow else self.wide_fix,
                 where=event.optimizer.where,
                 key=str(key),
                 squares=event.squares,
                 zero=gone,
                 eps=event.eps,
             )
+
+    @staticmethod
+    def _plain(event: OptimizerStateSampled) -> bool:
+        return event.stock and event.state in ("float32", "bfloat16") and bool(event.eps)

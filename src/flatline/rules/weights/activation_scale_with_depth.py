@@ -71,6 +71,9 @@ class ActivationScaleWithDepth(Rule):
     gain_low: float = 0.5  # torch's default is 0.58
     steps_needed: int = 5  # the activations are still as small then
     recovered: float = 10.0  # times what they differed before the first step
+    rounding: float = (
+        1e-6  # of the numbers themselves: samples that differ by less do so by float32's rounding (1.2e-7)
+    )
     fallen: float = 0.8  # of the first loss, and something was learned; a last bias alone takes off a few percent
 
     def __init__(self) -> None:
@@ -94,11 +97,17 @@ class ActivationScaleWithDepth(Rule):
         shrunk = self._shrunk.get(event.model)
         if shrunk is None:
             return
-        now = {layer.layer: layer.signal for layer in event.layers}
+        now = {layer.layer: layer for layer in event.layers}
         inner = shrunk.chain[-2]
         shrunk.step = event.step
-        if (now.get(inner.layer) or math.inf) > self.recovered * (inner.signal or 0.0):
+        if self._recovers(now.get(inner.layer), inner.signal or 0.0):
             del self._shrunk[event.model]
+
+    def _recovers(self, now: LayerActivations | None, before: float) -> bool:
+        """Samples differ more than they did, and by more than the numbers are exact to."""
+        if now is None or now.signal is None or not math.isfinite(now.signal):
+            return True
+        return now.signal > max(self.recovered * before, self.rounding * (abs(now.mean) + now.std))
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Shrunk to the end, and nothing learned: many small networks recover within some dozen steps."""

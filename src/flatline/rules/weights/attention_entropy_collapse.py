@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import AttentionFacts, AttentionSampled
+from flatline.events import ActivationsSampled, AttentionFacts, AttentionSampled, RunEnded
 from flatline.findings import Finding
 from flatline.rules import Rule
 
 
 class AttentionEntropyCollapse(Rule):
-    """The heads of a layer have come to attend to one key each, and the loss is no better for it.
+    """The heads attend to one key each: they have come to it, or all layers were made so, and the loss is no better for it.
 
     Symptom
     -------
@@ -22,7 +22,8 @@ class AttentionEntropyCollapse(Rule):
     ----------
     The scores q·k grow with the weights of both projections. When they are spread over tens, softmax puts all weight
     on one key and its derivative vanishes, so nothing can bring the others back. Learning rates that are too high,
-    without warm-up or normalisation of q and k, drive the scores there.
+    without warm-up or normalisation of q and k, drive the scores there; without 1/√d, or with projections drawn too
+    widely, they are there before the first step.
 
     Fix
     ---
@@ -45,6 +46,7 @@ class AttentionEntropyCollapse(Rule):
     Healthy look-alikes
     -------------------
     A few sharp heads, as induction heads are; sharp attention and a falling loss, as in retrieval and pointing;
+    a first layer alone that large embeddings make sharp; a low temperature over distances or similarities;
     rows that may attend to few keys: the first rows under a causal mask, padded rows, windows.
 
     References
@@ -70,12 +72,27 @@ class AttentionEntropyCollapse(Rule):
     heads_share: float = 0.9  # of the layer: some sharp heads are normal
     keys_needed: int = 8  # fewer are soon decided
     steps_needed: int = 3  # in a row
+    born: float = (
+        0.1  # of ln(keys), median of the heads of an untrained layer, every time it is seen; a ninth of what is usual
+    )
+    layers_needed: int = (
+        2  # born so, and no other: embeddings times √d make a first layer sharp, and no harm comes of it
+    )
+    looks_needed: int = 5  # at those
+    solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
     fallen: float = 0.5  # of the first loss: training works, whatever attention does
     better: float = 0.95  # of the best loss with open attention: it pays to be sharp
 
     def __init__(self) -> None:
         self._layers: dict[tuple[int, str, int], _Past] = {}
         self._first_loss: float | None = None
+        self._untrained = False
+        self._born: tuple[AttentionSampled, list[AttentionFacts]] | None = None
+        self._looks = 0  # at layers that were born so; -1: they are not
+
+    def on_activations_sampled(self, event: ActivationsSampled) -> None:
+        """Whether what follows is the attention of a model that no step has touched and no checkpoint filled."""
+        self._untrained = event.untrained
 
     def on_attention_sampled(self, event: AttentionSampled) -> Iterator[Finding]:
         """The entropy of every head against its own past, and the loss beside it."""
@@ -83,6 +100,7 @@ class AttentionEntropyCollapse(Rule):
         loss = event.loss if event.loss is not None and known else math.inf  # not known before the first
         if known and self._first_loss is None:
             self._first_loss = loss
+        self._look(event)
         bad = []
         for place, facts in enumerate(event.layers):
             if not facts.heads or facts.keys < self.keys_needed or not all(map(math.isfinite, facts.heads)):
@@ -92,6 +110,27 @@ class AttentionEntropyCollapse(Rule):
                 bad.append((facts, past))
         if bad:
             yield self._tell(event, *bad[0], others=len(bad) - 1)
+
+    def _look(self, event: AttentionSampled) -> None:
+        """Whether all layers were made to attend to one key each, and still do."""
+        layers = [each for each in event.layers if each.heads and each.keys >= self.keys_needed]
+        if not layers or self._looks < 0:
+            return
+        made = len(layers) >= self.layers_needed and all(
+            each.projected and _middle(each) < self.born for each in layers
+        )
+        if not made or (self._born is None and not self._untrained):
+            self._looks = -1
+            return
+        self._born = self._born or (event, layers)
+        self._looks += 1
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """Made so, so to the end, and the task is not solved in spite of it."""
+        if self._born is None or self._looks < self.looks_needed or event.loss is None or event.first_loss is None:
+            return
+        if event.loss > self.solved * event.first_loss > 0:
+            yield self._tell_born(event, *self._born)
 
     def _collapsed(self, past: _Past, facts: AttentionFacts, step: int, loss: float) -> bool:
         shut = sum(entropy < self.low for entropy in facts.heads) >= self.heads_share * len(facts.heads)
@@ -107,7 +146,7 @@ class AttentionEntropyCollapse(Rule):
         return was_open and len(past.steps) >= self.steps_needed and not gained
 
     def _tell(self, event: AttentionSampled, facts: AttentionFacts, past: _Past, others: int) -> Finding:
-        now = sorted(facts.heads)[len(facts.heads) // 2]
+        now = _middle(facts)
         more = f"; the same in {others} other layers" if others else ""
         spread = f", scores of a row have std {facts.spread:.3g}" if facts.spread is not None else ""
         return self.finding(
@@ -124,12 +163,37 @@ class AttentionEntropyCollapse(Rule):
             best_loss_before=past.best,
         )
 
+    def _tell_born(self, event: RunEnded, seen: AttentionSampled, layers: list[AttentionFacts]) -> Finding:
+        worst = min(layers, key=_middle)
+        spread = f", scores of a row have std {worst.spread:.3g}" if worst.spread is not None else ""
+        return self.finding(
+            event,
+            f"all {len(layers)} attention layers attend to one key each since before the first step: the entropy of "
+            f"{worst.layer or 'one of them'} was {_middle(worst):.2g} of ln({worst.keys} keys), where fresh projections give "
+            f"0.9{spread}, and it stayed so; loss {event.first_loss:.3g} at first, {event.loss:.3g} at the end",
+            where=seen.where,
+            fix="scale the scores by 1/√d (F.scaled_dot_product_attention does), keep nn.Linear's own initialisation for the "
+            "projections, or normalise queries and keys before their product (qk-norm)",
+            key="born",
+            layer=worst.layer,
+            entropy=_middle(worst),
+            keys=worst.keys,
+            layers=len(layers),
+            loss=event.loss,
+            first_loss=event.first_loss,
+        )
+
+
+def _middle(facts: AttentionFacts) -> float:
+    """Median of the heads; infinite if some is not a number."""
+    return sorted(facts.heads)[len(facts.heads) // 2] if all(map(math.isfinite, facts.heads)) else math.inf
+
 
 class _Past:
     """One attention over the steps."""
 
     def __init__(self, facts: AttentionFacts) -> None:
-        self.first = sorted(facts.heads)[len(facts.heads) // 2]
+        self.first = _middle(facts)
         self.best = math.inf  # loss while it was open
         self.open_step = -1  # the newest at which it was
         self.steps: set[int] = set()  # collapsed, in a row

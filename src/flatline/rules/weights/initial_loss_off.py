@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import ActivationsSampled, FirstCrossEntropy, LayerActivations
+from flatline.events import ActivationsSampled, FirstCrossEntropy, LayerActivations, NumbersSampled, RunEnded
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -68,9 +68,13 @@ class InitialLossOff(Rule):
     spread: float = 3.0  # of the scores of a row; at 1 the loss is half a nat above ln(classes)
     gain: float = 3.0  # of the weight; torch's default has 0.58, Xavier 1, Kaiming 1.4
     targets_needed: int = 8  # fewer may be hard by chance
+    steps_needed: int = 50  # of a run that never came down; a default initialisation comes down within some dozen
+    same: float = 0.05  # relative distance of the run's first loss from the cross entropy: it is that, and no sum
 
     def __init__(self) -> None:
         self._layers: dict[str, LayerActivations] = {}
+        self._high: FirstCrossEntropy | None = None  # far too high, and not by the output layer's doing
+        self._lowest = math.inf
 
     def on_activations_sampled(self, event: ActivationsSampled) -> None:
         """Mean and deviation of the scores at the start, for the evidence."""
@@ -85,6 +89,8 @@ class InitialLossOff(Rule):
         if event.value < self.mild_ratio * equal or event.spread < 1.0:
             return
         proven = event.value >= self.ratio * equal and event.spread >= self.spread and self._own_doing(event)
+        if event.value >= self.ratio * equal and event.spread >= self.spread and not proven:
+            self._high = self._high or event
         scores = self._layers.get(event.layer)
         yield self.finding(
             event,
@@ -101,6 +107,45 @@ class InitialLossOff(Rule):
             layer=event.layer,
             gain=round(event.gain, 4),
             input_rms=event.input_rms,
+        )
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> None:
+        """The lowest loss that was seen."""
+        if event.loss is not None:
+            self._lowest = min(self._lowest, event.loss)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """It began far above the loss of equal scores, whoever's doing that was, and never once got down to it."""
+        high = self._high
+        if high is None or event.loss is None or event.first_loss is None or event.step < self.steps_needed:
+            return
+        equal = math.log(max(2, high.classes))
+        that_one = abs(event.first_loss - high.value) <= self.same * high.value
+        if that_one and event.loss >= self.ratio * equal and equal < self._lowest < math.inf:
+            yield self.finding(
+                event,
+                f"the cross entropy began at {high.value:.3g} and is still {event.loss:.3g} after {event.step} steps, never as low "
+                f"as ln {high.classes} = {equal:.3g}, which equal scores for all {high.classes} classes give",
+                where=high.where,
+                cause=self._cause(high) + self._depth(),
+                fix="put a normalisation layer (nn.LayerNorm) between the layers; take means instead of sums over neighbours or "
+                "elements, divide by √(terms), scale the inputs to mean 0 and deviation 1",
+                key="never",
+                first_loss=high.value,
+                loss=event.loss,
+                expected=round(equal, 4),
+                classes=high.classes,
+                scores_std=high.spread,
+                input_rms=high.input_rms,
+            )
+
+    def _depth(self) -> str:
+        """Where along the network the numbers grew."""
+        layers = [each for each in self._layers.values() if each.weighted]
+        if len(layers) < 2:
+            return ""
+        return (
+            f"; outputs have std {layers[0].std:.2g} at {layers[0].layer}, {layers[-1].std:.2g} at {layers[-1].layer}"
         )
 
     def _own_doing(self, event: FirstCrossEntropy) -> bool:

@@ -1,0 +1,111 @@
+"""``flatline diagnose`` as people call it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from flatline.cli import main
+from flatline.rules import all_rules
+
+HEADER = "epoch,step,train_loss,val_loss,lr\n"
+
+
+def curve(*, sick=False, steps=300):
+    """Rows of a run that learns; a sick one climbs far above its start."""
+    draw, rows = random.Random(0), []
+    for step in range(steps):
+        loss = 0.5 + 3 * 0.98**step + draw.gauss(0, 0.02) + (max(0, step - 200) ** 2 / 100 if sick else 0)
+        rows.append(
+            f"{step // 30},{step},{loss:.5f},{f'{loss + 0.05:.5f}' if step % 30 == 29 else ''},{1e-3 * (1 - step / 400):.6f}\n"
+        )
+    return HEADER + "".join(rows)
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, sick in (("good", False), ("bad", True)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "metrics.csv").write_text(curve(sick=sick))
+    return tmp_path
+
+
+def test_a_healthy_run(runs, capsys):
+    assert main(["diagnose", "runs/good", "--fail-on", "warning"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "runs/good · CSV · 4 curves to step 299"
+    assert out[1] == "  epoch = epoch · train loss = train_loss · val loss = val_loss · learning rate = lr"
+    assert out[-1].startswith("flatline: 0 findings · ")
+    assert len(out) == 3
+
+
+def test_a_sick_run(runs, capsys):
+    assert main(["diagnose", "runs/bad/metrics.csv", "--fail-on", "warning"]) == 1
+    assert "C1 loss-diverges" in capsys.readouterr().out
+    assert main(["diagnose", "runs/bad", "--ignore", "C", "--fail-on", "warning"]) == 0
+    assert main(["diagnose", "runs/bad"]) == 0
+
+
+def test_several_runs_are_a_table(runs, capsys):
+    assert main(["diagnose", "runs"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out[:3]] == ["run", "runs/bad", "runs/good"]
+    assert out[2].endswith("none")
+    assert "Seen    runs/bad: train_loss" in "\n".join(out)
+
+
+def test_json(runs, capsys):
+    main(["diagnose", "runs/bad", "runs/good", "--format", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["run"]["runs"], told["not_checked"], told["notes"]) == (1, 2, [], [])
+    (finding,) = told["findings"]
+    assert (finding["code"], finding["where"], finding["evidence"]["run"]) == ("C1", None, "runs/bad")
+    main(["diagnose", "runs/good", "--format", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["run"]["train_loss"], told["run"]["source"]) == ("train_loss", "runs/good/metrics.csv")
+    assert set(told["checked"]) <= {rule.code for rule in all_rules()}
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
+def test_output(runs, capsys, form):
+    assert main(["diagnose", "runs/bad", "--format", form, "--output", "report"]) == 0
+    assert "C1" in (runs / "report").read_text()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_curves_are_chosen(runs, capsys):
+    assert main(["diagnose", "runs/good", "--map", "loss=val_loss", "--verbose"]) == 0
+    out = capsys.readouterr().out
+    assert "train loss = val_loss" in out
+    assert "not recognised: train_loss" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "nowhere: No such file"),
+        (["empty"], "no log was found in empty"),
+        (["runs", "--map", "loss"], "--map must be ROLE=NAME"),
+        (["runs", "--map", "colour=red"], "--map must be ROLE=NAME"),
+        (["runs", "--map", "loss=red"], "no curve is named 'red'; there are epoch, lr, train_loss, val_loss"),
+        (["runs", "--select", "Q9"], "there is no rule 'Q9'"),
+        (["runs", "--output", "no/where"], "there is no directory"),
+    ],
+)
+def test_wrong_input_is_one_line(runs, capsys, arguments, told):
+    (runs / "empty").mkdir()
+    assert main(["diagnose", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_names_from_logs_are_made_harmless(runs, capsys):
+    (runs / "evil\x1b[31m.csv").write_text("step,loss,\x1b]0;title\x07lr\n1,2,0.1\n2,1,0.1\n3,1,0.1\n")
+    assert main(["diagnose", "."]) == 0
+    assert main(["diagnose", "evil\x1b[31m.csv", "--verbose"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
