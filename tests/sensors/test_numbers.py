@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -189,8 +191,8 @@ def test_turn_is_the_cosine_of_two_updates():
             model(torch.randn(8, 4)).pow(2).mean().backward()
             optimizer.step()
             weights.append(torch.cat([p.detach().reshape(-1).clone() for p in model.parameters()]))
-    updates = [(b - a).double() for a, b in zip(weights, weights[1:], strict=False)]
-    naive = [float(F.cosine_similarity(a, b, dim=0)) for a, b in zip(updates, updates[1:], strict=False)]
+    updates = [(b - a).double() for a, b in pairwise(weights)]
+    naive = [float(F.cosine_similarity(a, b, dim=0)) for a, b in pairwise(updates)]
     assert seen[0].turn is None
     assert [event.turn for event in seen[2:]] == pytest.approx(naive, abs=1e-4)
 

@@ -120,8 +120,8 @@ def _projected(node: Node) -> bool:
         product = _through(next(iter(children(node)), None))
         if product is None or operation(product) not in PRODUCTS:
             return False
-    assert product is not None
-    return all(_linear(_through(factor)) for factor, _ in product.next_functions[:2])
+    factors = product.next_functions[:2] if product is not None else ()
+    return len(factors) == 2 and all(_linear(_through(factor)) for factor, _ in factors)
 
 
 def _through(node: Node | None) -> Node | None:

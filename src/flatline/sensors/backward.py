@@ -78,14 +78,19 @@ class BackwardSensor:
         plain = torch.Tensor
 
         def light(roots: Any, *args: Any, accumulate_grad: bool = True, **kwargs: Any) -> bool:
-            if not loop.light or len(known) != 1 or raw or not accumulate_grad or inside() != -1:
+            if not loop.light or len(known) != 1 or not accumulate_grad or inside() != -1:
                 return False
             root = roots[0]
+            if raw:  # by a GradScaler: one loss, scaled as a whole, or else the careful path
+                if len(raw) != 1 or id(root) not in raw:
+                    return False
+                root = raw[id(root)][0]
             if type(root) is not plain or not root.is_cpu or root.numel() != 1:
                 return False
             value = root.item()
             if value - value != 0.0 or value > outliers.limit or loop.steps >= imbalance.due:
                 return False
+            raw.clear()
             recent.append(value)
             if loop.first_loss is None:
                 loop.first_loss = value

@@ -206,11 +206,11 @@ def _wrapper(
 
     def lower(below: Callback) -> None:
         nonlocal original
-        original = observed.__wrapped__ = below
+        original = observed.__wrapped__ = below  # type: ignore[attr-defined]
 
     observe.__code__ = observe.__code__.replace(co_filename=NO_FRAME)
-    observed: Any = functools.wraps(original)(observe)
-    observed.lower = lower
+    observed: Callback = functools.wraps(original)(observe)
+    observed.lower = lower  # type: ignore[attr-defined]
     unseen_by_dynamo(observed)
     return observed
 

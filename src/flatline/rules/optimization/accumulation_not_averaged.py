@@ -94,7 +94,8 @@ class AccumulationNotAveraged(Rule):
 
     def _why(self, event: OptimizerStepped, count: int) -> str:
         if event.optimizer.adaptive:
-            return f"the gradient is {count} times that of the whole batch; {event.optimizer.name} hides it, clipping and eps do not"
+            hidden = f"{event.optimizer.name} hides it, clipping and eps do not"
+            return f"the gradient is {count} times that of the whole batch; {hidden}"
         return f"the gradient is {count} times that of the whole batch: in effect the learning rate is {count} times higher"
 
 

@@ -69,6 +69,7 @@ class InitialLossOff(Rule):
     gain: float = 3.0  # of the weight; torch's default has 0.58, Xavier 1, Kaiming 1.4
     targets_needed: int = 8  # fewer may be hard by chance
     steps_needed: int = 50  # of a run that never came down; a default initialisation comes down within some dozen
+    never: float = 100.0  # last loss over ln(classes); an 8-bit image under a default layer begins at 65
     same: float = 0.05  # relative distance of the run's first loss from the cross entropy: it is that, and no sum
 
     def __init__(self) -> None:
@@ -121,7 +122,7 @@ class InitialLossOff(Rule):
             return
         equal = math.log(max(2, high.classes))
         that_one = abs(event.first_loss - high.value) <= self.same * high.value
-        if that_one and event.loss >= self.ratio * equal and equal < self._lowest < math.inf:
+        if that_one and event.loss >= self.never * equal and equal < self._lowest < math.inf:
             yield self.finding(
                 event,
                 f"the cross entropy began at {high.value:.3g} and is still {event.loss:.3g} after {event.step} steps, never as low "

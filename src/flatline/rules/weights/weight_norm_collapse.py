@@ -86,11 +86,11 @@ class WeightNormCollapse(Rule):
         better = 1e-5 / max(layer.learning_rate, 1e-12)
         return self.finding(
             event,
-            f"the weights shrank to {share:.1%} of their first size in {event.index} steps; decay takes {rate:.2%} of them at every "
-            f"step (lr {layer.learning_rate:g} × weight_decay {layer.weight_decay:g}), and the loss stands at {losses.last:.4g} "
-            f"({event.first_loss or losses.first:.4g} at first)",
+            f"the weights shrank to {share:.1%} of their first size in {event.index} steps; decay takes {rate:.2%} of them at "
+            f"every step (lr {layer.learning_rate:g} × weight_decay {layer.weight_decay:g}), and the loss stands at "
+            f"{losses.last:.4g} ({event.first_loss or losses.first:.4g} at first)",
             cause="weight decay takes more than the gradient gives back: the model is pulled to zero",
-            fix=f"lower weight_decay from {layer.weight_decay:g} to about {min(better, 0.1):.1g}, so that lr × weight_decay is near 1e-5",
+            fix=f"lower weight_decay from {layer.weight_decay:g} to about {min(better, 0.1):.1g}: lr × weight_decay near 1e-5",
             where=event.optimizer.where or event.where,
             share=share,
             weight_decay=layer.weight_decay,

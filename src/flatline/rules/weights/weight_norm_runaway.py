@@ -112,8 +112,8 @@ class WeightNormRunaway(Rule):
             f"while the loss went from {losses.first:.4g} to {losses.last:.4g}",
             cause="something pays for larger weights (a loss without a minimum, a penalty with the wrong sign), and nothing pulls "
             "them back",
-            fix="look for the term of the loss that rewards size, and its sign; then add weight decay (AdamW, weight_decay=0.01) or "
-            "lower lr",
+            fix="look for the term of the loss that rewards size, and its sign; then add weight decay (AdamW, weight_decay=0.01) "
+            "or lower lr",
             layer=name,
             growth=factors[name],
             grown=len(grown),
