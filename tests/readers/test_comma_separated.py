@@ -144,6 +144,11 @@ def test_near_miss_foreign_tables(text):
     assert claims(text) == 0
 
 
+def test_losses_that_are_not_understood_are_still_a_log():
+    assert claims("step,d_loss,g_loss\n1,0.5,0.25\n") == 1
+    assert claims("year,profit,loss_in_eur\n2001,3,4\n") == 0
+
+
 def test_a_table_that_the_user_named_is_read():
     table = "step,fitness\n1,0.5\n"
     assert (claims(table), claims(table, named=True)) == (0, 1)

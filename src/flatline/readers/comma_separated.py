@@ -11,7 +11,7 @@ from flatline.readers import Head, Reader
 from flatline.readers._lines import batches
 from flatline.readers._log import Log, RunLog
 from flatline.readers._numbers import number, step_name
-from flatline.readers._roles import role_of
+from flatline.readers._roles import LOSS, role_of, words_of
 
 DELIMITERS = (",", "\t", ";")
 COLUMNS = 20_000  # more are no log
@@ -36,7 +36,8 @@ class CommaSeparated(Reader):
             name for at, name in enumerate(header) if any(number(row[at]) is not None for row in rows if at < len(row))
         ]
         known = any(role_of(name) not in ("", "epoch") for name in numeric) or {"r", "l", "t"} <= set(header)
-        return 2 if known else int(head.named and bool(numeric) and len(header) > 1)
+        likely = step_name(numeric) is not None and any(LOSS & set(words_of(name)) for name in numeric)
+        return 2 if known else int(likely or (head.named and bool(numeric) and len(header) > 1))
 
     def read(self, path: Path, log: Log) -> None:
         """In batches of rows, a column at a time."""

@@ -207,7 +207,7 @@ class ModelSensor:
         for mode in (torch.no_grad, torch.inference_mode):
             around(mode, "__enter__", light=arm)
             around(mode, "__exit__", light=disarm)
-        around(torch.set_grad_enabled, "__init__", light=arm)
+        around(torch.set_grad_enabled, "__init__", light=lambda context, mode: bool(mode) or arm(context))
         around(torch.set_grad_enabled, "__exit__", light=disarm)
 
     def _armed(self, on: bool) -> Any:

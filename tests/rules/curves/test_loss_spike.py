@@ -44,6 +44,20 @@ def test_a_spike_that_is_over_is_a_hint():
     assert finding.message == "train_loss jumped from 0.5058 to 7 at step 201, and was back at 0.5 soon after"
 
 
+def test_a_spike_of_a_loss_below_0_is_a_hint():
+    values = [value - 40 for value in [*decay(300, 2.3, 0.5), 27.0, 3.0, *[0.5] * 120]]
+    assert [finding.severity for finding in play(LossSpike, run(curve(values)))] == ["hint"]
+
+
+def test_near_miss_a_few_long_tailed_samples():
+    import math
+    import random
+
+    r = random.Random(3)
+    values = [math.exp(r.gauss(0, 1.5)) * value for value in decay(2000, 2.3, 0.5)]
+    assert play(LossSpike, run(curve(values))) == []
+
+
 def test_near_miss_the_healthy():
     assert alarms(LossSpike) == []
     assert play(LossSpike, CurvesUpdated()) == []

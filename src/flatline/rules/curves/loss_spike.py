@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from statistics import median
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import Trend, curves, falling_is_due, kendall, shown, trend
+from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, kendall, shown, trend
 
 
 class LossSpike(Rule):
@@ -65,6 +66,7 @@ class LossSpike(Rule):
     window: int = 16  # points before a spike that say what is usual
     sure: float = 15.0  # spreads of the usual noise
     tail: float = 4.0  # times what one point in fifty exceeds the usual by: long tails stay under it
+    factors: float = 8.0  # spreads of the logarithm: half of what one point is judged by, as it has no tail
     height: float = 0.3  # of the usual level and of what was learned
     narrow: int = 24  # points within which a spike is over; an average of 0.9 needs 22 to a tenth
     back: float = 0.2  # share of the height that may be left then
@@ -138,11 +140,13 @@ class LossSpike(Rule):
         usual = _usual(values, self.window)
         above = [value - base for value, (base, _) in zip(values, usual, strict=True)]
         long_tail = self.tail * sorted(above)[len(above) * 49 // 50]
+        factor = self._usual_factor(values, usual)
         found, free = [], self.window
         for i in range(self.window, len(values) - 2):
             base, spread = usual[i]
             least = max(self.sure * spread, self.sure / 2 * t.spread, long_tail, self.height * abs(base))
-            if i < free or above[i] < least or above[i] < self.height * (t.start - base):
+            enough = above[i] >= max(least, self.height * (t.start - base))
+            if i < free or not enough or (factor is not None and values[i] < factor * base):
                 continue
             peak = max(values[i : i + self.window])
             later = values[values.index(peak, i) : i + self.narrow]
@@ -151,6 +155,13 @@ class LossSpike(Rule):
             if over is not None:
                 found.append(_Jump(i, base, peak, later[over], peak - base))
         return found
+
+    def _usual_factor(self, values: Sequence[float], usual: Sequence[tuple[float, float]]) -> float | None:
+        """How many times the usual a point may be by noise that multiplies, as the mean of few long-tailed losses does."""
+        if min(values) <= 0:
+            return None
+        logs = [abs(math.log(value / base)) for value, (base, _) in zip(values, usual, strict=True)]
+        return math.exp(min(self.factors * MAD_TO_SIGMA * median(logs), 100.0))
 
     def _tell_lost(self, event: CurvesUpdated, curve: Curve, fall: _Jump) -> Finding:
         step = shown(curve.steps[fall.at])
@@ -200,6 +211,6 @@ def _usual(values: Sequence[float], window: int) -> list[tuple[float, float]]:
     found = []
     for value in values:
         base = median(past) if past else value
-        found.append((base, 1.4826 * median(abs(each - base) for each in past) if past else 0.0))
+        found.append((base, MAD_TO_SIGMA * median(abs(each - base) for each in past) if past else 0.0))
         past.append(value)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 
 from flatline.events import ActivationsSampled, AttentionFacts, AttentionSampled, RunEnded
 from flatline.findings import Finding
@@ -72,12 +73,9 @@ class AttentionEntropyCollapse(Rule):
     heads_share: float = 0.9  # of the layer: some sharp heads are normal
     keys_needed: int = 8  # fewer are soon decided
     steps_needed: int = 3  # in a row
-    born: float = (
-        0.1  # of ln(keys), median of the heads of an untrained layer, every time it is seen; a ninth of what is usual
-    )
-    layers_needed: int = (
-        2  # born so, and no other: embeddings times √d make a first layer sharp, and no harm comes of it
-    )
+    born: float = 0.1  # of ln(keys), mean of the heads of an untrained layer; a ninth of what fresh projections give
+    stays: float = 0.2  # and every time it is seen later
+    layers_needed: int = 2  # all of them: embeddings times √d make a first layer sharp, and no harm comes of it
     looks_needed: int = 5  # at those
     solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
     fallen: float = 0.5  # of the first loss: training works, whatever attention does
@@ -116,9 +114,8 @@ class AttentionEntropyCollapse(Rule):
         layers = [each for each in event.layers if each.heads and each.keys >= self.keys_needed]
         if not layers or self._looks < 0:
             return
-        made = len(layers) >= self.layers_needed and all(
-            each.projected and _middle(each) < self.born for each in layers
-        )
+        bound = self.born if self._born is None else self.stays
+        made = len(layers) >= self.layers_needed and all(each.projected and _mean(each) < bound for each in layers)
         if not made or (self._born is None and not self._untrained):
             self._looks = -1
             return
@@ -164,19 +161,19 @@ class AttentionEntropyCollapse(Rule):
         )
 
     def _tell_born(self, event: RunEnded, seen: AttentionSampled, layers: list[AttentionFacts]) -> Finding:
-        worst = min(layers, key=_middle)
+        worst = min(layers, key=_mean)
         spread = f", scores of a row have std {worst.spread:.3g}" if worst.spread is not None else ""
         return self.finding(
             event,
             f"all {len(layers)} attention layers attend to one key each since before the first step: the entropy of "
-            f"{worst.layer or 'one of them'} was {_middle(worst):.2g} of ln({worst.keys} keys), where fresh projections give "
+            f"{worst.layer or 'one of them'} was {_mean(worst):.2g} of ln({worst.keys} keys), where fresh projections give "
             f"0.9{spread}, and it stayed so; loss {event.first_loss:.3g} at first, {event.loss:.3g} at the end",
             where=seen.where,
             fix="scale the scores by 1/√d (F.scaled_dot_product_attention does), keep nn.Linear's own initialisation for the "
             "projections, or normalise queries and keys before their product (qk-norm)",
             key="born",
             layer=worst.layer,
-            entropy=_middle(worst),
+            entropy=_mean(worst),
             keys=worst.keys,
             layers=len(layers),
             loss=event.loss,
@@ -185,8 +182,12 @@ class AttentionEntropyCollapse(Rule):
 
 
 def _middle(facts: AttentionFacts) -> float:
-    """Median of the heads; infinite if some is not a number."""
-    return sorted(facts.heads)[len(facts.heads) // 2] if all(map(math.isfinite, facts.heads)) else math.inf
+    return sorted(facts.heads)[len(facts.heads) // 2]
+
+
+def _mean(facts: AttentionFacts) -> float:
+    """Of the heads; infinite if some is not a number."""
+    return fmean(facts.heads) if all(map(math.isfinite, facts.heads)) else math.inf
 
 
 class _Past:
