@@ -109,3 +109,47 @@ def test_names_from_logs_are_made_harmless(runs, capsys):
     assert main(["diagnose", "."]) == 0
     assert main(["diagnose", "evil\x1b[31m.csv", "--verbose"]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_without_a_known_curve_nothing_is_checked(runs, capsys):
+    (runs / "odd.csv").write_text("step,fitness\n" + "".join(f"{step},{step}\n" for step in range(50)))
+    assert main(["diagnose", "odd.csv"]) == 0
+    out = capsys.readouterr().out
+    assert "no curve was recognised; --map loss=NAME says which is the loss" in out
+    assert "not recognised: fitness" in out
+    assert "0 rules checked" in out
+    assert "flatline diagnose --verbose says why" in out
+    assert main(["diagnose", "odd.csv", "--map", "loss=fitness"]) == 0
+    assert "train loss = fitness" in capsys.readouterr().out
+
+
+def test_damage_is_named_and_the_rest_judged(runs, capsys):
+    (runs / "runs/broken").mkdir()
+    (runs / "runs/broken/events.out.tfevents.1.host").write_bytes(b"")
+    (runs / "runs/broken/mlflow.db").write_bytes(b"SQLite format 3\0" + bytes(500))
+    (runs / "runs/broken/trainer_state.json").write_text(
+        '{"global_step": 3,\n "log_history": [{"loss": 1.0, "step": 1}, {"lo'
+    )
+    assert main(["diagnose", "runs"]) == 0
+    out = capsys.readouterr().out
+    assert "runs/broken/events.out.tfevents.1.host: empty" in out
+    assert "runs/broken/mlflow.db: no MLflow database as its name promises" in out
+    assert "trainer_state.json: damaged" in out
+    assert "runs/good" in out
+
+
+def test_follow_tells_every_finding_once(runs, capsys, monkeypatch):
+    log, looks = runs / "runs/good/metrics.csv", []
+
+    def goes_on(seconds):
+        looks.append(seconds)
+        log.write_text(curve(sick=True))
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("flatline.commands.diagnose.sleep", goes_on)
+    assert main(["diagnose", "runs/good", "--follow", "--fail-on", "warning"]) == 1
+    told = capsys.readouterr()
+    assert (len(looks), told.err.count("C1 loss-diverges")) == (4, 1)
+    assert told.err.startswith("flatline: C1 loss-diverges · warning · step 299: runs/good: ")
+    assert told.out.count("C1 loss-diverges") == 1

@@ -45,8 +45,10 @@ class Diagnosis:
     missing: tuple[str, ...]
 
 
-def diagnose(paths: Sequence[str], config: Config, *, chosen: Mapping[str, str] | None = None) -> Diagnosis:
-    """Find the logs, read them, judge every run."""
+def diagnose(
+    paths: Sequence[str], config: Config, *, chosen: Mapping[str, str] | None = None, running: bool = False
+) -> Diagnosis:
+    """Find the logs, read them, judge every run; as one that goes on, if it is running."""
     found = find(paths)
     notes = found.notes
     runs: list[Judged] = []
@@ -54,7 +56,9 @@ def diagnose(paths: Sequence[str], config: Config, *, chosen: Mapping[str, str] 
     for source in found.sources:
         by_run.setdefault(source.run, []).append(source)
     for sources in by_run.values():
-        runs += [judge(event, config, form=form, notes=notes) for event, form in _events(sources, chosen, notes)]
+        for event, form in _events(sources, chosen, notes):
+            so_far = dataclasses.replace(event, ended=False) if running else event
+            runs.append(judge(so_far, config, form=form, notes=notes))
     told = [run for run in runs if any(curve.count > 1 for curve in run.event.curves)] or runs
     return Diagnosis(tuple(told), tuple(notes), tuple(found.missing))
 
@@ -91,6 +95,10 @@ def judge(event: CurvesUpdated, config: Config, *, form: str = "", notes: list[s
 
     engine = Engine(rules, on_finding=lambda finding: None, on_broken=broken)
     engine.emit(event)
+    known = any(curve.role not in ("", "epoch") for curve in event.curves)
+    unknown = "no curve was recognised; --map ROLE=NAME names one"
+    unchecked = {code: f"the rule failed: {why}" for code, why in engine.broken.items()}
+    unchecked |= {} if known else {rule.code: unknown for rule in rules}
     relevant = causes(engine.findings)
     shown = tuple(finding for finding in relevant if config.shows(finding))
     return Judged(
@@ -98,8 +106,8 @@ def judge(event: CurvesUpdated, config: Config, *, form: str = "", notes: list[s
         format=form,
         findings=shown,
         hidden_hints=len(relevant) - len(shown),
-        checked=tuple(rule.code for rule in rules if rule.code not in engine.broken),
-        not_checked=tuple(Unchecked(code, f"the rule failed: {why}") for code, why in engine.broken.items()),
+        checked=tuple(rule.code for rule in rules if rule.code not in unchecked),
+        not_checked=tuple(Unchecked(code, why) for code, why in unchecked.items()),
     )
 
 
@@ -110,11 +118,12 @@ def report(diagnosis: Diagnosis) -> Report:
     """One run as it is; of several, every finding names its run."""
     runs = diagnosis.runs
     several = len(runs) > 1
-    findings = [_of(run, finding) if several else finding for run in runs for finding in run.findings]
-    unchecked = {rule.code: rule for run in runs for rule in run.not_checked}
+    findings = [named(run, finding) if several else finding for run in runs for finding in run.findings]
+    checked = dict.fromkeys(code for run in runs for code in run.checked)
+    unchecked = {rule.code: rule for run in runs for rule in run.not_checked if rule.code not in checked}
     return Report(
         findings=tuple(sorted(findings, key=lambda finding: finding.rank)),
-        checked=tuple(code for code in (runs[0].checked if runs else ()) if code not in unchecked),
+        checked=tuple(checked),
         not_checked=tuple(unchecked.values()),
         run=_facts(runs),
         notes=diagnosis.notes,
@@ -122,14 +131,15 @@ def report(diagnosis: Diagnosis) -> Report:
     )
 
 
-def _of(run: Judged, finding: Finding) -> Finding:
+def named(run: Judged, finding: Finding) -> Finding:
+    """With the name of its run."""
     evidence = {"run": run.event.run, **finding.evidence}
     message, key = f"{run.event.run}: {finding.message}", f"{run.event.run}\0{finding.key}"
     return dataclasses.replace(finding, message=message, key=key, evidence=evidence)
 
 
 def _facts(runs: Sequence[Judged]) -> dict[str, Value]:
-    facts: dict[str, Value] = {"steps": sum(run.steps for run in runs), "runs": len(runs)}
+    facts: dict[str, Value] = {"steps": sum(run.steps for run in runs), "runs": len(runs), "command": "diagnose"}
     if len(runs) == 1:
         (run,) = runs
         facts |= {"name": run.event.run, "source": run.event.source, "format": run.format}

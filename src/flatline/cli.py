@@ -74,6 +74,7 @@ def _add_diagnose(commands: argparse._SubParsersAction[Parser]) -> None:
     diagnose.add_argument(
         "--map", metavar="ROLE=NAME", action="append", default=[], help="which curve is the loss, say: loss=train/ce"
     )
+    diagnose.add_argument("--follow", action="store_true", help="keep watching running jobs; tell each finding once")
     diagnose.add_argument("--hints", action="store_true", help="show hints, too")
     diagnose.add_argument(
         "--verbose", action="store_true", help="name curves that were not recognised, and measured facts"

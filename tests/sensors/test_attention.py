@@ -117,6 +117,26 @@ def test_collapsed_attention_has_no_entropy():
     assert max(second.heads) < 0.01
 
 
+def test_scores_of_projections_and_others():
+    x = torch.randn(4, 20, 8)
+    one, other = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    hidden = torch.ones(20, 20, dtype=torch.bool).triu(1)
+
+    def by_hand(query, key):
+        scores = (query @ key.transpose(1, 2) / 3).masked_fill(hidden, -1e9)
+        return scores.softmax(-1) @ key
+
+    found = observed(
+        lambda: by_hand(one(x), other(x)),
+        lambda: attention(x, x, x, need_weights=False)[0],
+        lambda: attention(x, x, x)[0],
+        lambda: by_hand(F.normalize(one(x), dim=-1), other(x)),
+        lambda: (-torch.cdist(one(x), other(x))).softmax(-1) @ other(x),
+    )
+    assert [layers[0].projected for layers in found] == [True, True, True, False, False]
+
+
 def test_other_softmaxes_are_no_attention():
     query, key, value = tensors()
     gate = torch.randn(6, 20, requires_grad=True)

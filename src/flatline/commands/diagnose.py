@@ -7,17 +7,22 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from time import sleep
 
 from flatline import config
-from flatline.afterwards import Diagnosis, Judged, diagnose, report
+from flatline.afterwards import Diagnosis, Judged, diagnose, named, report
 from flatline.cli import fail, writable
-from flatline.findings import SEVERITIES, Report
+from flatline.findings import SEVERITIES, Finding, Report
 from flatline.readers._roles import ROLES
 from flatline.reporters._plain import one_line
+from flatline.reporters.text import line
 
+INTERVAL = 5.0  # seconds between two looks at a running job
+PATIENCE = 20  # times as long as a look took: 5 % of one core
 SHOWN_NAME = 48  # characters of a run's name in the table
 
 
@@ -30,7 +35,11 @@ def run(options: argparse.Namespace) -> int:
         return fail(str(error))
     if options.output and (why := writable(options.output)):
         return fail(why)
-    diagnosis = diagnose(options.paths, settings, chosen=chosen)
+
+    def look() -> Diagnosis:
+        return diagnose(options.paths, settings, chosen=chosen, running=options.follow)
+
+    diagnosis = _follow(look) if options.follow else look()
     if diagnosis.missing or not diagnosis.runs:
         return fail("; ".join(diagnosis.missing) or _nothing(diagnosis, options.paths))
     if unknown := _unknown(diagnosis, chosen):
@@ -39,6 +48,31 @@ def run(options: argparse.Namespace) -> int:
     _write(_rendered(diagnosis, made, options), options.output)
     worst = SEVERITIES.index(level) if level != "never" else -1
     return int(any(SEVERITIES.index(finding.severity) <= worst for finding in made.findings))
+
+
+def _follow(look: Callable[[], Diagnosis]) -> Diagnosis:
+    """Look again and again until Ctrl-C, and tell every finding once."""
+    told: set[tuple[str, str, str]] = set()
+    diagnosis = Diagnosis((), (), ())
+    try:
+        while True:
+            started = time.monotonic()
+            diagnosis = look()
+            if diagnosis.missing:
+                return diagnosis
+            for run in diagnosis.runs:
+                for finding in run.findings:
+                    _tell(run, finding, told)
+            sleep(max(INTERVAL, PATIENCE * (time.monotonic() - started)))
+    except KeyboardInterrupt:
+        return diagnosis
+
+
+def _tell(run: Judged, finding: Finding, told: set[tuple[str, str, str]]) -> None:
+    identity = run.event.run, finding.code, finding.key
+    if identity not in told:
+        told.add(identity)
+        print(line(named(run, finding)), file=sys.stderr, flush=True)
 
 
 def _settings(options: argparse.Namespace) -> tuple[config.Config, str]:

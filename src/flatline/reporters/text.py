@@ -260,7 +260,7 @@ def _checked(report: Report, *, verbose: bool) -> str:
     checked = f"{_many(len(report.checked), 'rule')} checked"
     if not report.not_checked:
         return checked
-    where = "--verbose" if report.findings else "flatline run --verbose"
+    where = "--verbose" if report.findings else f"flatline {report.run.get('command', 'run')} --verbose"
     return f"{checked}, {len(report.not_checked)} not" + ("" if verbose else f" ({where} says why)")
 
 

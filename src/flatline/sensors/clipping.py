@@ -61,7 +61,8 @@ class ClipSensor:
         scaler = torch.amp.grad_scaler.GradScaler
         self.patches.around(scaler, "scale", after=self._scaled)
         self.patches.around(scaler, "unscale_", after=self._unscaled)
-        self.patches.around(scaler, "step", before=self._scaler_stepping, after=self._scaler_stepped)
+        left = self._scaler_left
+        self.patches.around(scaler, "step", before=self._scaler_stepping, after=self._scaler_stepped, failed=left)
         if self.loop.wants(ScalerObserved):
             self.patches.around(scaler, "update", after=self._updated)
 
@@ -124,10 +125,15 @@ class ClipSensor:
     def _scaler_stepping(self, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         state = self.loop.optimizers.get(id(optimizer))
         self._steps_before = state.steps if state is not None else -1
+        self.loop.stepping = True  # its no_grad is no validation
+
+    def _scaler_left(self) -> None:
+        self.loop.stepping = False
 
     _steps_before = -1
 
     def _scaler_stepped(self, result: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        self.loop.stepping = False
         state = self.loop.optimizers.get(id(optimizer))
         if state is not None and state.steps == self._steps_before:
             state.skipped += 1

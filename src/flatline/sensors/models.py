@@ -207,7 +207,7 @@ class ModelSensor:
         for mode in (torch.no_grad, torch.inference_mode):
             around(mode, "__enter__", light=arm)
             around(mode, "__exit__", light=disarm)
-        around(torch.set_grad_enabled, "__init__", light=lambda context, mode: bool(mode) or arm(context))
+        around(torch.set_grad_enabled, "__init__", light=self._grad_set)
         around(torch.set_grad_enabled, "__exit__", light=disarm)
 
     def _armed(self, on: bool) -> Any:
@@ -220,15 +220,21 @@ class ModelSensor:
 
         return light
 
-    def arm(self, on: bool) -> None:
-        """Put the cheap hook on, or take it off."""
+    def _grad_set(self, context: Any, mode: bool) -> bool:
+        """Blocks like ``no_grad`` begin and end with it; torch's mode changes only after us."""
+        if not self.loop.dense and not self.loop.stepping and self.models:
+            self.arm(not mode, bool(mode))
+        return True
+
+    def arm(self, on: bool, grad: bool = False) -> None:
+        """Put the cheap hook on, or take it off; ``grad``: gradients are about to be on."""
         if on is (self._quick_handle is not None) or self._quick is None or self._closely or _has_compiled():
             return
         if on:
             from torch.nn.modules import module as hooks
 
             self._quick_handle = hooks.register_module_forward_pre_hook(self._quick)
-        elif not self.batch_is_foreign and torch.is_grad_enabled():
+        elif not self.batch_is_foreign and (grad or torch.is_grad_enabled()):
             self._quick_handle.remove()
             self._quick_handle = None
 

@@ -9,7 +9,7 @@ def lost(r):
     """Jumps up at once and stays near where it began, with or without an overshoot."""
     n, at = r.choice([250, 300, 1000, 2500]), r.uniform(0.4, 0.7)
     over, level = r.uniform(0, 3), r.uniform(1.9, 2.6)
-    shape = [v if i < at * n else level + over * 0.8 ** (i - at * n) for i, v in enumerate(decay(n, 2.3, 0.4))]
+    shape = [v if i < at * n else level + over * 0.6 ** (i - at * n) for i, v in enumerate(decay(n, 2.3, 0.4))]
     return run(curve(noisy(r, shape, relative=r.choice([0.02, 0.08]))), classes=10)
 
 
@@ -47,6 +47,11 @@ def test_a_spike_that_is_over_is_a_hint():
 def test_a_spike_of_a_loss_below_0_is_a_hint():
     values = [value - 40 for value in [*decay(300, 2.3, 0.5), 27.0, 3.0, *[0.5] * 120]]
     assert [finding.severity for finding in play(LossSpike, run(curve(values)))] == ["hint"]
+
+
+def test_near_miss_a_term_that_is_switched_on_slowly():
+    ramp = [0.5 + 1.8 * i / 40 for i in range(40)]
+    assert play(LossSpike, run(curve([*decay(200, 2.3, 0.5), *ramp, *[2.3] * 120]))) == []
 
 
 def test_near_miss_a_few_long_tailed_samples():

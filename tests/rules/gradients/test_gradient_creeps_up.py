@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled
 from flatline.rules.gradients.gradient_creeps_up import GradientCreepsUp
 from flatline.testing import play
@@ -43,6 +45,33 @@ def test_near_miss_noise_or_little_growth():
 
 def test_near_miss_it_began_at_nothing():
     assert play(GradientCreepsUp, *run([1e-9 * 1.1**i for i in range(60)], STILL)) == []
+
+
+FASTER = [0.02 - 0.02 * 1.15**i for i in range(60)]
+
+
+def test_fires_on_a_loss_without_a_floor():
+    (finding,) = play(GradientCreepsUp, *run(RISING, FASTER))
+    assert finding.severity == "warning"
+    assert "the loss falls ever faster below zero: -0.006" in finding.message
+
+
+def test_near_miss_below_zero_and_settling():
+    likelihood = [100.0 - 400.0 * (1 - 0.9**i) for i in range(60)]
+    assert play(GradientCreepsUp, *run(RISING, likelihood)) == []
+    assert play(GradientCreepsUp, *run(RISING, [-3.0 * i for i in range(60)])) == []
+    similarity = [-1 / (1 + 1.4 ** (45 - i)) for i in range(60)]
+    assert play(GradientCreepsUp, *run(RISING, similarity)) == []
+
+
+def test_near_miss_no_floor_and_steady_gradients():
+    assert play(GradientCreepsUp, *run([1e-3] * 60, FASTER)) == []
+
+
+def test_near_miss_an_image_made_to_please():
+    events = run(RISING, FASTER)
+    events = [replace(event, layers=tuple(replace(each, depth=-1) for each in event.layers)) for event in events]
+    assert play(GradientCreepsUp, *events) == []
 
 
 def test_near_miss_short_run():

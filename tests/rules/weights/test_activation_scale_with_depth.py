@@ -84,6 +84,20 @@ def test_near_miss_shrunk_but_recovers():
     assert play(ActivationScaleWithDepth, *shrunk(later=recovered), STUCK) == []
 
 
+def test_fires_where_samples_differ_by_rounding_alone():
+    later = [0.1 * 0.5**i for i in range(9)]  # biases have grown
+    noise = [3e-10] * 9
+    looks = [sampled(later, gain=None, step=step, untrained=False, signals=noise) for step in range(2, 12)]
+    assert len(play(ActivationScaleWithDepth, sampled(SHRINKING, gain=0.06, signals=[1e-12] * 9), *looks, STUCK)) == 1
+    looks = [sampled(later, gain=None, step=step, untrained=False, signals=[0.0] * 9) for step in range(2, 12)]
+    assert len(play(ActivationScaleWithDepth, sampled(SHRINKING, gain=0.06), *looks, STUCK)) == 1
+
+
+def test_near_miss_shrunk_and_no_longer_known():
+    other = ActivationsSampled(step=7, untrained=False)
+    assert play(ActivationScaleWithDepth, *shrunk(), other, STUCK) == []
+
+
 def test_near_miss_shrunk_but_learns():
     assert play(ActivationScaleWithDepth, *shrunk(), RunEnded(step=60, loss=0.4, first_loss=1.1)) == []
 

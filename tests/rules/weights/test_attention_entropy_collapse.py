@@ -1,6 +1,6 @@
 import math
 
-from flatline.events import AttentionFacts, AttentionSampled
+from flatline.events import ActivationsSampled, AttentionFacts, AttentionSampled, RunEnded
 from flatline.rules.weights.attention_entropy_collapse import AttentionEntropyCollapse
 from flatline.testing import play
 
@@ -64,3 +64,56 @@ def test_near_miss_nothing_to_judge_by():
     assert play(AttentionEntropyCollapse, *sampled(*[(heads, None) for heads, _ in COLLAPSE])) == []
     assert play(AttentionEntropyCollapse, *sampled(*[(heads, math.nan) for heads, _ in COLLAPSE])) == []
     assert play(AttentionEntropyCollapse, *sampled(*[((), loss) for _, loss in COLLAPSE])) == []
+
+
+UNTRAINED = ActivationsSampled(step=1, untrained=True)
+STUCK = RunEnded(step=200, loss=1.5, first_loss=1.72)
+
+
+def layers(*heads, looks=8, **facts):
+    """The same layers at some steps, each with its heads."""
+    seen = [
+        AttentionFacts(**{"layer": f"att{place}", "heads": each, "keys": 16, "rows": 40, "projected": True, **facts})
+        for place, each in enumerate(heads, 1)
+    ]
+    return [AttentionSampled(step=step, layers=tuple(seen), loss=1.6) for step in range(1, looks + 1)]
+
+
+def test_fires_on_layers_that_were_made_so():
+    (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, (0.03, 0.12)), STUCK)
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "all 2 attention layers attend to one key each since before the first step: the entropy of att1 was 0.015 of "
+        "ln(16 keys), where fresh projections give 0.9, and it stayed so; loss 1.72 at first, 1.5 at the end"
+    )
+
+
+def test_near_miss_made_so_and_the_task_is_solved():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT), RunEnded(loss=0.2, first_loss=1.7)) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT), RunEnded()) == []
+
+
+def test_near_miss_one_layer_or_an_open_one_beside_it():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, OPEN), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, (0.15, 0.2)), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, (0.0, math.nan)), STUCK) == []
+
+
+def test_near_miss_made_so_and_opens():
+    looks = [*layers(SHUT, SHUT, looks=6), *layers(SHUT, OPEN, looks=1), *layers(SHUT, SHUT)]
+    assert play(AttentionEntropyCollapse, UNTRAINED, *looks, STUCK) == []
+
+
+def test_near_miss_no_projections():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, projected=False), STUCK) == []
+
+
+def test_near_miss_trained_or_loaded_weights():
+    assert play(AttentionEntropyCollapse, *layers(SHUT, SHUT), STUCK) == []
+    assert play(AttentionEntropyCollapse, ActivationsSampled(), *layers(SHUT, SHUT), STUCK) == []
+
+
+def test_near_miss_made_so_and_few_looks_or_keys():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, looks=4), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, keys=5), STUCK) == []

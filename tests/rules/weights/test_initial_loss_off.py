@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from flatline.events import ActivationsSampled, FirstCrossEntropy, LayerActivations
+from flatline.events import ActivationsSampled, FirstCrossEntropy, LayerActivations, NumbersSampled, RunEnded
 from flatline.rules.weights.initial_loss_off import InitialLossOff
 from flatline.testing import play
 
@@ -78,3 +78,43 @@ def test_near_miss_not_finite(strange):
 
 def test_near_miss_activations_alone():
     assert play(InitialLossOff, ActivationsSampled(untrained=True, layers=(LayerActivations(std=1e6),))) == []
+
+
+HUGE = {"classes": 4, "value": 7e6, "spread": 4e6, "gain": 0.56, "input_rms": 9e6}
+
+
+def ended(*, losses=(7e6, 3e5, 9e4), loss=6.6e4, first_loss=7e6, step=120):
+    sampled = [NumbersSampled(step=at, loss=each) for at, each in enumerate(losses, 1)]
+    return [*sampled, RunEnded(step=step, loss=loss, first_loss=first_loss)]
+
+
+def loud(*events):
+    return [finding for finding in play(InitialLossOff, *events) if finding.severity == "warning"]
+
+
+def test_fires_where_it_never_came_down():
+    scales = [LayerActivations(layer=f"l{i}", std=0.7 * 30.0**i, weighted=True) for i in range(4)]
+    growing = ActivationsSampled(untrained=True, layers=tuple(scales))
+    (finding,) = loud(growing, first(**HUGE), *ended())
+    assert finding.message == (
+        "the cross entropy began at 7e+06 and is still 6.6e+04 after 120 steps, never as low as ln 4 = 1.39, which equal "
+        "scores for all 4 classes give"
+    )
+    assert finding.cause.endswith("outputs have std 0.7 at l0, 1.9e+04 at l3")
+
+
+def test_near_miss_it_comes_down():
+    assert loud(first(**HUGE), *ended(loss=1.1)) == []
+    assert loud(first(**HUGE), *ended(losses=(7e6, 1.3, 9e4))) == []
+    assert loud(first(**HUGE), *ended(loss=130.0)) == []
+
+
+def test_near_miss_hardly_trained():
+    assert loud(first(**HUGE), *ended(step=20)) == []
+    assert loud(first(**HUGE), *ended(losses=())) == []
+    assert loud(first(**HUGE), RunEnded(step=120)) == []
+
+
+def test_near_miss_another_loss_at_the_end():
+    assert loud(first(**HUGE), *ended(first_loss=2e7)) == []
+    assert loud(first(**{**HUGE, "value": 1.4, "spread": 0.2}), *ended(first_loss=1.4)) == []

@@ -62,7 +62,6 @@ class LossSpike(Rule):
     severity = "warning"
     consequences = ("C3", "C5")
 
-    points_needed: int = 64  # fewer show no usual noise
     window: int = 16  # points before a spike that say what is usual
     sure: float = 15.0  # spreads of the usual noise
     tail: float = 4.0  # times what one point in fifty exceeds the usual by: long tails stay under it
@@ -73,9 +72,10 @@ class LossSpike(Rule):
     learned: float = 8.0  # standard errors that the loss had fallen by before it was lost
     lost: float = 0.7  # share of what was learned that is gone
     jump: float = 0.35  # share of what was learned that went at once; an average of 0.9 shows as much in four points
-    relearned: float = 0.45  # share of the jump that is won back in the end: harder data looks like that
+    abrupt: int = 18  # points of the climb; an average of 0.9 makes 17 of a jump
+    relearned: float = 0.3  # share of the jump that is won back in the end: harder data looks like that
     after: float = 0.1  # share of the run for which it stayed away
-    long: int = 200  # points under which the tail of the noise is not known: single points then say nothing
+    long: int = 200  # points under which neither the tail of the noise nor what happens at once is known
     crowd: int = 8  # spikes that are no accident any more, but the noise of this loss
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -84,7 +84,7 @@ class LossSpike(Rule):
             return
         for curve in curves(event, "train_loss")[:2]:
             found = trend(curve)
-            if found is None or curve.count < self.points_needed:
+            if found is None or curve.count < self.long:
                 continue
             fall = self._lost(curve, found)
             if fall is not None:
@@ -110,13 +110,15 @@ class LossSpike(Rule):
         ):
             return None
         gone = min(later[3:]) - level >= self.lost * learned
+        low = min(_levels(curve.values[:at], 24))
+        gone = gone and _climb(curve.values, at, low, median(later) - low) <= self.abrupt
         half = later[len(later) // 2 :]
         recovers = kendall(half) < -2 and half[0] - half[-1] > max(0.1 * learned, 3 * t.noise)
         recovers = recovers or later[0] - later[-1] > self.relearned * (later[0] - level)
         return _Jump(at, level, max(rest), median(later), learned) if gone and not recovers else None
 
     def _recovered(self, event: CurvesUpdated, curve: Curve, t: Trend) -> Iterator[Finding]:
-        found = self._needles(curve, t) if curve.count >= self.long else []
+        found = self._needles(curve, t)
         if not found or len(found) > self.crowd:
             return
         worst = max(found, key=lambda spike: spike.peak - spike.level)
@@ -198,6 +200,15 @@ def _largest_jump(values: Sequence[float], window: int) -> tuple[int, float]:
             if height > best:
                 best, at = height, i
     return at, best
+
+
+def _climb(values: Sequence[float], at: int, level: float, height: float) -> int:
+    """Points from the last that lies low to the first that lies high."""
+    begin = next((i for i in range(at, 0, -1) if median(values[i - 1 : i + 2]) < level + 0.15 * height), 0)
+    end = next(
+        (i for i in range(begin, len(values)) if median(values[i - 1 : i + 2]) > level + 0.85 * height), len(values)
+    )
+    return end - begin
 
 
 def _levels(values: Sequence[float], count: int = 12) -> list[float]:

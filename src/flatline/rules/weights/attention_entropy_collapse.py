@@ -74,7 +74,6 @@ class AttentionEntropyCollapse(Rule):
     keys_needed: int = 8  # fewer are soon decided
     steps_needed: int = 3  # in a row
     born: float = 0.1  # of ln(keys), mean of the heads of an untrained layer; a ninth of what fresh projections give
-    stays: float = 0.2  # and every time it is seen later
     layers_needed: int = 2  # all of them: embeddings times √d make a first layer sharp, and no harm comes of it
     looks_needed: int = 5  # at those
     solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
@@ -114,7 +113,7 @@ class AttentionEntropyCollapse(Rule):
         layers = [each for each in event.layers if each.heads and each.keys >= self.keys_needed]
         if not layers or self._looks < 0:
             return
-        bound = self.born if self._born is None else self.stays
+        bound = self.born if self._born is None else self.open_at
         made = len(layers) >= self.layers_needed and all(each.projected and _mean(each) < bound for each in layers)
         if not made or (self._born is None and not self._untrained):
             self._looks = -1
