@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from flatline.events import OptimizerStateSampled, PrecisionObserved, ScalerObserved, Where
+from flatline.events import LossNotFinite, OptimizerStateSampled, PrecisionObserved, RunEnded, ScalerObserved, Where
 from flatline.sensors.live import LiveSensors
 from flatline.sensors.precision import counts, half_step, spread
 from flatline.sensors.sources import scaled_loss_read
@@ -171,6 +171,42 @@ def test_skipped_steps_are_counted(fused):
     assert calm.skipped == 40 - math.log2(scaler.get_scale())
     assert (calm.scale, calm.first_scale) == (scaler.get_scale(), 2.0**40)
     assert events[0].in_a_row == 1
+
+
+def test_scaled_losses_are_read_unscaled_on_every_step():
+    model = net()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
+    losses = []
+
+    def act():
+        for at in range(60):
+            loss = (model(torch.randn(16, 8)) - 1).square().mean() * (math.inf if at == 57 else 1)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+
+    bad, ended = seen(act, (LossNotFinite, RunEnded))
+    assert (bad.scaled, bad.value, bad.last_finite, bad.in_a_row) == (True, "inf", losses[56], 1)
+    assert ended.loss == losses[-1]
+
+
+def test_a_step_of_a_scaler_is_no_validation():
+    model = net()
+    sensors = LiveSensors(lambda event: None, wants=lambda event: True, budget=1.0, on_broken=lambda *why: None)
+    sensors.attach()
+    try:
+        train(model, sgd(model), scaler=torch.amp.GradScaler("cpu"), count=60)()
+        assert not sensors.loop.stepping
+        hooked = []
+        for block in (torch.no_grad, lambda: torch.set_grad_enabled(mode=False)):
+            with block():
+                hooked.append(sensors.models._quick_handle is not None)
+            hooked.append(sensors.models._quick_handle is not None)
+        assert sensors.loop.dense or hooked == [True, False, True, False]
+    finally:
+        sensors.detach()
 
 
 def test_a_disabled_scaler_is_silent():

@@ -208,7 +208,8 @@ class ModelSensor:
             around(mode, "__enter__", light=arm)
             around(mode, "__exit__", light=disarm)
         around(torch.set_grad_enabled, "__init__", light=self._grad_set)
-        around(torch.set_grad_enabled, "__exit__", light=disarm)
+        leave = self._grad_set
+        around(torch.set_grad_enabled, "__exit__", light=lambda context, *args: leave(context, context.prev))
 
     def _armed(self, on: bool) -> Any:
         """A step's own no_grad is none of ours: ``stepping`` is set in between."""

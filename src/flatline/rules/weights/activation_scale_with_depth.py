@@ -71,9 +71,7 @@ class ActivationScaleWithDepth(Rule):
     gain_low: float = 0.5  # torch's default is 0.58
     steps_needed: int = 5  # the activations are still as small then
     recovered: float = 10.0  # times what they differed before the first step
-    rounding: float = (
-        1e-6  # of the numbers themselves: samples that differ by less do so by float32's rounding (1.2e-7)
-    )
+    rounding: float = 1e-6  # of the numbers: samples that differ by less do so by float32's rounding (1.2e-7)
     fallen: float = 0.8  # of the first loss, and something was learned; a last bias alone takes off a few percent
 
     def __init__(self) -> None:
