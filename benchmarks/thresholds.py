@@ -97,13 +97,16 @@ def record(folder: str, command: list[str]) -> None:
 
 
 def samples(path: Path) -> list[dict[str, Any]]:
-    """All samples of one script, those of its first ten steps left out."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if line["index"] > 10]
+    """All samples of one script."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def quantities(lines: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
-    """One number of each kind for one script."""
+    """One number of each kind for one script; but for the first, its first ten steps are left out."""
+    first = [line["update"][1] for line in lines if line["index"] <= 5 and line["update"]]
+    if first:
+        yield "update over weight, median layer, sum of the first 5 steps", sum(first)
+    lines = [line for line in lines if line["index"] > 10]
     for name, what, at in (
         ("update over weight, median layer, typical step", "update", 1),
         ("update over weight, largest layer, typical step", "update", 2),
