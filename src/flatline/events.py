@@ -20,13 +20,14 @@ A training loop, with every event at its place::
                                                    # ScriptCrashed, StageNotReached, LoaderWaited, RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
-the first steps and then on sampled ones; the bookkeeping behind them counts every step.
+the first steps and then on sampled ones; the bookkeeping behind them counts every step. They are made without
+the methods of dataclasses that nobody needs: half of the time of ``flatline explain`` went into making those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 
@@ -48,6 +49,10 @@ class Event:
     defect: ClassVar[bool] = False  # only a defect makes it: a run without it was checked all the same
     step: int = 0
     where: Where | None = None
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        return f"{type(self).__name__}({values})"
 
 
 # --------------------------------------------------------------------------- optimizers and parameters
@@ -77,7 +82,7 @@ class OptimizerFacts:
     where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OptimizerCreated(Event):
     """An optimizer was built, or first seen."""
 
@@ -112,7 +117,7 @@ class BackwardFacts:
     losses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OptimizerStepped(Event):
     """``optimizer.step()`` ran. ``tape`` is what happened to its parameters since its previous step."""
 
@@ -140,7 +145,7 @@ class OptimizerStepped(Event):
         return [clip for place, clip in zip(places, self.clips, strict=True) if place > first]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StepMissing(Event):
     """Gradients were computed and thrown away again and again, and the optimizer never stepped."""
 
@@ -193,7 +198,7 @@ class NormLayerFacts:
     ran: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ParametersAudited(Event):
     """Every parameter was looked at, after each optimizer had stepped twice."""
 
@@ -234,7 +239,7 @@ class LayerInput:
     normalised_next: bool = False  # the next module is a normalisation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ForwardObserved(Event):
     """A model that is being trained ran forward with gradients on."""
 
@@ -281,7 +286,7 @@ class LayerActivations:
     items: int = 0  # and of how many samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ActivationsSampled(Event):
     """The activations of a model that is being trained, in the order of its forward pass."""
 
@@ -291,7 +296,7 @@ class ActivationsSampled(Event):
     layers: tuple[LayerActivations, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ModesObserved(Event):
     """The modes in which a model trained at this step."""
 
@@ -306,7 +311,7 @@ class ModesObserved(Event):
     trainable: int = 1  # parameters of this model that the stepped optimizer updates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ValidationObserved(Event):
     """A model that is being trained ran forward without a backward: a validation pass."""
 
@@ -344,7 +349,7 @@ class TargetFacts:
     equals_input: bool = False  # the very tokens that the model was given, unshifted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LossComputed(Event):
     """One loss function found in the graph under a backward."""
 
@@ -366,7 +371,7 @@ class LossComputed(Event):
     causal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class FirstCrossEntropy(Event):
     """The cross entropy of an output layer that no step has touched and no checkpoint filled."""
 
@@ -384,7 +389,7 @@ class FirstCrossEntropy(Event):
     input_rms: float | None = None  # of what reaches the output layer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BackwardStarted(Event):
     """A backward began."""
 
@@ -409,7 +414,7 @@ class Origin:
     total: int = 0  # of so many
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LossNotFinite(Event):
     """The loss that backward was called on is nan or inf."""
 
@@ -428,7 +433,7 @@ class LossNotFinite(Event):
     in_a_row: int = 1  # losses that were not finite, without a finite one between
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GradientNotFinite(Event):
     """Gradients with nan or inf went into an optimizer, and its weights are not finite now; the loss was finite."""
 
@@ -447,7 +452,7 @@ class GradientNotFinite(Event):
     lr: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScalerObserved(Event):
     """A GradScaler updated its scale. Told when it skipped a step, and on closely watched steps."""
 
@@ -462,7 +467,7 @@ class ScalerObserved(Event):
     growth_interval: int = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScaledLossRead(Event):
     """A number is read from what ``scaler.scale(loss)`` returned, and nothing divides it by the scale."""
 
@@ -472,7 +477,7 @@ class ScaledLossRead(Event):
     scale: float = 65536.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PrecisionObserved(Event):
     """The dtypes that a backward ran in, and what was left of its float16 gradients."""
 
@@ -491,7 +496,7 @@ class PrecisionObserved(Event):
     loss: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OptimizerStateSampled(Event):
     """What an optimizer keeps beside its parameters, and what became of its update. Counts are of a sample."""
 
@@ -512,7 +517,7 @@ class OptimizerStateSampled(Event):
     lost: int = 0  # of them unchanged to the bit, the update being less than half a step between two numbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LossesKept(Event):
     """Graphs of earlier losses are still alive."""
 
@@ -536,7 +541,7 @@ class AttentionFacts:
     projected: bool = False  # the scores are a product of what two linear layers made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AttentionSampled(Event):
     """The attentions in the graph under a loss, in the order of the forward pass."""
 
@@ -548,7 +553,7 @@ class AttentionSampled(Event):
 # --------------------------------------------------------------------------- schedules, data, numbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScheduleObserved(Event):
     """How a scheduler and its optimizer advance beside each other."""
 
@@ -576,7 +581,7 @@ class ScheduleObserved(Event):
     built_where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RateRead(Event):
     """The user's code called ``get_lr()``, and it returned another rate than the optimizer's."""
 
@@ -587,7 +592,7 @@ class RateRead(Event):
     rate: float = 0.0  # of the optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchesServed(Event):
     """The batches that the last training steps learned from."""
 
@@ -598,7 +603,7 @@ class BatchesServed(Event):
     loader_length: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PassEnded(Event):
     """A training DataLoader has been gone through, and is started again."""
 
@@ -612,7 +617,7 @@ class PassEnded(Event):
     new_optimizers: int = 0  # that took their first step after the first of these passes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class WorkersStarted(Event):
     """A training DataLoader hands its data set to several workers."""
 
@@ -626,7 +631,7 @@ class WorkersStarted(Event):
     seeded: str = ""  # the generator that it seeds, and the data set draws from
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoaderWaited(Event):
     """How long a training loop waited for its batches. Told at the end."""
 
@@ -637,7 +642,7 @@ class LoaderWaited(Event):
     workers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SeedsObserved(Event):
     """Which random generators a run used, and which of them it seeded. Told at the end."""
 
@@ -650,7 +655,7 @@ class SeedsObserved(Event):
     cuda: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchRepeated(Event):
     """A model was given the same numbers at every closely watched step, in a new tensor each time."""
 
@@ -663,7 +668,7 @@ class BatchRepeated(Event):
     seeding_where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InputsObserved(Event):
     """All tensors that a model in training was called with, at a closely watched step."""
 
@@ -696,7 +701,7 @@ class WholeLabels:
     runs: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class TargetsObserved(Event):
     """One loss over class labels, at a closely watched step: what was asked for, what the model answered."""
 
@@ -715,7 +720,7 @@ class TargetsObserved(Event):
     length: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchStoodOut(Event):
     """One batch held numbers far larger than those before and after it, and the loss jumped at it."""
 
@@ -736,7 +741,7 @@ class BatchStoodOut(Event):
     place: tuple[int, int] | tuple[()] = ()  # batch of the pass, from 1, and how many it has
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MinorityObserved(Event):
     """What a model makes of the rare classes, where one class has ten times as many labels as all others together."""
 
@@ -755,7 +760,7 @@ class MinorityObserved(Event):
     by_means: float | None = None  # ranking, on samples it was not made from, by the difference of the classes' means
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PairingProbed(Event):
     """How well simple rules tell the labels from the inputs, where the model itself is at chance."""
 
@@ -788,7 +793,7 @@ class LayerNumbers:
     elements: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class NumbersSampled(Event):
     """Norms of weights, gradients and updates of one optimizer at one step."""
 
@@ -825,7 +830,7 @@ class Curve:
     count: int = 0  # points that were logged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CurvesUpdated(Event):
     """The curves of one run, as far as they were logged."""
 
@@ -841,7 +846,7 @@ class CurvesUpdated(Event):
 # --------------------------------------------------------------------------- checkpoints and the end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CheckpointLoaded(Event):
     """``load_state_dict`` returned."""
 
@@ -855,7 +860,7 @@ class CheckpointLoaded(Event):
     nested: str = ""  # the key under which the state dict lies that should have been given
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CheckpointLost(Event):
     """Weights of a checkpoint did not get into the model that trains, though a load went through."""
 
@@ -868,7 +873,7 @@ class CheckpointLost(Event):
     read_where: Where | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RandomFrozen(Event):
     """Layers that a checkpoint left out are frozen as they were built, while the rest of their model trains."""
 
@@ -880,7 +885,7 @@ class RandomFrozen(Event):
     trains: int = 0  # parameters of the model that an optimizer updates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StageNotReached(Event):
     """The run is over, and a statement that unfreezes layers stood under a condition that was never true."""
 
@@ -905,7 +910,7 @@ class CrashTensor:
     requires_grad: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScriptCrashed(Event):
     """The script ended with an exception."""
 
@@ -924,7 +929,7 @@ class ScriptCrashed(Event):
     checkpoint_keys: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunEnded(Event):
     """The script is over."""
 

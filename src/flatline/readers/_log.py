@@ -120,6 +120,7 @@ def _kept(parts: list[list[Stretch]]) -> tuple[list[Stretch], list[float]]:
 def _curve(name: str, thinner: Thinner, role: Role, *, by_row: bool) -> Curve:
     parts = thinner.finished()
     kept, starts = _kept(parts) if not by_row else ([stretch for part in parts for stretch in part], [])
+    kept.sort(key=lambda stretch: stretch.row if by_row else stretch.step)
     thinned = any(stretch.count > 1 for stretch in kept)
     return Curve(
         name=name,

@@ -108,7 +108,6 @@ class NumbersSensor:
     def __init__(self, loop: Loop, models: ModelSensor) -> None:
         self.loop, self.models = loop, models
         self.changes: dict[int, float] = {}  # id of each parameter -> relative change in the step just done
-        self._before: dict[Any, tuple[list[Any], Elements]] = {}
         self._waiting: list[Sampled] = []
         self._order: dict[int, int] = {}
         self._names: dict[int, str] = {}
@@ -117,21 +116,22 @@ class NumbersSensor:
 
     def before_step(self, state: OptimizerState) -> None:
         """Copy some elements of every weight."""
-        self._before, self.changes = {}, {}
+        state.before, self.changes = {}, {}
         if self.loop.sampling:
             pairs = [(p, part) for p in state.parameters if (part := local(p)) is not None]
             for device, group in _by_device(pairs):
                 parts = [part for _, part in group]
-                self._before[device] = [p for p, _ in group], Elements(parts)
+                state.before[device] = [p for p, _ in group], Elements(parts)
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Measure; what lies on an accelerator is read when the next sample is taken."""
-        if not self._before:
+        before, state.before = state.before, {}
+        if not before:
             return
         self.flush()
         taken = Sampled(state, self.loop.step, where, state.steps, state.last_loss, state.lr)
         updates: dict[Any, Tensor] = {}
-        for device, (parameters, elements) in self._before.items():
+        for device, (parameters, elements) in before.items():
             taken.parameters += parameters
             updates[device], numbers = self._measure(parameters, elements, self._previous(state, device))
             taken.numbers.append(numbers)
@@ -139,7 +139,6 @@ class NumbersSensor:
         settings = _settings(state)
         taken.rates = [settings[id(p)][0] for p in taken.parameters]
         taken.decays = [settings[id(p)][1] for p in taken.parameters]
-        self._before = {}
         self._waiting.append(taken)
         if self.loop.dense or all(numbers.is_cpu for numbers in taken.numbers):
             self.flush()

@@ -60,6 +60,11 @@ def test_near_miss_a_loss_that_stands_still_at_first():
     assert len(play(LearningRateTooHigh, *run([0.15] * 120, [3.466] * 120))) == 1
 
 
+def test_near_miss_a_small_initialisation_that_learns_slowly():
+    """A language model whose weights begin at a thousandth."""
+    assert play(LearningRateTooHigh, *run([0.4] * 5 + [0.01] * 145, [3.296 - 0.0005 * i for i in range(150)])) == []
+
+
 def test_near_miss_a_rising_loss_of_small_steps():
     """A critic, a reward, a generator: the loss rises while the steps are ordinary."""
     assert play(LearningRateTooHigh, *run([0.01] * 40, [0.1 * 1.2**i for i in range(40)])) == []

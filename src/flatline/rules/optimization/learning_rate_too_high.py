@@ -63,7 +63,7 @@ class LearningRateTooHigh(Rule):
     first_index: int = 30  # step from which on it is judged: warm-up and the first jumps are over
     worse: float = 1.2  # recent loss over the first one; at first many a healthy loss stands still
     late: int = 100  # step from which on standing still is enough
-    learned: float = 0.9  # a loss under this share of the first one is falling
+    learned: float = 1.0  # a loss under this share of the first one is falling, if slowly
     grown: float = 3.0  # recent loss over the first and over the best one
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
