@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median
 
 from flatline.events import Curve, CurvesUpdated, Role
+from flatline.history import median
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 MEDIAN_TO_MEAN = 1.2533  # standard error of a median over that of a mean

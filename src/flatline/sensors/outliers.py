@@ -6,12 +6,12 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import torch
 
 from flatline.events import BatchStoodOut, Where
+from flatline.history import median
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, Node, operation, saved, sequence, walk
 from flatline.sensors.loop import Loop

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from statistics import median
 
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import MAD_TO_SIGMA, falling_is_due, main, shown
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, shown, trend, until
 

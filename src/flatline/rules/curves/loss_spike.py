@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, kendall, shown, trend
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import median
 
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import Trend, curves, drift, falling_is_due, kendall, main, shown, trend, warming
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from flatline.events import CurvesUpdated, LayerNumbers, NumbersSampled
 from flatline.findings import Finding
-from flatline.history import History
+from flatline.history import History, median
 from flatline.rules import Rule
 from flatline.trends import falling_is_due, main, shown, trend
 

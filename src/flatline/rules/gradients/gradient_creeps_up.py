@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from flatline.events import CurvesUpdated, NumbersSampled
 from flatline.findings import Finding
-from flatline.history import History
+from flatline.history import History, median
 from flatline.rules import Rule
 from flatline.trends import falling_is_due, kendall, main, trend
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import median
 
 from flatline.events import ClipFacts, CurvesUpdated, NumbersSampled, OptimizerStepped
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import main
 

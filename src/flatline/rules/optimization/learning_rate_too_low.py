@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import median
 
 from flatline.events import CurvesUpdated, NumbersSampled
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import drift, falling_is_due, main, trend
 

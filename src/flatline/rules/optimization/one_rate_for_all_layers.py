@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from statistics import median
 
 from flatline.events import NumbersSampled, ParametersAudited
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from flatline.events import Curve, CurvesUpdated, ScheduleObserved
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import falling_is_due, main, shown, trend
 

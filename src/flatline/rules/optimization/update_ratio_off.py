@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from flatline.events import LayerNumbers, NumbersSampled
 from flatline.findings import Finding
-from flatline.history import History
+from flatline.history import History, median
 from flatline.rules import Rule
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from statistics import median
 
 from flatline.events import ActivationsSampled, LayerActivations, RunEnded
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 
 

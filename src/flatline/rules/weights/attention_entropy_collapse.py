@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import fmean
 
 from flatline.events import ActivationsSampled, AttentionFacts, AttentionSampled, RunEnded
 from flatline.findings import Finding
+from flatline.history import fmean
 from flatline.rules import Rule
 
 
