@@ -92,7 +92,7 @@ def work(rank, world, address):
         F.cross_entropy(model(torch.randn(8, 8)).softmax(1), torch.randint(0, 3, (8,))).backward()
         optimizer.step()
     dist.destroy_process_group()
-    print("rank", rank, "is done", flush=True)
+    print(f"rank {rank} is done{os.linesep}", end="", flush=True)  # in one piece: both write to one pipe
 
 
 if __name__ == "__main__":
