@@ -5,12 +5,24 @@ from flatline.rules.optimization.update_ratio_off import UpdateRatioOff
 from flatline.testing import play
 
 
-def run(odd, *, others=1e-3, count=40, kind="Linear", lr=1e-3, weight=0.1, layers=4):
+def run(odd, *, others=1e-3, count=40, kind="Linear", lr=1e-3, weight=0.1, layers=4, elements=256, losses=(2.0, 2.0)):
     same = [
-        LayerNumbers(name=f"net.{i}", weight_rms=0.1, gradient_rms=1e-3, update_ratio=others) for i in range(layers - 1)
+        LayerNumbers(name=f"net.{i}", weight_rms=0.1, gradient_rms=1e-3, update_ratio=others, elements=256)
+        for i in range(layers - 1)
     ]
-    one = LayerNumbers(name="odd", weight_rms=weight, gradient_rms=1e-3, update_ratio=odd, kind=kind, learning_rate=lr)
-    return [NumbersSampled(step=i + 1, index=i + 1, layers=(*same, one)) for i in range(count)]
+    one = LayerNumbers(
+        name="odd",
+        weight_rms=weight,
+        gradient_rms=1e-3,
+        update_ratio=odd,
+        kind=kind,
+        learning_rate=lr,
+        elements=elements,
+    )
+    first, last = losses
+    return [
+        NumbersSampled(step=i + 1, index=i + 1, layers=(*same, one), first_loss=first, loss=last) for i in range(count)
+    ]
 
 
 def test_fires_on_a_group_with_a_mistaken_rate():
@@ -65,3 +77,9 @@ def test_near_miss_the_first_steps_or_too_few_layers():
 
 def test_near_miss_all_are_fast():
     assert play(UpdateRatioOff, *run(0.5, others=0.2)) == []
+
+
+def test_near_miss_a_tiny_matrix_or_a_loss_that_falls():
+    """A head of four weights: their size is near zero by chance."""
+    assert play(UpdateRatioOff, *run(0.5, elements=4)) == []
+    assert play(UpdateRatioOff, *run(0.5, losses=(2.0, 0.7))) == []

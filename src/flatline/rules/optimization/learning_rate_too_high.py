@@ -52,7 +52,7 @@ class LearningRateTooHigh(Rule):
 
     code = "O28"
     severity = "warning"
-    consequences = ("N1", "N2", "G1", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
+    consequences = ("N1", "N2", "G1", "G2", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
 
     path: float = 1.5  # weights' sizes travelled in the first steps; 0.1 is usual (docs/thresholds.md)
     early: int = 5  # steps that count as the first

@@ -62,6 +62,8 @@ class UpdateRatioOff(Rule):
     thrown: float = 5.0  # own sizes travelled in the first steps, by a group whose rate is ``fast`` times the others'
     early: int = 5  # steps that count as the first
     others: int = 2  # layers to compare with
+    few: int = 64  # elements; the size of a smaller matrix may be near zero by chance
+    learned: float = 0.95  # a loss under this share of the first one falls, whatever one layer does
     smallest: float = 1e-4  # weights under this are still near zero
 
     def __init__(self) -> None:
@@ -82,6 +84,11 @@ class UpdateRatioOff(Rule):
         typical = {layer.name: self._ratios[event.optimizer.key, layer.name] for layer in layers}
         if min(past.count for past in typical.values()) >= self.samples_needed:
             yield from self._compare(event, layers, {name: past.location for name, past in typical.items()})
+
+    def _stuck(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
+        if layer.elements < self.few or event.loss is None or event.first_loss is None:
+            return layer.elements >= self.few
+        return event.loss >= event.first_loss - (1 - self.learned) * abs(event.first_loss)
 
     def _moves(self, layer: LayerNumbers) -> bool:
         known = layer.update_ratio is not None and layer.gradient_rms > 0 and layer.learning_rate > 0
@@ -112,7 +119,7 @@ class UpdateRatioOff(Rule):
             if mine < self.slow * others and mine < self.slowest:
                 yield self._tell(event, layer, mine, others, layers)
                 return
-            if mine > self.fast * others and mine > self.fastest:
+            if mine > self.fast * others and mine > self.fastest and self._stuck(event, layer):
                 yield self._tell(event, layer, mine, others, layers)
                 return
 
