@@ -23,7 +23,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, source
 from flatline.sensors.loop import Loop
 from flatline.sensors.losses import module_of
-from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, readable, tensors_in
+from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, has_matrix, readable, tensors_in
 
 Tensor = torch.Tensor
 SAMPLE = 4_096  # numbers of a tensor that are looked at
@@ -484,8 +484,4 @@ def _within_one(node: Node, takers: list[Node], models: ModelSensor) -> bool:
 
 def _layers_in(part: Call, calls: list[Call]) -> int:
     inner = {id(module) for module in part.module.modules()}
-    return sum(call.leaf and id(call.module) in inner and _has_matrix(call.module) for call in calls)
-
-
-def _has_matrix(module: Any) -> bool:
-    return any(parameter.dim() >= 2 for parameter in module._parameters.values() if parameter is not None)
+    return sum(call.leaf and id(call.module) in inner and has_matrix(call.module) for call in calls)

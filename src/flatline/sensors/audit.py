@@ -17,7 +17,7 @@ from flatline.events import (
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable
-from flatline.sensors.numbers import HALF, NumbersSensor
+from flatline.sensors.numbers import NumbersSensor, norms
 
 LATELY = 10  # steps within which a model that trains has run
 RECENT = 60  # steps within which an optimizer counts as active
@@ -333,9 +333,6 @@ def _norms(gradients: dict[int, Any]) -> dict[int, float]:
     plain = {k: g.detach() for k, g in gradients.items() if _plain(g) and not g.is_sparse}
     sparse = {k: g.detach().coalesce().values() for k, g in gradients.items() if g is not None and g.is_sparse}
     found = {k: float(values.float().norm()) for k, values in sparse.items()}
-    for half in (True, False):
-        group = {k: g for k, g in plain.items() if (g.dtype in HALF) is half}
-        if group:
-            values = torch._foreach_norm(list(group.values()), 2, torch.float32 if half else None)
-            found.update(zip(group, torch.stack([v.double().cpu() for v in values]).tolist(), strict=True))
+    measured = [norm.double().cpu() for norm in norms(list(plain.values()))]
+    found.update(zip(plain, torch.stack(measured).tolist() if measured else [], strict=True))
     return found

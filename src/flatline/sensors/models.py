@@ -208,8 +208,7 @@ class ModelSensor:
             around(mode, "__enter__", light=arm)
             around(mode, "__exit__", light=disarm)
         around(torch.set_grad_enabled, "__init__", light=self._grad_set)
-        leave = self._grad_set
-        around(torch.set_grad_enabled, "__exit__", light=lambda context, *args: leave(context, context.prev))
+        around(torch.set_grad_enabled, "__exit__", light=lambda context, *args: self._grad_set(context, context.prev))
 
     def _armed(self, on: bool) -> Any:
         """A step's own no_grad is none of ours: ``stepping`` is set in between."""
@@ -519,7 +518,7 @@ class ModelSensor:
 
     def _first_layer(self, model: Model, module: nn.Module, args: Any) -> None:
         """Range of what reaches the first layer with a weight matrix; the module after it decides about norms."""
-        weighted = [c for c in model.calls if c.leaf and _has_matrix(c.module)]
+        weighted = [c for c in model.calls if c.leaf and has_matrix(c.module)]
         if (
             len(weighted) == 1
             and weighted[0].module is module
@@ -532,7 +531,7 @@ class ModelSensor:
                 label = model.path(module) or model.label
                 self._layer_input = LayerInput(layer=label, kind=type(module).__name__, rms=rms, low=low, high=high)
         elif len(weighted) <= 2 and self._layer_input is not None and is_norm(module) and len(model.calls) >= 2:
-            if model.calls[-2].module is not module and _has_matrix(model.calls[-2].module):
+            if model.calls[-2].module is not module and has_matrix(model.calls[-2].module):
                 seen = self._layer_input
                 self._layer_input = LayerInput(
                     layer=seen.layer, kind=seen.kind, rms=seen.rms, low=seen.low, high=seen.high, normalised_next=True
@@ -643,7 +642,8 @@ def _frozen_norm(module: nn.Module) -> bool:
     return not trainable if module.affine else False
 
 
-def _has_matrix(module: Any) -> bool:
+def has_matrix(module: Any) -> bool:
+    """It owns a weight of two or more dimensions itself."""
     return any(p.dim() >= 2 for p in module.parameters(recurse=False))
 
 

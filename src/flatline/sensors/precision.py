@@ -12,6 +12,7 @@ from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.graph import Graph, Node
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
+from flatline.sensors.numbers import HALF
 from flatline.sensors.patching import Patches
 
 NODES = 2_000  # graph nodes whose dtype is read
@@ -23,7 +24,6 @@ LOWEST = 2.0**-22  # the fourth number above 0
 TENSORS = 32  # of an optimizer that are sampled
 ALWAYS = 0.99  # of the backwards under anomaly mode, in one block or many
 STATE = 512  # elements of each
-HALF = (torch.float16, torch.bfloat16)
 SQUARES = ("exp_avg_sq", "square_avg", "sum")  # what Adam, RMSprop and Adagrad call it
 KNOWN = ("Adam", "AdamW", "SGD")  # whose update is computed here again
 Tensor = torch.Tensor
