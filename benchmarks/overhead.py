@@ -45,7 +45,7 @@ class Plan:
     repeats: int  # of whole processes, for memory and start-up
 
 
-FULL = Plan(restarts=3, rounds=12, seconds=0.3, repeats=7)
+FULL = Plan(restarts=3, rounds=12, seconds=0.8, repeats=7)
 QUICK = Plan(restarts=1, rounds=3, seconds=0.1, repeats=3)
 WARM = 64  # steps at the start, counted apart: flatline looks at the first ones closely
 
