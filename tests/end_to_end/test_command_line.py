@@ -1610,7 +1610,9 @@ def test_finding_is_shown_in_notebooks(watched):
 HEAVY = {"torch", "numpy", "rich", "jinja2", "asyncio", "sqlite3", "multiprocessing", "xml", "http", "email", "decimal"}
 
 
-@pytest.mark.parametrize("given", [["--help"], ["explain", "O12"], ["explain", "loss", "flat"], ["rules"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "given", [["--help"], ["explain", "O12"], ["explain", "loss", "flat"], ["rules"]], ids=" ".join
+)
 def test_starts_light(given, tmp_path):
     """Seconds are for benchmarks/overhead.py to tell; here nothing may be loaded that would cost them."""
     lines = call(sys.executable, "-X", "importtime", "-m", "flatline", *given, cwd=tmp_path).err.splitlines()
