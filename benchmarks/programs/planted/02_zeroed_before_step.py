@@ -1,0 +1,15 @@
+import torch
+from data import blobs
+from torch import nn
+
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = blobs()
+for step in range(80):
+    rows = torch.randint(len(x), (32,))
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+print(loss.item())

@@ -1,0 +1,20 @@
+import torch
+from data import blobs
+from torch import nn
+
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+x, y = blobs()
+for step in range(120):
+    if step == 20:
+        for parameter in model[0].parameters():
+            parameter.requires_grad_(False)
+        model[0].weight.grad.zero_()
+        model[0].bias.grad.zero_()
+    rows = torch.randint(len(x), (32,))
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+print(loss.item())
