@@ -430,7 +430,7 @@ class ModelSensor:
     def _before_model(self, model: Model | None, args: Any) -> None:
         if model is None:
             return
-        model.calls = []
+        model.calls, self._weighted = [], 0
         model.last_seen = self.loop.steps
         self._now.outputs, self._now.held = {}, 0
         self._now.inputs = {_pointer(t) for t in tensors_in(args)}
@@ -514,23 +514,21 @@ class ModelSensor:
             self.inputs_seen(model.label, list(tensors_in(args)))
 
     _layer_input: LayerInput | None = None
-    _layer_candidate: tuple[Model, str] | None = None
+    _weighted = 0  # modules with a weight matrix, so far in this pass
 
     def _first_layer(self, model: Model, module: nn.Module, args: Any) -> None:
         """Range of what reaches the first layer with a weight matrix; the module after it decides about norms."""
-        weighted = [c for c in model.calls if c.leaf and has_matrix(c.module)]
-        if (
-            len(weighted) == 1
-            and weighted[0].module is module
-            and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
-        ):
+        if self._weighted > 2:
+            return
+        self._weighted += has_matrix(module)
+        if self._weighted == 1 and has_matrix(module) and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
             first = next(tensors_in(args), None)
             if first is not None and first.is_floating_point() and first.numel():
                 low, high = (float(v) for v in torch.aminmax(first.detach()))
                 rms = float(first.detach().float().pow(2).mean().sqrt())
                 label = model.path(module) or model.label
                 self._layer_input = LayerInput(layer=label, kind=type(module).__name__, rms=rms, low=low, high=high)
-        elif len(weighted) <= 2 and self._layer_input is not None and is_norm(module) and len(model.calls) >= 2:
+        elif self._layer_input is not None and is_norm(module) and len(model.calls) >= 2:
             if model.calls[-2].module is not module and has_matrix(model.calls[-2].module):
                 seen = self._layer_input
                 self._layer_input = LayerInput(
