@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -55,6 +56,7 @@ def watch(
     ignore: str | Sequence[str] = (),
     hints: bool = False,
     budget: float = 0.01,
+    record: str | os.PathLike[str] | None = None,
 ) -> Run:
     """Watch everything that trains in this process until ``close()`` or the end of the ``with`` block.
 
@@ -64,6 +66,7 @@ def watch(
         ignore: codes, slugs or families to leave out.
         hints: include hints in ``findings``.
         budget: share of the time that flatline may use, as a fraction.
+        record: keep a record of the run in this folder; none is kept without.
 
     Raises:
         TypeError: an object is neither a module nor an optimizer.
@@ -81,7 +84,8 @@ def watch(
         settings = config.build({}, select=_codes(select), ignore=_codes(ignore), hints=hints)
     except config.ConfigError as error:
         raise ValueError(str(error)) from None
-    session = Session(settings, budget=budget, tell=_tell if sys.stderr.isatty() else None)
+    keeping = config.kept_in(os.fspath(record)) if record is not None else None
+    session = Session(settings, budget=budget, tell=_tell if sys.stderr.isatty() else None, keeping=keeping)
     session.attach()
     session.introduce(objects)
     return Run(session)

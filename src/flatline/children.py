@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flatline.importing import after_import
 
 if TYPE_CHECKING:
+    from flatline.config import Keeping
     from flatline.findings import Finding, Report
     from flatline.session import Session
 
@@ -38,10 +39,10 @@ class Family:
         if os.getpid() == self.pid:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def invite(self) -> None:
+    def invite(self, keeping: Keeping | None = None) -> None:
         """Let child processes find us, through their environment."""
         kept = {name: getattr(self.options, name) for name in ("select", "ignore", "hints", "budget", "max_steps")}
-        kept["parent"] = self.pid
+        kept["parent"], kept["keeping"] = self.pid, dataclasses.asdict(keeping) if keeping is not None else None
         os.environ[FAMILY], os.environ[SETTINGS] = self.folder, json.dumps(kept)
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = SITE + (os.pathsep + path if path else "")
@@ -171,7 +172,9 @@ def _watch() -> None:
     from flatline.session import Session
     from flatline.telling import Stream
 
-    options = argparse.Namespace(**json.loads(os.environ[SETTINGS]), fail_on="never")
+    given = json.loads(os.environ[SETTINGS])
+    options = argparse.Namespace(**given, fail_on="never")
+    keeping = config.Keeping(**given["keeping"]) if given.get("keeping") else None
     settings, budget, steps = config.chosen(options)
     stderr = Stream("stderr")
 
@@ -179,7 +182,8 @@ def _watch() -> None:
         if not rank(session):
             stderr.tell(finding)
 
-    session = Session(settings, budget=budget, tell=tell)
+    session = Session(settings, budget=budget, tell=tell, keeping=keeping)
+    session.script, session.command = sys.argv[0] or None, sys.argv
     if steps is not None:
         session.stop_after(steps, launch.stop)
     session.attach()
@@ -210,7 +214,7 @@ def _leave_at_exit(member: Member) -> None:
 
 def forked(session: Session) -> None:
     """After a fork, in the child: a data worker never steps and is not heard of; a child that trains is a member."""
-    session.silence()
+    session.forked()
     try:
         _leave_at_exit(Member(session))
     except (KeyError, ValueError):  # the script has cleared its environment

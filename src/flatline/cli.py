@@ -29,6 +29,8 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
     _add_diagnose(commands)
+    _add_export(commands)
+    _add_report(commands)
     _add_explain(commands)
     _add_rules(commands)
     return top
@@ -53,6 +55,11 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("--budget", metavar="SHARE", help="share of the run's time flatline may use (default: 1%%)")
     run.add_argument("--max-steps", metavar="N", help="end the run after N optimizer steps")
     run.add_argument("--hints", action="store_true", help="show hints, too")
+    run.add_argument(
+        "--record", metavar="DIR", help="keep the record of the run in DIR (default: .flatline/DATE-SCRIPT)"
+    )
+    run.add_argument("--no-record", action="store_true", help="keep no record of the run")
+    run.add_argument("--live", action="store_true", help="serve a page of the run on this machine while it goes on")
     run.add_argument("--verbose", action="store_true", help="say which rules could not be checked, and why")
     run.add_argument("-m", metavar="MODULE", dest="module", help="run a module, like python -m")
 
@@ -81,6 +88,29 @@ def _add_diagnose(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
+def _add_export(commands: argparse._SubParsersAction[Parser]) -> None:
+    export = commands.add_parser("export", help="write the curves of a record as CSV or Parquet", allow_abbrev=False)
+    export.add_argument("run", metavar="RUN", help="the folder of a record")
+    export.add_argument("-o", "--output", metavar="FILE", help="default: CSV onto stdout")
+    export.add_argument("--format", choices=("csv", "parquet"), help="default: csv, unless FILE ends in .parquet")
+    export.add_argument("--layers", action="store_true", help="with the numbers of every layer")
+
+
+def _add_report(commands: argparse._SubParsersAction[Parser]) -> None:
+    report = commands.add_parser("report", help="a recorded run as a page to look at", allow_abbrev=False)
+    report.add_argument("run", metavar="RUN", help="the folder of a run, or its record")
+    report.add_argument("--format", choices=("html", "md"), default="html", help="a page, or Markdown (default: html)")
+    report.add_argument(
+        "-o", "--output", metavar="FILE", help="default: report.html in the run's folder; - and Markdown: stdout"
+    )
+    report.add_argument(
+        "--live", action="store_true", help="serve the page on this machine, and update it as the run goes on"
+    )
+    report.add_argument("--port", type=int, default=0, metavar="N", help="for --live (default: one that is free)")
+    report.add_argument("--family", default="", help=argparse.SUPPRESS)
+    report.add_argument("--parent", type=int, default=None, help=argparse.SUPPRESS)
+
+
 def _add_explain(commands: argparse._SubParsersAction[Parser]) -> None:
     explain = commands.add_parser("explain", help="print a rule's page, by code, slug or symptom", allow_abbrev=False)
     explain.add_argument("words", nargs="+", metavar="CODE|WORDS")
@@ -91,7 +121,7 @@ def _add_rules(commands: argparse._SubParsersAction[Parser]) -> None:
     rules.add_argument("--format", choices=("text", "json"), default="text")
 
 
-WITH_VALUE = {"--format", "--output", "--fail-on", "--select", "--ignore", "--budget", "--max-steps"}
+WITH_VALUE = {"--format", "--output", "--fail-on", "--select", "--ignore", "--budget", "--max-steps", "--record"}
 
 
 def split_run(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -131,6 +161,14 @@ def _other(options: argparse.Namespace) -> int:
         from flatline.commands.diagnose import run as diagnose
 
         return diagnose(options)
+    if options.command == "export":
+        from flatline.commands.export import export
+
+        return export(options)
+    if options.command == "report":
+        from flatline.commands.report import report
+
+        return report(options)
     if options.command == "explain":
         from flatline.commands.explain import explain
 

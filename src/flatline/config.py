@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +20,24 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
-KNOWN = {"select", "ignore", "rules", "budget", "fail-on", "hints"}
+KNOWN = {"select", "ignore", "rules", "budget", "fail-on", "hints", "record", "record-limit"}
 FAIL_ON = ("error", "warning", "never")
 COMMENT = re.compile(r"#\s*flatline:\s*ignore(?:\[([\w\s,-]*)\])?", re.IGNORECASE)
+
+
+SHELF = ".flatline"  # where the records of runs are kept
+RECORD_LIMIT = "256 MB"
+UNITS = {"KB": 10, "MB": 20, "GB": 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Where a run is recorded."""
+
+    folder: str  # of this run
+    token: str  # of the processes that share it
+    shelf: bool  # its parent is ours, too, and is to be left out of git
+    limit: int  # bytes
 
 
 class ConfigError(Exception):
@@ -88,6 +105,7 @@ def load(start: Path) -> Mapping[str, object]:
         return {}
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("flatline", {})
+        table = {name.replace("_", "-"): value for name, value in table.items()}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
     level = table.get("fail-on", "never")
@@ -112,6 +130,36 @@ def chosen(options: argparse.Namespace) -> tuple[Config, float, int | None]:
         raise ConfigError(f"--max-steps must be a whole number of at least 1; it is {steps!r}")
     budget = _share("[tool.flatline] budget", table.get("budget", "1%")) if given is None else _share("--budget", given)
     return settings, budget, int(steps) if steps else None
+
+
+def keeping(options: argparse.Namespace, name: str) -> Keeping | None:
+    """Where to record a run of this name: ``--record``, else a folder of its own; None for --no-record."""
+    table, here = load(_here()), _here()
+    limit, shelf = _size(table.get("record-limit", RECORD_LIMIT)), table.get("record", SHELF)
+    if shelf is not False and (not isinstance(shelf, str) or not shelf):
+        raise ConfigError(f"[tool.flatline] record must be a folder, or false; it is {shelf!r}")
+    if options.no_record or (shelf is False and not options.record):
+        return None
+    if options.record:
+        folder = here / options.record
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"--record {options.record}: is not a folder")
+        return kept_in(str(folder), limit)
+    return dataclasses.replace(kept_in(str(here / str(shelf) / name), limit), shelf=True)
+
+
+def kept_in(folder: str, limit: int | None = None) -> Keeping:
+    """In this very folder."""
+    limit = _size(RECORD_LIMIT) if limit is None else limit
+    return Keeping(os.path.abspath(folder), os.urandom(8).hex(), shelf=False, limit=limit)
+
+
+def _size(value: object) -> int:
+    """``"256 MB"`` -> bytes."""
+    found = re.fullmatch(r"\s*(\d+)\s*(KB|MB|GB)\s*", value, re.IGNORECASE) if isinstance(value, str) else None
+    if found is None or not int(found[1]):
+        raise ConfigError(f'[tool.flatline] record-limit must be a size, like "256 MB"; it is {value!r}')
+    return int(found[1]) << UNITS[found[2].upper()]
 
 
 def _here() -> Path:

@@ -14,7 +14,9 @@ A training loop, with every event at its place::
                                                    # MinorityObserved
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited,
-                                                   # NumbersSampled, GradientNotFinite, OptimizerStateSampled
+                                                   # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
+                                                   # LossesRead, HistogramsTaken
+        writer.add_scalar("loss", loss, step)      # ScalarsLogged
         scheduler.step()                           # ScheduleObserved, RateRead
     validate(model)                                # ValidationObserved
                                                    # ScriptCrashed, StageNotReached, LoaderWaited, RunEnded
@@ -115,6 +117,8 @@ class BackwardFacts:
     mean: bool = True  # the loss is a mean over its elements
     plain: bool = True  # one loss, not a weighted sum of several
     losses: tuple[str, ...] = ()
+    reached: int = 0  # the same for backwards that reach the same parameters
+    one_target: bool = False  # every sample had the same target, as for the real half of a discriminator's step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -133,6 +137,7 @@ class OptimizerStepped(Event):
     scaled: bool = False
     rescaled_by_hand: bool = False  # the gradients' norm changed between the last backward and the step
     zero_where: Where | None = None
+    wiped_by_hand: bool = False  # the "zero" before the step was no call of zero_grad
     backward_ever: bool = True  # some backward reached its parameters before this step, or earlier
 
     @property
@@ -163,6 +168,7 @@ class ParameterFacts:
     name: str = "weight"
     shape: tuple[int, ...] = ()
     numel: int = 1
+    dtype: str = "float32"
     trainable: bool = True
     optimizers: tuple[int, ...] = ()  # keys of the optimizers that hold it
     reached: bool = True  # by some loss
@@ -326,6 +332,7 @@ class ValidationObserved(Event):
     other_loader: bool = False  # the batch came from a DataLoader that never feeds a backward
     adversarial: bool = False  # its loss runs through a model of another optimizer
     averaged: bool = False  # an averaged copy, not the model in training
+    recalibrated: bool = False  # its running statistics were reset just before, or BatchNorm averages all batches
 
 
 # --------------------------------------------------------------------------- losses and backward
@@ -806,6 +813,45 @@ class NumbersSampled(Event):
     first_loss: float | None = None
     peak_lr: float = 0.0
     turn: float | None = None  # cosine between this update and that of the step before
+    clips: tuple[ClipFacts, ...] = ()  # of its gradients, since its previous step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LossesRead(Event):
+    """What one optimizer's backwards started from, and its rate, at every step since the last of these events."""
+
+    absent = "no backward was followed by a step"
+    optimizer: OptimizerFacts = OptimizerFacts()
+    steps: tuple[int, ...] = ()
+    losses: tuple[float, ...] = ()  # of several backwards within one step, the mean
+    rates: tuple[float, ...] = ()  # of the first group; nan where it lies on a device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ScalarsLogged(Event):
+    """The script logged numbers of its own, to TensorBoard, W&B or MLflow."""
+
+    absent = "the script logged no numbers"
+    values: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramFacts:
+    """How a sample of the numbers of one tensor lay."""
+
+    name: str = ""
+    low: float = 0.0
+    high: float = 1.0
+    counts: tuple[int, ...] = ()  # between low and high, in bins of one width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class HistogramsTaken(Event):
+    """Histograms of weights, or of what the modules made, at a closely watched step."""
+
+    absent = "nothing was recorded"
+    what: Literal["weights", "activations"] = "weights"
+    histograms: tuple[HistogramFacts, ...] = ()
 
 
 # --------------------------------------------------------------------------- curves

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType, SimpleNamespace, TracebackType
 from typing import Any
 
 
@@ -186,14 +186,32 @@ def _execute(code: CodeType, path: str, spec: ModuleSpec | None) -> None:
     cached = spec.cached if spec is not None else None
     main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={}, __cached__=cached)
     sys.modules["__main__"] = main
+    sys.setrecursionlimit(sys.getrecursionlimit() + _depth())  # the script's own frames are counted from here
+    exec(code, main.__dict__)
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+def wait_for_threads() -> None:
+    """What the interpreter does first when it ends: pools are told to stop, and the script's own threads joined.
+
+    It does so once; threads that wait for the main thread, or ask whether it lives, see it gone.
+    """
     try:
-        exec(code, main.__dict__)
-    finally:
-        _wait_for_threads()
+        getattr(threading, "_shutdown", _join_threads)()
+    except BaseException as error:  # noqa: BLE001 - the interpreter tells, and goes on
+        about = SimpleNamespace(
+            exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=threading
+        )
+        sys.unraisablehook(about)
 
 
-def _wait_for_threads() -> None:
-    """The interpreter waits for the script's own threads before it ends; so do we before we judge."""
+def _join_threads() -> None:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon and thread.is_alive():
             thread.join()

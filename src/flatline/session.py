@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import linecache
+import math
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from flatline.config import Config, silenced
+from flatline.config import Config, Keeping, silenced
 from flatline.engine import Engine, watched
 from flatline.events import Event
 from flatline.findings import Finding, Report, Unchecked, Value, causes
 
 if TYPE_CHECKING:
+    from flatline.record.recorder import Recorder
     from flatline.sensors.live import LiveSensors
 
 How = Literal["finished", "crashed", "interrupted", "max-steps"]
@@ -29,7 +32,9 @@ class Session:
     Nothing here raises while the script runs: what goes wrong is a note of the report.
     """
 
-    def __init__(self, config: Config, *, budget: float = 0.01, tell: Teller | None = None) -> None:
+    def __init__(
+        self, config: Config, *, budget: float = 0.01, tell: Teller | None = None, keeping: Keeping | None = None
+    ) -> None:
         self.config, self.budget = config, budget
         self.engine = Engine(config.rules(), on_finding=self._found, on_broken=self._broken)
         self.notes: list[str] = []
@@ -37,11 +42,14 @@ class Session:
         self.how: How = "finished"
         self.pid = os.getpid()
         self.script: str | None = None
+        self.command: Sequence[str] = ()
         self._tell = tell
         self._tried = False
         self._max_steps: tuple[int, Callable[[], None]] | None = None
         self._started = time.perf_counter()
         self._seconds: float | None = None
+        self._here = os.getcwd() if keeping is not None else ""
+        self.recorder = self._recorder(keeping) if keeping is not None else None
 
     # ------------------------------------------------------------------ while it runs
 
@@ -54,10 +62,13 @@ class Session:
     def _attach(self) -> None:
         from flatline.sensors.live import LiveSensors
 
-        self.sensors = LiveSensors(self._emit, wants=self.engine.wants, budget=self.budget, on_broken=self._broken)
+        self.sensors = LiveSensors(self._emit, wants=self._wants, budget=self.budget, on_broken=self._broken)
         if self._max_steps is not None:
             self.sensors.stop_after(*self._max_steps)
         self.sensors.attach()
+        if self.recorder is not None:
+            self._record(lambda recorder: recorder.begin(self._first_facts()))
+            self.sensors.hand_on(self._tick)
 
     def _safely(self, failed: str, action: Callable[[], object]) -> None:
         try:
@@ -84,6 +95,7 @@ class Session:
             self._safely("the end of the run was not seen", lambda: sensors.finish(how, error))
             self._safely("the sensors could not be taken off", sensors.detach)
             self._safely("the patches could not be taken off", sensors.patches.undo)
+            self._record(lambda recorder: recorder.finish(self.report()))
 
     def rank(self) -> int | None:
         """This process's rank in its group, when there is or was one."""
@@ -95,20 +107,77 @@ class Session:
 
     def abandon(self) -> None:
         """This process is somebody else's now: see nothing, say nothing."""
-        self._tell = None
+        self._tell = self.recorder = None
         if self.sensors is not None:
             self.sensors.patches.active = False
 
     def _emit(self, event: Event) -> None:
         self.engine.emit(event)
+        if self.recorder is not None:
+            self._record(lambda recorder: recorder.take(event))
 
     def _found(self, finding: Finding) -> None:
         with suppress(Exception):  # a line that could not be told is no fault of the rule
             if self._tell is not None and any((f.code, f.key) == (finding.code, finding.key) for f in self.findings):
                 self._tell(finding)
+        if self.recorder is not None:
+            self._record(lambda recorder: recorder.found(finding))
+            self._tick()
 
     def _broken(self, what: str, error: Exception) -> None:
         self.notes.append(f"{what} was switched off: {type(error).__name__}: {error}")
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _recorder(self, keeping: Keeping) -> Recorder | None:
+        """Loaded before the script is: its folder may hold a module of the same name as one of the standard library."""
+        try:
+            from flatline.record.place import Place
+            from flatline.record.recorder import Recorder
+        except ImportError as error:  # a Python without sqlite3
+            self.notes.append(f"the run is not recorded: {error}")
+            return None
+        place = Place(keeping.folder, keeping.token, shelf=keeping.shelf)
+        return Recorder(place, on_note=self.notes.append, limit=keeping.limit, rank=self._told_rank)
+
+    def _told_rank(self) -> int | None:
+        told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
+        known = self.rank()
+        return known if known is not None else int(told) if told.isdigit() else None
+
+    def _wants(self, event: type[Event]) -> bool:
+        return self.engine.wants(event) or (self.recorder is not None and self.recorder.wants(event))
+
+    def _record(self, action: Callable[[Recorder], object]) -> None:
+        """A recorder that fails is left off."""
+        recorder = self.recorder
+        if recorder is not None:
+            try:
+                action(recorder)
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong with us, the script goes on
+                self.recorder = None
+                self._broken("the record of the run", error)
+
+    def _tick(self) -> float:
+        """Write what waits; when to do so again."""
+        steps = self.sensors.loop.steps if self.sensors is not None else 0
+        if steps:
+            self._record(lambda recorder: recorder.tick(steps))
+        return self.recorder.due if self.recorder is not None else math.inf
+
+    def _first_facts(self) -> dict[str, Value]:
+        from flatline.record.facts import commit, without_secrets
+
+        known = self._facts()
+        facts: dict[str, Value] = {name: known[name] for name in ("script", "python", "torch", "platform")}
+        facts["command"] = without_secrets(self.command) or None
+        return {**facts, "git_commit": commit(Path(self._here))}
+
+    def forked(self) -> None:
+        """In a child after a fork: nothing is told while it runs, and nothing is written to its parent's record."""
+        self.silence()
+        if self.recorder is not None:
+            self.recorder.forked()
 
     # ------------------------------------------------------------------ what was found
 
@@ -174,6 +243,7 @@ class Session:
             "python": platform.python_version(),
             "torch": str(getattr(torch, "__version__", "")) or None,
             "platform": platform.platform(),
+            **({"record": str(folder)} if (folder := self.recorder and self.recorder.folder) else {}),
             **(self.sensors.seeds.facts() if self.sensors is not None else {}),
         }
 

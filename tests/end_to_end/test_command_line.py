@@ -253,6 +253,9 @@ ENDINGS = {
     "atexit sees main": "import atexit, sys\nvalue = 42\natexit.register(lambda: print(value, sys.modules['__main__'].value))",
     "thread": "import threading, time\ndef work():\n    time.sleep(0.3)\n    print('from the thread')\nthreading.Thread(target=work).start()\nprint('main is over')",
     "thread after a crash": "import threading, time\ndef work():\n    time.sleep(0.3)\n    print('from the thread', flush=True)\nthreading.Thread(target=work).start()\n1 / 0",
+    "pool left open": "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(2)\nprint(pool.submit(lambda: 1).result())",
+    "thread waits for main": "import threading\ndef work():\n    threading.main_thread().join()\n    print('joined', threading.main_thread().is_alive())\nthreading.Thread(target=work).start()",
+    "pool of an event loop": "import asyncio\nloop = asyncio.new_event_loop()\nprint(loop.run_until_complete(loop.run_in_executor(None, lambda: 2)))",
     "daemon": "import threading, time\nthreading.Thread(target=time.sleep, args=(30,), daemon=True).start()\nprint('not waited for')",
     "thread crashes": "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()\nprint('on')",
     "excepthook": "import sys\nsys.excepthook = lambda kind, error, tb: print('mine:', kind.__name__, error, tb.tb_lineno, file=sys.stderr)\n1 / 0",
@@ -881,13 +884,15 @@ def test_report_on_stderr_and_stdout_untouched(warm, scripts, plainly):
         "\nMore    flatline explain O12",
     ):
         assert part in rest
-    assert rest.splitlines()[-1].startswith("flatline: 1 finding (1 error) · ")
-    assert "12 steps" in rest.splitlines()[-1]
+    closing, kept = rest.splitlines()[-2:]
+    assert closing.startswith("flatline: 1 finding (1 error) · ")
+    assert "12 steps" in closing
+    assert re.fullmatch(r"flatline: recorded in \.flatline/\d+-\d+-sick(-\d+)?", kept)
     assert "\033[" not in ended.err
 
 
 def test_healthy_run_ends_with_one_line(warm, scripts):
-    ended = warm("run", "healthy.py", cwd=scripts)
+    ended = warm("run", "--no-record", "healthy.py", cwd=scripts)
     own, line = ended.lines
     assert own == "after"
     assert re.match(r"flatline: 0 findings · \d+ rules checked, .* · 12 steps · overhead ", line)
@@ -920,7 +925,7 @@ def test_max_steps_ends_the_run_cleanly(warm, scripts, tmp_path):
 def test_max_steps_and_fail_on_go_together(warm, scripts):
     ended = warm("run", "--max-steps=2", "--fail-on=error", "sick.py", cwd=scripts)
     assert ended.status == 1
-    assert "2 steps (--max-steps)" in ended.lines[-1]
+    assert "2 steps (--max-steps)" in ended.lines[-2]
 
 
 def test_max_steps_beyond_the_end(warm, scripts):
@@ -1032,7 +1037,7 @@ def test_script_that_closes_stderr_is_judged_all_the_same(warm, scripts, plainly
 
 
 def test_hints_are_hidden_unless_asked_for(warm, scripts):
-    without, shown = (warm("run", *options, "hinted.py", cwd=scripts) for options in ([], ["--hints"]))
+    without, shown = (warm("run", "--no-record", *options, "hinted.py", cwd=scripts) for options in ([], ["--hints"]))
     assert "O6" not in without.err
     assert "flatline: 0 findings · " in without.lines[-1]
     assert "folded (--hints shows" in without.lines[-1]

@@ -36,7 +36,8 @@ def reports(request, tmp_path_factory):
 
 def run(name: str, kind: str, folder: Path) -> dict:
     output = folder / f"{name}.{kind}.json"
-    command = [sys.executable, "-m", "flatline", "run", "--format", "json", "--output", str(output), f"{kind}.py"]
+    options = ["--no-record", "--format", "json", "--output", str(output)]
+    command = [sys.executable, "-m", "flatline", "run", *options, f"{kind}.py"]
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     ended = subprocess.run(
         command, cwd=EXAMPLES / name, env=settings, capture_output=True, text=True, timeout=120, check=False

@@ -196,3 +196,9 @@ def test_a_missing_current_directory(project, monkeypatch):
 def test_the_live_line_needs_no_rich():
     code = "import sys; from flatline.reporters import text; sys.exit('rich' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_recorded_run_ends_with_the_name_of_its_folder(clean, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recorded = replace(clean, run={**clean.run, "record": str(tmp_path / ".flatline" / "20260101-120000-train")})
+    assert text.render(recorded).splitlines()[-1] == "flatline: recorded in .flatline/20260101-120000-train"

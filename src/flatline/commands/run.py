@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import sys
@@ -15,6 +16,8 @@ from flatline import children, config, launch
 from flatline.cli import fail, writable
 from flatline.findings import SEVERITIES, Report
 from flatline.importing import after_import, as_at_start
+from flatline.record.place import Place, name_of
+from flatline.reporters import json
 from flatline.session import How, Session
 from flatline.telling import Stream, brief, flush
 
@@ -30,12 +33,20 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
         options.output = options.output and os.path.abspath(options.output)
         voice = Voice(options)
         program = _program(command)
+        keeping = config.keeping(options, name_of(program.argv[0]))
     except (config.ConfigError, launch.CannotLaunch) as error:
         return fail(str(error))
-    session = Session(settings, budget=budget, tell=voice.stderr.tell)
+    if options.live and keeping is None:
+        return fail("--live shows the record of a run, and none is kept here")
+    if options.live and keeping is not None:
+        from flatline.commands.report import follow
+
+        follow(Place(os.path.abspath(keeping.folder), keeping.token, shelf=keeping.shelf))
+    session = Session(settings, budget=budget, tell=voice.stderr.tell, keeping=keeping)
     if steps is not None:
         session.stop_after(steps, launch.stop)
-    return _watch(session, program, options, voice)
+    session.command = [*command]
+    return _watch(session, program, options, voice, keeping)
 
 
 def _program(command: Sequence[str]) -> launch.Program:
@@ -51,9 +62,15 @@ def _program(command: Sequence[str]) -> launch.Program:
 # --------------------------------------------------------------------------- the run itself
 
 
-def _watch(session: Session, program: launch.Program, options: argparse.Namespace, voice: Voice) -> int:
+def _watch(
+    session: Session,
+    program: launch.Program,
+    options: argparse.Namespace,
+    voice: Voice,
+    keeping: config.Keeping | None,
+) -> int:
     family = children.Family(options)
-    family.invite()
+    family.invite(keeping)
     if program.in_process:
         after_import("torch", lambda: _attach(session))
     os.register_at_fork(after_in_child=lambda: children.forked(session))
@@ -63,7 +80,7 @@ def _watch(session: Session, program: launch.Program, options: argparse.Namespac
     if os.getpid() != session.pid:
         return ending.leave()
     with as_at_start():
-        failed = _report(session, family, voice)
+        failed = _report(session, family, voice, keeping)
     return 1 if failed else ending.leave()
 
 
@@ -101,6 +118,8 @@ def _run(session: Session, program: launch.Program) -> Ending:
     if error is not None and not isinstance(error, SystemExit):
         ending.error = launch.show(error, PACKAGE) or error
         flush(sys.stderr)
+    if os.getpid() == session.pid:
+        launch.wait_for_threads()
     with as_at_start():
         session.finish(ending.how, None if isinstance(error, SystemExit) else error)
     return ending
@@ -123,15 +142,28 @@ def _run_to_the_end(program: launch.Program) -> Ending:
 # --------------------------------------------------------------------------- the report
 
 
-def _report(session: Session, family: children.Family, voice: Voice) -> bool:
+def _report(session: Session, family: children.Family, voice: Voice, keeping: config.Keeping | None) -> bool:
     """Write it; whether it fails the run."""
     try:
-        report = family.merge(session.report())
+        report = _kept(family.merge(session.report()), keeping)
         voice.say(report)
         return _fails(report, voice.options.fail_on)
     except Exception as error:  # noqa: BLE001 - the script's exit status is kept
         voice.stderr.write(f"flatline: the report could not be made: {type(error).__name__}: {error}\n")
         return False
+
+
+def _kept(report: Report, keeping: config.Keeping | None) -> Report:
+    """The report of all processes, beside what they recorded."""
+    folder = Place(keeping.folder, keeping.token, shelf=keeping.shelf).known() if keeping is not None else None
+    if folder is None:
+        return report
+    report = dataclasses.replace(report, run={**report.run, "record": str(folder)})
+    try:
+        (folder / "report.json").write_text(json.render(report), encoding="utf-8")
+    except OSError as error:
+        report = dataclasses.replace(report, notes=(*report.notes, f"{folder}: report.json: {error.strerror}"))
+    return report
 
 
 def _fails(report: Report, level: str) -> bool:

@@ -51,6 +51,8 @@ def render(report: Report, *, verbose: bool = False, width: int = 80, colour: bo
     for part in _parts(report, verbose=verbose, width=console.width):
         console.print(part)
     console.print(_closing(report, verbose=verbose, width=console.width if colour else None), soft_wrap=True)
+    if folder := report.run.get("record"):
+        console.print(_body(f"flatline: recorded in {nearby(str(folder))}", "dim"), soft_wrap=True)
     return re.sub(r" *((?:\x1b\[0m)?) *$", r"\1", page.getvalue(), flags=re.MULTILINE)
 
 
@@ -164,7 +166,7 @@ def _source(finding: Finding, *, width: int) -> Iterator[Text]:
 
     if finding.where is None:
         return
-    numbered = _context(finding.where)
+    numbered = context(finding.where)
     digits = max((len(str(number)) for number, _ in numbered), default=0)
     for number, code in numbered:
         here = number == finding.where.line
@@ -175,7 +177,8 @@ def _source(finding: Finding, *, width: int) -> Iterator[Text]:
         yield shown
 
 
-def _context(where: Where) -> list[tuple[int, str]]:
+def context(where: Where) -> list[tuple[int, str]]:
+    """The line and the one before it, numbered; nothing if the file cannot be read."""
     lines = _lines(where.file)
     if not 1 <= where.line <= len(lines):
         return []

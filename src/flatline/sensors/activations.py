@@ -24,6 +24,7 @@ from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation,
 from flatline.sensors.loop import Loop
 from flatline.sensors.losses import module_of
 from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, has_matrix, readable, tensors_in
+from flatline.sensors.tree import modules, parameters
 
 Tensor = torch.Tensor
 SAMPLE = 4_096  # numbers of a tensor that are looked at
@@ -115,7 +116,7 @@ class ActivationSensor:
         module = model.ref()
         if module is None or self.loop.steps or any(state.steps for state in self.loop.optimizers.values()):
             return False
-        return not any(id(parameter) in self.audit.loaded for parameter in module.parameters())
+        return not any(id(parameter) in self.audit.loaded for parameter in parameters(module))
 
     def _facts(self, model: Model, call: Call, args: Any) -> LayerActivations:
         module = call.module
@@ -297,7 +298,7 @@ def _owners(weight: Tensor, models: ModelSensor) -> tuple[str, str]:
     layer = tied = ""
     for model in list(models.models.values()):
         module = model.ref()
-        for child in module.modules() if module is not None else ():
+        for child in modules(module) if module is not None else ():
             if any(parameter is weight for parameter in child._parameters.values()):
                 if isinstance(child, nn.Embedding):
                     tied = tied or model.path(child) or model.label
@@ -483,5 +484,5 @@ def _within_one(node: Node, takers: list[Node], models: ModelSensor) -> bool:
 
 
 def _layers_in(part: Call, calls: list[Call]) -> int:
-    inner = {id(module) for module in part.module.modules()}
+    inner = {id(module) for module in modules(part.module)}
     return sum(call.leaf and id(call.module) in inner and has_matrix(call.module) for call in calls)

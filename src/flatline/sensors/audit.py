@@ -18,6 +18,7 @@ from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable
 from flatline.sensors.numbers import NumbersSensor, norms
+from flatline.sensors.tree import modules, named_modules, named_parameters, own_parameters, parameters
 
 LATELY = 10  # steps within which a model that trains has run
 RECENT = 60  # steps within which an optimizer counts as active
@@ -37,7 +38,7 @@ def _spread(tensor: Tensor) -> Tensor:
 
 
 def _affine(layer: Any) -> Tensor:
-    parts = [_spread(p) for p in layer.parameters(recurse=False)]
+    parts = [_spread(p) for p in own_parameters(layer)]
     return torch.cat(parts) if parts else torch.empty(0)
 
 
@@ -87,9 +88,9 @@ class AuditSensor:
     def _first_look(self) -> None:
         for model in list(self.models.models.values()):
             module = model.ref()
-            for parameter in module.parameters() if module is not None else ():
+            for parameter in parameters(module) if module is not None else ():
                 self._remember(parameter)
-            for child in module.modules() if module is not None else ():
+            for child in modules(module) if module is not None else ():
                 if isinstance(child, BATCH_NORMS) and child.running_mean is not None and _plain(child.running_mean):
                     self._remember_norm(child)
         for state in list(self.loop.optimizers.values()):
@@ -105,7 +106,7 @@ class AuditSensor:
 
     def _remember_norm(self, layer: Any) -> None:
         """Statistics as they were when the layer was last trainable, and how many looks ago that was."""
-        trainable = layer.affine and any(p.requires_grad for p in layer.parameters(recurse=False))
+        trainable = layer.affine and any(p.requires_grad for p in own_parameters(layer))
         if trainable:
             self._affine_trained[id(layer)] = 0
         elif id(layer) in self._affine_trained:
@@ -117,7 +118,7 @@ class AuditSensor:
 
     def _frozen(self, layer: Any) -> bool:
         """Frozen from the start, or for long, and not only for another optimizer's step as in a GAN."""
-        affine = list(layer.parameters(recurse=False))
+        affine = list(own_parameters(layer))
         if any(p.requires_grad for p in affine):
             return False
         if id(layer) not in self._affine_trained:
@@ -215,7 +216,7 @@ class AuditSensor:
         several = len(self.models.models) > 1
         for model in list(self.models.models.values()):
             module = model.ref()
-            for name, p in module.named_parameters() if module is not None and self._trains(model) else ():
+            for name, p in named_parameters(module) if module is not None and self._trains(model) else ():
                 if id(p) not in known:
                     known.add(id(p))
                     found.append((f"{model.label}.{name}" if several else name, p, model))
@@ -235,7 +236,7 @@ class AuditSensor:
         found: dict[int, str] = {}
         for model in list(self.models.models.values()):
             module = model.ref()
-            for path, child in module.named_modules() if module is not None else ():
+            for path, child in named_modules(module) if module is not None else ():
                 for name, value in vars(child).items():
                     if isinstance(value, Tensor) and value.is_leaf and value.requires_grad:
                         found[id(value)] = f"{path}.{name}" if path else name
@@ -256,6 +257,7 @@ class AuditSensor:
             name=name or f"{type(owner).__name__ if owner is not None else 'Parameter'} {tuple(p.shape)}",
             shape=tuple(p.shape),
             numel=p.numel(),
+            dtype=str(p.dtype).removeprefix("torch."),
             trainable=p.requires_grad,
             optimizers=tuple(state.key for state, _ in holders),
             reached=self.backward.reaches(p),
@@ -283,7 +285,7 @@ class AuditSensor:
         models = [model] if model is not None else list(self.models.models.values())
         for candidate in models:
             for call in candidate.calls:
-                if any(q is p for q in call.module.parameters(recurse=False)):
+                if any(q is p for q in own_parameters(call.module)):
                     root = candidate.ref()
                     return (root.training if root is not None else True), call.module
         root = model.ref() if model is not None else None
@@ -305,7 +307,7 @@ class AuditSensor:
         found: dict[int, NormLayerFacts] = {}
         for model in list(self.models.models.values()):
             module = model.ref()
-            for path, layer in module.named_modules() if module is not None and model.grad_forwards else ():
+            for path, layer in named_modules(module) if module is not None and model.grad_forwards else ():
                 if isinstance(layer, BATCH_NORMS) and self._followed(layer) and id(layer) not in found:
                     found[id(layer)] = self._norm(layer, path, model)
         return list(found.values())

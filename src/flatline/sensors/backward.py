@@ -14,7 +14,7 @@ from flatline.sensors.graph import Graph, walk
 from flatline.sensors.imbalance import Imbalance
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
-from flatline.sensors.optimizers import is_nonzero, probe_norm
+from flatline.sensors.optimizers import is_nonzero, probe_norm, wiped
 from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches
 from flatline.sensors.sources import keeping_statement, severing_call
@@ -24,6 +24,7 @@ KEPT_GRAPHS = 8  # graphs of this many earlier losses, all alive
 FEW_LOOKS = 4
 MANY_NODES = 30_000  # graph nodes walked in one step
 DEFERRED = 32  # losses on a device are read this many at a time
+JOURNAL = 100_000  # losses that wait to be handed on
 SCALED_TOLD = 8  # a GradScaler lives through losses that are not finite: so many of them are told
 
 
@@ -51,7 +52,8 @@ class BackwardSensor:
         self.imbalance = Imbalance(loop)
         self._look_at_labels = patches.guard_inner(self.imbalance.look)
         self._graphs: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]] = []
-        self._deferred: list[tuple[int, Any, bool]] = []
+        self._reached_keys: list[int] = []  # of the backward in progress
+        self._deferred: list[tuple[int, Any, bool, list[int]]] = []  # and keys of the optimizers that it reached
         self._bad_in_a_row = 0
         self._kept_told = False
         self._depth = 0
@@ -73,7 +75,7 @@ class BackwardSensor:
     def _lightly(self) -> Any:
         """An ordinary backward of a loop with one optimizer: its loss is read, a tick is written, no more."""
         loop, known, raw, outliers = self.loop, self.loop.optimizers, self.raw_losses, self.outliers
-        recent, imbalance = outliers.recent, self.imbalance
+        recent, imbalance, journal = outliers.recent, self.imbalance, loop.losses
         inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         plain = torch.Tensor
 
@@ -100,6 +102,8 @@ class BackwardSensor:
                 state.unseen_backwards += 1
                 state.backwards += 1
                 state.last_loss = value
+                if journal is not None:
+                    journal.append((loop.last_loss_step, value, state.key))
                 state.window.tick("backward")
             if self.fed is not None:
                 self.fed()
@@ -201,6 +205,8 @@ class BackwardSensor:
         """Are gradients of before the last step still there, about to be added to?"""
         for state in list(self.loop.optimizers.values()):
             window = state.window
+            if wiped(state):
+                window.tick("zero")
             if state.closure:
                 again = "backward" in window.tape  # a closure runs several times within one step
             else:
@@ -255,7 +261,7 @@ class BackwardSensor:
     _newest: float | None = None  # the newest loss that was read
 
     def _value(self, root: torch.Tensor) -> None:
-        self._newest = None
+        self._newest, self._reached_keys = None, []
         raw, scaled = root, bool(self.raw_losses)
         if scaled:
             known = self.raw_losses.pop(id(root), None)
@@ -268,7 +274,7 @@ class BackwardSensor:
         if raw.is_cpu:
             self._read(self.loop.steps + 1, raw.item(), raw, scaled)
         else:
-            self._deferred.append((self.loop.step, raw.detach(), scaled))
+            self._deferred.append((self.loop.step, raw.detach(), scaled, self._reached_keys))
             if self.loop.dense or len(self._deferred) >= DEFERRED:
                 self.flush(raw)
 
@@ -281,10 +287,18 @@ class BackwardSensor:
         """Read the losses kept on the device, in one transfer. The graph of the newest may still be there."""
         waiting, self._deferred = self._deferred, []
         if waiting:
-            values = torch.stack([value.float().reshape(()) for _, value, _ in waiting]).tolist()
-            for (step, _, scaled), value in zip(waiting, values, strict=True):
+            values = torch.stack([entry[1].float().reshape(()) for entry in waiting]).tolist()
+            for (step, _, scaled, keys), value in zip(waiting, values, strict=True):
                 last = value is values[-1] and step == waiting[-1][0]
                 self._read(step, value, newest if last else None, scaled)
+                if keys:  # else its backward has not begun
+                    self._write_down(step, value, keys)
+
+    def _write_down(self, step: int, value: float, keys: list[int]) -> None:
+        """For those who want the loss of every step."""
+        journal = self.loop.losses
+        if journal is not None and len(journal) < JOURNAL:
+            journal.append((step, value, keys))
 
     def _read(self, step: int, value: float, root: torch.Tensor | None, scaled: bool) -> None:
         loop, self._newest = self.loop, value
@@ -334,9 +348,16 @@ class BackwardSensor:
                 callback()
         if self.fed is not None:
             self.fed()
-        for state in list(self.loop.optimizers.values()):
-            if self._reached(state, graph):
-                self._count(state)
+        states = list(self.loop.optimizers.values())
+        reached = [state for state in states if self._reached(state, graph)]
+        for state in reached:
+            self._count(state)
+        keys = self._reached_keys
+        keys += [state.key for state in (states if len(states) == 1 else reached)]
+        for state in reached if len(states) > 1 else ():
+            state.window.fed.append(keys)
+        if self._newest is not None:
+            self._write_down(self.loop.step, self._newest, keys)
 
     def _failed(self) -> None:
         self._depth = 0

@@ -12,6 +12,7 @@ from flatline.sensors.audit import AuditSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
+from flatline.sensors.tree import named_parameters
 
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.", "base_model.", "net.", "state_dict.")
 
@@ -32,7 +33,7 @@ class CheckpointSensor:
     ) -> None:
         missing = tuple(getattr(result, "missing_keys", ()))
         unexpected = tuple(getattr(result, "unexpected_keys", ()))
-        own = dict(module.named_parameters())
+        own = dict(named_parameters(module))
         self.audit.loaded.update(id(p) for name, p in own.items() if name in state and name not in missing)
         self.loop.emit(
             CheckpointLoaded(

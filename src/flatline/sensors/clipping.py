@@ -80,8 +80,10 @@ class ClipSensor:
             if (held is not None and held.isdisjoint(state.ids)) or threshold == float("inf"):
                 continue
             state.window.tick("clip")
-            if self.loop.dense and len(state.window.clips) < 64:
-                state.window.clips.append(self._facts(state, kind, threshold, norm))
+            if self.loop.sampling and len(state.window.clips) < 64:
+                later = isinstance(norm, torch.Tensor) and not norm.is_cpu and not self.loop.dense
+                state.window.clips.append(self._facts(state, kind, threshold, None if later else norm))
+                state.window.norm = norm.detach() if later else None
 
     def _facts(self, state: OptimizerState, kind: Any, threshold: float, norm: Any) -> ClipFacts:
         tape = state.window.tape

@@ -14,6 +14,7 @@ from flatline.sensors.callers import users_line
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.sources import severing_call
+from flatline.sensors.tree import parameters
 
 FUNCTIONS = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
 SHOWN = 5
@@ -50,9 +51,9 @@ class CrashSensor:
         )
 
     def _all_frozen(self) -> bool:
-        modules = [m for m in (model.ref() for model in self.models.models.values()) if m is not None]
-        parameters = [p for module in modules for p in module.parameters()]
-        return bool(parameters) and not any(p.requires_grad for p in parameters)
+        alive = [m for m in (model.ref() for model in self.models.models.values()) if m is not None]
+        found = [p for module in alive for p in parameters(module)]
+        return bool(found) and not any(p.requires_grad for p in found)
 
 
 def _tensors(frame: FrameType | None) -> dict[str, CrashTensor]:

@@ -20,6 +20,7 @@ from flatline.events import (
 )
 from flatline.sensors import batches
 from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in
 from flatline.sensors.pairing import Pairing, lone_permutation
@@ -87,7 +88,7 @@ class Loader:
         self._stepped: frozenset[int] = frozenset()  # optimizers, when that row began
         self.fed_before = 0  # backwards, when the newest pass began
         self.ref = weakref.ref(loader)
-        self.length = _length(loader)
+        self.length = length_of(loader)
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
 
@@ -117,13 +118,6 @@ class Loader:
         batch_sampler = getattr(loader, "batch_sampler", None)
         own = batch_sampler is not None and type(batch_sampler).__name__ != "BatchSampler"
         return type(batch_sampler if own else getattr(loader, "sampler", None)).__name__
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
 
 
 class DataSensor:

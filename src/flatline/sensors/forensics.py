@@ -13,6 +13,7 @@ from flatline.sensors.graph import Graph, Node, children, operation, saved, sequ
 from flatline.sensors.loop import OptimizerState
 from flatline.sensors.losses import module_of
 from flatline.sensors.models import ModelSensor
+from flatline.sensors.tree import named_parameters
 
 SAVED = ("self", "result", "other", "input", "mat1", "target", "condition", "exponent", "mat2", "batch2")
 RISKY = ("Sqrt", "Rsqrt", "Acos", "Asin", "Atanh", "Log", "Log2", "Log10", "Reciprocal", "LinalgEigh", "LinalgSvd")
@@ -99,7 +100,7 @@ def parameter_names(models: ModelSensor) -> dict[int, str]:
     several = len(models.models) > 1
     for model in list(models.models.values()):
         module = model.ref()
-        for name, parameter in module.named_parameters() if module is not None else ():
+        for name, parameter in named_parameters(module) if module is not None else ():
             found.setdefault(id(parameter), f"{model.label}.{name}" if several else name)
     return found
 

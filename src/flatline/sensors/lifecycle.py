@@ -16,6 +16,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
 from flatline.sensors.stages import unreached_unfreezing
+from flatline.sensors.tree import buffers, named_modules, named_parameters, parameters
 
 Tensor = torch.Tensor
 LOADS = 32  # loads before a first step that are followed
@@ -64,7 +65,7 @@ class Load:
         self.layout = _layout(module)
         self.tensors = len(self.layout)
         self.ran = self.overwritten = False
-        matrices = [(n, p) for n, p in module.named_parameters() if p.dim() >= 2 and p.numel() >= FEW and readable(p)]
+        matrices = [(n, p) for n, p in named_parameters(module) if p.dim() >= 2 and p.numel() >= FEW and readable(p)]
         every = max(1, len(matrices) // MATRICES)
         self.kept = [(name, weakref.ref(p), _elements(p)) for name, p in matrices[::every][:MATRICES]]
 
@@ -75,7 +76,7 @@ class Load:
 
 
 def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
-    return [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+    return [(name, tuple(p.shape)) for name, p in named_parameters(module)]
 
 
 def _elements(tensor: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ class LifecycleSensor:
             file.used = file.used or any(file.holds(t) for t in given)
         if len(self.loads) >= LOADS or (self._stage and not self._fresh(module)):
             return
-        own = {t.data_ptr() for t in (*module.parameters(), *module.buffers()) if readable(t)}
+        own = {t.data_ptr() for t in (*parameters(module), *buffers(module)) if readable(t)}
         if given and not assign and all(readable(t) and t.data_ptr() in own for t in given if t.dim()):
             self.loads.append(Load(module, "own", caller()))
         elif not given and missing:
@@ -159,15 +160,15 @@ class LifecycleSensor:
         return not self._over
 
     def _fresh(self, module: nn.Module) -> bool:
-        mine = {id(p) for p in module.parameters()}
+        mine = {id(p) for p in parameters(module)}
         if any(state.steps and not mine.isdisjoint(state.ids) for state in list(self.loop.optimizers.values())):
             return False
-        return all(mine.isdisjoint(id(p) for p in model.parameters()) for model in self.models.alive())
+        return all(mine.isdisjoint(id(p) for p in parameters(model)) for model in self.models.alive())
 
     def _followed(self, module: nn.Module, missing: tuple[str, ...]) -> None:
         """The newest load of a parameter counts."""
-        mine = {id(p) for p in module.parameters()}
-        self._loaded.update((id(p), weakref.ref(p)) for n, p in module.named_parameters() if n not in missing)
+        mine = {id(p) for p in parameters(module)}
+        self._loaded.update((id(p), weakref.ref(p)) for n, p in named_parameters(module) if n not in missing)
         self.loads = [load for load in self.loads if not any(id(ref()) in mine for _, ref, _ in load.kept)]
         self.loads.append(Load(module, "file", caller()))
 
@@ -177,7 +178,7 @@ class LifecycleSensor:
         """A model is about to run: is what was loaded still in it?"""
         if self._over or not self.loads:
             return
-        mine = {id(p) for p in module.parameters()}
+        mine = {id(p) for p in parameters(module)}
         for load in self.loads:
             kept = [(ref(), old) for _, ref, old in load.kept]
             here = [(old, _elements(p)) for p, old in kept if p is not None and id(p) in mine and readable(p)]
@@ -211,10 +212,10 @@ class LifecycleSensor:
         ran = {key for model in list(self.models.models.values()) for key in model.ran}
         layers = [
             name
-            for name, layer in module.named_modules()
+            for name, layer in named_modules(module)
             if id(layer) in ran and f"{name}.weight" in missing and _random_and_frozen(layer, self._loaded)
         ]
-        trains = sum(p.requires_grad and id(p) in trained for p in module.parameters())
+        trains = sum(p.requires_grad and id(p) in trained for p in parameters(module))
         if layers and trains:
             self.loop.emit(
                 RandomFrozen(
@@ -222,7 +223,7 @@ class LifecycleSensor:
                     where=where,
                     model=type(module).__name__,
                     layers=tuple(layers),
-                    loaded=sum(name not in missing for name, _ in module.named_parameters()),
+                    loaded=sum(name not in missing for name, _ in named_parameters(module)),
                     trains=trains,
                 )
             )
@@ -233,7 +234,7 @@ class LifecycleSensor:
         if how != "finished" or not states:
             return
         trained = {key for state in states for key in state.ids}
-        models = [list(m.parameters()) for m in self.models.alive()]
+        models = [list(parameters(m)) for m in self.models.alive()]
         both = {id(p): p for ps in models if any(id(p) in trained and p.requires_grad for p in ps) for p in ps}
         trainable = sum(p.numel() for p in both.values() if p.requires_grad)
         frozen = sum(p.numel() for p in both.values() if not p.requires_grad)
@@ -271,7 +272,7 @@ class LifecycleSensor:
         for module in self.models.alive():
             if type(module).__name__ != load.model or _layout(module) != load.layout:
                 continue
-            own = dict(module.named_parameters())
+            own = dict(named_parameters(module))
             ids = {id(p) for p in own.values()}
             if not ids & trained or any(key in self._loaded and self._loaded[key]() is not None for key in ids):
                 continue

@@ -21,12 +21,14 @@ from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.lifecycle import LifecycleSensor
+from flatline.sensors.logged import LoggedSensor
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.numbers import NumbersSensor
 from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.precision import PrecisionSensor
+from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
 
@@ -63,6 +65,8 @@ class LiveSensors:
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
         self.lifecycle = LifecycleSensor(loop, self.patches, self.models)
         self.crashes = CrashSensor(loop, self.models)
+        self.logged = LoggedSensor(loop, self.patches)
+        self.recording = RecordingSensor(loop, self.patches, self.models)
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
@@ -70,7 +74,7 @@ class LiveSensors:
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
-            self.lifecycle, self.seeds, self.precision
+            self.lifecycle, self.seeds, self.precision, self.logged
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard_inner(sensor.attach)()
@@ -94,6 +98,10 @@ class LiveSensors:
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
+        self.optimizers.before_step.append(guard(self.logged.before_step))
+        self.models.on_leave.append(guard(self.recording.after_module))
+        self.optimizers.after_step.append(guard(self.recording.after_step))
+        self.optimizers.hand_on = self.patches.guard(self.recording.hand_on)
         self.backward.fed = guard(self._fed)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
         self.optimizers.in_backward = lambda: self.models.in_backward
@@ -147,6 +155,10 @@ class LiveSensors:
         for thing in objects:
             self.patches.guard(self.models.introduce if hasattr(thing, "forward") else self.loop.optimizer)(thing)
 
+    def hand_on(self, then: Callable[[], float]) -> None:
+        """From now on hand on what is read at every step, and call ``then``, which says when to do so again."""
+        self.recording.then, self.loop.due = then, 0.0
+
     def stop_after(self, steps: int, action: Callable[[], None]) -> None:
         """Call ``action``, which may raise, after so many optimizer steps."""
         self.optimizers.stop_after, self.optimizers.on_stop = steps, action
@@ -155,6 +167,7 @@ class LiveSensors:
         """Tell what is known only at the end."""
         guard = self.patches.guard
         guard(self.backward.flush)()
+        guard(self.recording.finish)()
         guard(self.precision.finish)(how)
         guard(self.backward.outliers.finish)()
         guard(self.backward.imbalance.tell)()

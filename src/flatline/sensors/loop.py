@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flatline.events import BackwardFacts, ClipFacts, Event, GroupFacts, OptimizerFacts, Tick, Where
+from flatline.events import BackwardFacts, ClipFacts, Event, GroupFacts, LossesRead, OptimizerFacts, Tick, Where
 from flatline.sensors.patching import Patches
 
 DENSE_STEPS = 5  # every one of the first steps is looked at closely: the wiring shows there
@@ -36,10 +37,13 @@ class Window:
     tape: list[Tick] = field(default_factory=list)
     backwards: list[BackwardFacts] = field(default_factory=list)
     clips: list[ClipFacts] = field(default_factory=list)
+    norm: Any = None  # of the newest clip, while it lies on a device
     leftover: bool = False
     scaled: bool = False
     norm_after_backward: float | None = None
     zero_where: Where | None = None
+    fed: list[list[int]] = field(default_factory=list)  # of each backward that reached them: whose loss it was
+    wiped: bool = False  # gradients were gone at the step, though nobody called zero_grad
 
     def tick(self, what: Tick) -> None:
         """Write on the tape."""
@@ -48,10 +52,24 @@ class Window:
 
     def next(self) -> Window:
         """An empty window; this very one while nothing but its tape was written."""
-        if self.backwards or self.clips or self.leftover or self.scaled or self.norm_after_backward is not None:
+        if (
+            self.backwards
+            or self.clips
+            or self.fed
+            or self.leftover
+            or self.scaled
+            or self.norm_after_backward is not None
+        ):
             return Window()
         self.tape.clear()
         return self
+
+    def forget(self, key: int) -> None:
+        """What the backwards gave was thrown away: their losses are others'."""
+        for keys in self.fed:
+            if key in keys:
+                keys.remove(key)
+        self.fed = []
 
     @property
     def fresh(self) -> bool:
@@ -80,6 +98,7 @@ class OptimizerState:
         self.idle_cycles = 0  # zeroings that threw gradients away, with no step between
         self._next_watched = 0
         self._trainable: dict[int, bool] = {}
+        self.rate: Any = None  # of its first group at its newest step
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
         self.peak_lr = 0.0
@@ -213,6 +232,11 @@ class Loop:
         self.stepping = False  # inside an optimizer's step
         self.next_look = 0  # up to this step there is nothing to do but to count
         self._keys = 0
+        # what is read at every step, for those who want it: (step, loss, key of the optimizer), (step, rate, key)
+        self.losses: list[tuple[int, float, int | list[int]]] | None = [] if wants(LossesRead) else None
+        self.rates: list[tuple[int, Any, int]] | None = [] if wants(LossesRead) else None
+        self.due = math.inf  # time at which these are handed on
+        self.recording_nanoseconds = 0
 
     @property
     def step(self) -> int:
@@ -291,6 +315,14 @@ class Loop:
         else:
             self._set_dense(False)
 
+    def note_rate(self, state: OptimizerState, step: int) -> None:
+        """The rate that a step was taken with, where it is not that of the step before."""
+        if self.rates is not None and (optimizer := state.ref()) is not None:
+            rate = optimizer.param_groups[0].get("lr")
+            if rate is not state.rate:
+                state.rate = rate
+                self.rates.append((step, rate, state.key))
+
     def catch_breath(self) -> None:
         """Stop looking closely within a step when that has cost far too much already."""
         if self.dense and self.spent > PATIENCE and self.overhead > TOO_MUCH:
@@ -331,7 +363,8 @@ class Loop:
     @property
     def spent(self) -> float:
         """Nanoseconds that flatline used so far."""
-        return self._patches.nanoseconds + self._light_nanoseconds * (self.steps - self.sampled - self.measured)
+        light = self._light_nanoseconds * (self.steps - self.sampled - self.measured)
+        return self._patches.nanoseconds + self.recording_nanoseconds + light
 
     @property
     def overhead(self) -> float:

@@ -40,6 +40,26 @@ FEEDS = {
     "Relu": "relu",
     "Tanh": "tanh",
 }
+POWER = "squared error"
+WRITTEN_OUT = 64  # nodes looked at from the root of a loss that is written out
+SCALAR_SUMS = ("Add", "Sub", "Sqrt", "Log", "Exp", "Pow")
+ELEMENTWISE = (
+    "Pow",
+    "Abs",
+    "Mul",
+    "Sqrt",
+    "Log",
+    "Log1P",
+    "Exp",
+    "Cosh",
+    "Where",
+    "Add",
+    "Div",
+    "Clamp",
+    "ClampMin",
+    "Softplus",
+    "Neg",
+)
 SCALAR_STEPS = ("Div", "Mul", "ToCopy", "View", "Squeeze", "Unsqueeze", "Neg", "Clone", "Reshape", "Select")
 
 
@@ -178,40 +198,54 @@ def _outer(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
 
 
 def _hand_written(graph: Graph, step: int, where: Where | None) -> Iterator[LossComputed]:
-    """``((pred - y) ** 2).mean()`` and ``(pred - y).abs().mean()`` with a broadcast, l1_loss too."""
-    node: Node | None = graph.root
-    passed = 0
-    while node is not None and operation(node) in SCALAR_STEPS and shape_of(node) == () and passed < 8:
-        node, passed = (children(node) or [None])[0], passed + 1
-    if node is None or operation(node) not in ("Mean", "Sum"):
-        return
-    elementwise = (children(node) or [None])[0]
-    if elementwise is None or operation(elementwise) not in ("Pow", "Abs", "Mul"):
-        return
-    difference = (children(elementwise) or [None])[0]
-    if difference is None or operation(difference) not in ("Sub", "Rsub"):
-        return
-    below = children(difference)
-    if len(below) != 1:
-        return
-    operand = below[0]
-    asked = operation(operand) == "Unsqueeze"
-    if operation(operand) == "Expand":
-        inner = children(operand)
-        operand, asked = (inner[0], operation(inner[0]) == "Unsqueeze") if inner else (operand, True)
-    before, after = shape_of(operand), shape_of(difference)
-    if hasattr(operand, "variable"):
-        before = tuple(operand.variable.shape)
-    yield LossComputed(
-        step=step,
-        where=where,
-        kind="l1_loss" if operation(elementwise) == "Abs" else "squared error",
-        fed_by=FEEDS.get(operation(operand), ""),
-        reduction="mean" if operation(node) == "Mean" else "sum",
-        shape=after,
-        feed_shape=before,
-        broadcast=not asked and _outer(before, after),
-    )
+    """``((pred - y) ** 2).mean()`` and ``(pred - y).abs().mean()``, l1_loss too; what is longer only if it broadcasts."""
+    for total, difference, plain in _differences(graph.root):
+        operand = children(difference)[0]
+        asked = operation(operand) == "Unsqueeze"
+        if operation(operand) == "Expand":
+            inner = children(operand)
+            operand, asked = (inner[0], operation(inner[0]) == "Unsqueeze") if inner else (operand, True)
+        before, after = shape_of(operand), shape_of(difference)
+        if hasattr(operand, "variable"):
+            before = tuple(operand.variable.shape)
+        broadcast = not asked and _outer(before, after)
+        if plain or broadcast:
+            yield LossComputed(
+                step=step,
+                where=where,
+                kind=plain or "the loss",
+                fed_by=FEEDS.get(operation(operand), ""),
+                reduction="mean" if operation(total) == "Mean" else "sum",
+                shape=after,
+                feed_shape=before,
+                broadcast=broadcast,
+            )
+
+
+def _differences(root: Node) -> Iterator[tuple[Node, Node, str]]:
+    """Each subtraction of something constant under a whole sum or mean, with that, and what it is the core of.
+
+    Only operations on scalars stand above the sum, and only elementwise ones of one shape below it.
+    """
+    waiting: list[tuple[Node, Node | None, Node | None]] = [(root, None, None)]
+    seen: set[Node] = set()
+    while waiting and len(seen) < WRITTEN_OUT:
+        node, total, above = waiting.pop(0)
+        if node in seen:
+            continue
+        seen.add(node)
+        below, name = children(node), operation(node)
+        if total is None:
+            if shape_of(node) != () or name not in (*SCALAR_STEPS, *SCALAR_SUMS, "Mean", "Sum"):
+                continue
+            total = node if name in ("Mean", "Sum") else None
+        elif name in ("Sub", "Rsub") and len(below) == 1:
+            core = above is not None and above in children(total) and {"Pow": POWER, "Mul": POWER, "Abs": "l1_loss"}
+            yield total, node, core.get(operation(above), "") if core and above is not None else ""
+            continue
+        elif name not in ELEMENTWISE:
+            continue
+        waiting += [(child, total, node) for child in below]
 
 
 # --------------------------------------------------------------------------- composite cross entropy
@@ -371,7 +405,13 @@ def backward_facts(graph: Graph, found: list[LossComputed], *, where: Where | No
         mean=mean,
         plain=plain and len(found) <= 1,
         losses=tuple(loss.kind for loss in found),
+        reached=hash(frozenset(graph.leaves)),
+        one_target=any(_constant_target(loss.target) for loss in found),
     )
+
+
+def _constant_target(target: TargetFacts) -> bool:
+    return target.low is not None and target.low == target.high and target.total > 1
 
 
 def _constant(node: Node) -> float:

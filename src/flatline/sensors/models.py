@@ -16,6 +16,7 @@ from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches, unseen_by_dynamo
+from flatline.sensors.tree import modules, named_modules, own_parameters, parameters
 
 Tensor = torch.Tensor
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -128,8 +129,8 @@ class Model:
         module = self.ref()
         if module is None:
             return
-        self.paths = {id(child): clean(path) for path, child in module.named_modules()}
-        self.sensitive = [(clean(path), child) for path, child in module.named_modules() if is_sensitive(child)]
+        self.paths = {id(child): clean(path) for path, child in named_modules(module)}
+        self.sensitive = [(clean(path), child) for path, child in named_modules(module) if is_sensitive(child)]
 
     def path(self, module: Any) -> str:
         """The module's path, '' for the model itself; for a module that it does not own, its class."""
@@ -188,6 +189,7 @@ class ModelSensor:
         from torch.nn.modules import module as hooks
 
         HOOKED.attach(self.patches)
+        self._make_room()
         self._quick = self._quick_hook()
         self.patches.on_undo(self._leave_off)
         self._follow_grad_mode()
@@ -200,6 +202,18 @@ class ModelSensor:
         if hasattr(hooks, "register_module_parameter_registration_hook"):
             handle = hooks.register_module_parameter_registration_hook(self.patches.guard(self._parameter_registered))
             self.patches.on_undo(handle.remove)
+
+    def _make_room(self) -> None:
+        """A module call takes three frames, and four while there are global hooks: deep models keep their depth."""
+        before = sys.getrecursionlimit()
+        ours = before + before // 2
+        sys.setrecursionlimit(ours)
+
+        def restore() -> None:
+            if sys.getrecursionlimit() == ours:
+                sys.setrecursionlimit(before)
+
+        self.patches.on_undo(restore)
 
     def _follow_grad_mode(self) -> None:
         """Forwards without gradients are validation: be there when they begin."""
@@ -376,6 +390,7 @@ class ModelSensor:
                 other_loader=self.batch_is_foreign,
                 adversarial=self._adversarial(model),
                 averaged=not self._in_optimizer(module),
+                recalibrated=any(_starts_anew(child, model.idle_forwards) for _, child in model.sensitive),
             )
         )
 
@@ -384,12 +399,12 @@ class ModelSensor:
         return bool(model.sensitive) and model.idle_forwards <= 4 and self.loop.steps > 0
 
     def _in_optimizer(self, module: nn.Module) -> bool:
-        mine = {id(p) for p in module.parameters()}
+        mine = {id(p) for p in parameters(module)}
         return any(mine & state.ids for state in self.loop.optimizers.values())
 
     def _adversarial(self, model: Model) -> bool:
         module = model.ref()
-        mine = {id(p) for p in module.parameters()} if module is not None else set()
+        mine = {id(p) for p in parameters(module)} if module is not None else set()
         owners = [state for state in list(self.loop.optimizers.values()) if mine & state.ids]
         return len([s for s in list(self.loop.optimizers.values()) if s.steps]) > len(owners) > 0
 
@@ -435,7 +450,7 @@ class ModelSensor:
         self._now.outputs, self._now.held = {}, 0
         self._now.inputs = {_pointer(t) for t in tensors_in(args)}
         module = model.ref()
-        if module is not None and len(model.paths) != sum(1 for _ in module.modules()):
+        if module is not None and len(model.paths) != sum(1 for _ in modules(module)):
             model.refresh()
         whole = next((t for t in tensors_in(args) if not t.is_floating_point() and t.dim() >= 1), None)
         model.integer_input = weakref.ref(whole) if whole is not None else None
@@ -563,7 +578,7 @@ class ModelSensor:
         known = self.models.get(id(module))
         if known is not None and known.ref() is module:
             return known
-        if next(module.parameters(), None) is None:
+        if next(parameters(module), None) is None:
             return None
         model = self.models[id(module)] = Model(module, self._label(module))
         weakref.finalize(module, self.models.pop, id(module), None).atexit = False
@@ -583,7 +598,7 @@ class ModelSensor:
         """Models that ran with gradients and have parameters in this optimizer."""
         for model in list(self.models.values()):
             module = model.ref()
-            if module is not None and model.grad_forwards and any(id(p) in state.ids for p in module.parameters()):
+            if module is not None and model.grad_forwards and any(id(p) in state.ids for p in parameters(module)):
                 yield model, module
 
     def forget_step(self) -> None:
@@ -626,7 +641,7 @@ class ModelSensor:
                     examples=tuple(asleep[:3]),
                     trained_before=model.trained_in_train,
                     eval_where=self.eval_calls.get(id(module)) or next(iter(self.eval_calls.values()), None),
-                    trainable=sum(id(p) in state.ids and p.requires_grad for p in module.parameters()),
+                    trainable=sum(id(p) in state.ids and p.requires_grad for p in parameters(module)),
                 )
             )
             model.trained_in_train = model.trained_in_train or module.training
@@ -636,13 +651,21 @@ def _frozen_norm(module: nn.Module) -> bool:
     """A BatchNorm put to sleep on purpose: in eval while its model trains, or without trainable weights."""
     if not isinstance(module, BATCH_NORMS):
         return False
-    trainable = any(p.requires_grad for p in module.parameters(recurse=False))
+    trainable = any(p.requires_grad for p in own_parameters(module))
     return not trainable if module.affine else False
+
+
+def _starts_anew(module: nn.Module, forwards: int) -> bool:
+    """A BatchNorm whose statistics were reset since it last trained, or are a plain mean: they are being made again."""
+    if not isinstance(module, BATCH_NORMS) or not module.track_running_stats:
+        return False
+    count = module.num_batches_tracked
+    return module.momentum is None or (count is not None and count.is_cpu and int(count) < forwards)
 
 
 def has_matrix(module: Any) -> bool:
     """It owns a weight of two or more dimensions itself."""
-    return any(p.dim() >= 2 for p in module.parameters(recurse=False))
+    return any(p.dim() >= 2 for p in own_parameters(module))
 
 
 def _pointer(tensor: Tensor | None) -> int:

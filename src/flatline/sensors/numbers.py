@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from flatline.events import LayerNumbers, NumbersSampled, Where
+from flatline.events import ClipFacts, LayerNumbers, NumbersSampled, Where
 from flatline.sensors.forensics import parameter_names
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
+from flatline.sensors.tree import own_parameters
 
 Tensor = torch.Tensor
 ELEMENTS = 32  # of each tensor, compared before and after a step
@@ -100,6 +101,8 @@ class Sampled:
     numbers: list[Tensor] = field(default_factory=list)  # [7, tensors] for each device
     decays: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    clips: tuple[ClipFacts, ...] = ()
+    norm: Any = None  # of the newest clip, while it lies on the device
 
 
 class NumbersSensor:
@@ -130,6 +133,7 @@ class NumbersSensor:
             return
         self.flush()
         taken = Sampled(state, self.loop.step, where, state.steps, state.last_loss, state.lr)
+        taken.clips, taken.norm = tuple(state.window.clips), state.window.norm
         updates: dict[Any, Tensor] = {}
         for device, (parameters, elements) in before.items():
             taken.parameters += parameters
@@ -189,6 +193,7 @@ class NumbersSensor:
                 loss=taken.loss,
                 first_loss=state.first_loss,
                 turn=dots / (ours * theirs) ** 0.5 if ours * theirs > 0 else None,
+                clips=_with_norm(taken),
             )
         )
 
@@ -219,7 +224,7 @@ class NumbersSensor:
         self._order, self._kinds = {}, {}
         for model in list(self.models.models.values()):
             for place, call in enumerate(sorted(model.calls, key=lambda c: c.out_sequence)):
-                for parameter in call.module.parameters(recurse=False):
+                for parameter in own_parameters(call.module):
                     self._order.setdefault(id(parameter), place)
                     self._kinds.setdefault(id(parameter), type(call.module).__name__)
 
@@ -244,6 +249,13 @@ def _settings(state: OptimizerState) -> dict[int, tuple[float, float]]:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _with_norm(taken: Sampled) -> tuple[ClipFacts, ...]:
+    """The clips; a norm that lay on the device is read with the numbers."""
+    if taken.norm is None or not taken.clips:
+        return taken.clips
+    return *taken.clips[:-1], replace(taken.clips[-1], norm=float(taken.norm))
 
 
 def _relative(row: list[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches, unseen_by_dynamo
+from flatline.sensors.tree import parameters
 
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
 
@@ -29,6 +31,7 @@ class OptimizerSensor:
         self.on_stop: Callable[[], None] | None = None
         self.in_backward: Callable[[], bool] = lambda: False  # a step taken by a gradient hook
         self.busy: Callable[[], bool] = lambda: False  # something waits for the end of this step
+        self.compiled = False  # some step is part of a compiled function
         self._told: set[int] = set()
 
     def attach(self) -> None:
@@ -39,17 +42,26 @@ class OptimizerSensor:
 
         loop, known = self.loop, self.loop.optimizers
 
-        light = self.patches.quick(self._light)
+        traced = self._traced()
+        light, clock, compiling = self.patches.quick(self._light), time.monotonic, torch.compiler.is_compiling
 
         def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if compiling():
+                traced()
+                return
             loop.stepping = True
             if loop.sampling or id(optimizer) not in known or len(args) > 1 or kwargs:
                 before(optimizer, args, kwargs)
 
         def post(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if compiling():
+                traced()
+                return
             loop.stepping = False
             if not light(optimizer):
                 after(optimizer)
+                if clock() > loop.due:
+                    self.hand_on()
             if self.on_stop and self.stop_after is not None and self.loop.steps >= self.stop_after:
                 self.on_stop()
 
@@ -59,6 +71,16 @@ class OptimizerSensor:
         self.patches.around(torch.optim.Optimizer, "__init__", after=self._built)
         self.patches.around(torch.optim.Optimizer, "zero_grad", before=self._zeroed, light=self._zeroed_light)
         self.patches.around(torch.nn.Module, "zero_grad", before=self._module_zeroed)
+
+    def _traced(self) -> Callable[[], bool]:
+        """For dynamo, which calls it once while it compiles a step: from then on steps go by unseen."""
+
+        def traced() -> bool:
+            self.compiled = True
+            return True
+
+        traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        return traced
 
     def _light(self, optimizer: Any) -> bool:
         """An ordinary step of the optimizer that leads: counted, no more."""
@@ -72,6 +94,9 @@ class OptimizerSensor:
         state.steps += 1
         state.idle_cycles = 0
         state.window = state.window.next()
+        if (rates := loop.rates) is not None and (rate := optimizer.param_groups[0].get("lr")) is not state.rate:
+            state.rate = rate
+            rates.append((loop.steps, rate, state.key))
         return True
 
     # ------------------------------------------------------------------ built and zeroed
@@ -104,7 +129,7 @@ class OptimizerSensor:
         self._zero(self._state(optimizer))
 
     def _module_zeroed(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        mine = {id(p) for p in module.parameters()}
+        mine = {id(p) for p in parameters(module)}
         for state in list(self.loop.optimizers.values()):
             if state.ids <= mine:
                 self._zero(state)
@@ -116,7 +141,9 @@ class OptimizerSensor:
         window.leftover = False
         if self.loop.dense:
             window.zero_where = caller()
-        if threw_away and not state.closure:
+        if threw_away:
+            window.forget(state.key)
+        if threw_away and not state.closure and not self.compiled:
             self._threw_away(state)
 
     def _threw_away(self, state: OptimizerState) -> None:
@@ -145,6 +172,9 @@ class OptimizerSensor:
     def _judge(self, state: OptimizerState) -> None:
         """Look at the gradients as the step finds them; told when the step is over."""
         self._gradients = gradients_of(state) if self.loop.dense else "present"
+        if self._gradients != "present" and wiped(state):
+            state.window.tick("zero")
+            state.window.wiped = True
 
     _gradients: Gradients = "present"
 
@@ -166,8 +196,10 @@ class OptimizerSensor:
         if self.light_step is not None:
             self.light_step(state)
         state.window = state.window.next()
+        self.loop.note_rate(state, self.loop.step)
         self.loop.stepped(state)
 
+    hand_on: Callable[[], None] = staticmethod(lambda: None)  # what was read at every step, when it is due
     light_step: Callable[[OptimizerState], None] | None = None
 
     def _tell_stepped(self, state: OptimizerState, where: Where | None) -> None:
@@ -187,6 +219,7 @@ class OptimizerSensor:
                 scaled=window.scaled,
                 rescaled_by_hand=_rescaled(state),
                 zero_where=window.zero_where,
+                wiped_by_hand=window.wiped,
                 backward_ever=state.backwards > 0,
             )
         )
@@ -215,6 +248,17 @@ def probe_norm(state: OptimizerState) -> float | None:
     held = [p.grad for p in state.probes if p.grad is not None]
     found = [g.detach() for g in held if readable(g) and g.is_floating_point() and not g.is_sparse]
     return float(torch.stack([g.float().norm() for g in found]).norm()) if found else None
+
+
+def wiped(state: OptimizerState) -> bool:
+    """Gradients that the last backward left are gone or zero, and nobody called ``zero_grad`` or clipped."""
+    before, tape = state.window.norm_after_backward, state.window.tape
+    if not before or before - before != 0.0 or "backward" not in tape:
+        return False
+    last = len(tape) - 1 - tape[::-1].index("backward")
+    if any(what in ("zero", "clip") for what in tape[last:]):
+        return False
+    return not any(is_nonzero(p.grad) for p in state.probes if p.grad is not None)
 
 
 def _rescaled(state: OptimizerState) -> bool:

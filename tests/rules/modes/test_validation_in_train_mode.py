@@ -78,6 +78,7 @@ def test_near_miss_monte_carlo_dropout_moving_to_the_next_input():
 
 def test_near_miss_averaged_copy_and_generator():
     assert play(ValidationInTrainMode, *passes(replace(FOREIGN, averaged=True), 20, 40, forwards=4)) == []
+    assert play(ValidationInTrainMode, *passes(replace(FOREIGN, recalibrated=True), 20, 40, forwards=4)) == []
     assert play(ValidationInTrainMode, *passes(replace(SEEN, adversarial=True), 20, 40, forwards=4)) == []
 
 

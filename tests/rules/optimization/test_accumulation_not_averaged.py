@@ -65,6 +65,15 @@ def test_near_miss_several_losses_one_by_one():
     assert play(AccumulationNotAveraged, *windows(*[replace(BACKWARD, where=None)] * 2)) == []
 
 
+def test_near_miss_one_line_for_several_losses():
+    heads = [replace(BACKWARD, reached=which) for which in (1, 2, 3)]
+    assert play(AccumulationNotAveraged, *windows(*heads)) == []
+    signs = [replace(BACKWARD, factor=which) for which in (1.0, -1.0)]
+    assert play(AccumulationNotAveraged, *windows(*signs)) == []
+    real_and_fake = [replace(BACKWARD, one_target=True)] * 2
+    assert play(AccumulationNotAveraged, *windows(*real_and_fake)) == []
+
+
 def test_near_miss_one_forward_for_both():
     tape = ("zero", "batch", "forward", "backward", "backward")
     assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, tape=tape)) == []

@@ -81,6 +81,12 @@ def test_fires_on_zeroing_with_zeros():
     assert finding.message == "zero_grad() stands between backward() and step(): Adam found only zeros"
 
 
+def test_fires_on_gradients_wiped_by_hand():
+    (finding,) = play(UpdateOrderBroken, *steps(*[BETWEEN] * 2, gradients="none", wiped_by_hand=True))
+    assert finding.message == "the gradients are zeroed by hand between backward() and step(): Adam found no gradient"
+    assert finding.fix == "move what zeroes them before backward()"
+
+
 def test_near_miss_zeroed_in_between_once():
     assert play(UpdateOrderBroken, *steps(BETWEEN, gradients="none"), *steps(*[GOOD] * 5, first=2)) == []
 

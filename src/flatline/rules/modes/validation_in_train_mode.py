@@ -111,7 +111,7 @@ class ValidationInTrainMode(Rule):
 
 def _at_fault(event: ValidationObserved) -> bool:
     """In train mode, with layers that mind, and not for a reason that is known to be good."""
-    if not event.training or not event.sensitive or event.averaged or event.adversarial:
+    if not event.training or not event.sensitive or event.averaged or event.adversarial or event.recalibrated:
         return False
     return event.where is None or not RECALIBRATION.search(event.where.function.lower())
 

@@ -46,8 +46,9 @@ class AccumulationNotAveraged(Rule):
 
     Healthy look-alikes
     -------------------
-    Losses that are sums; gradients divided by hand before the step; several different losses backed one by one
-    (the real and the fake half of a discriminator's step).
+    Losses that are sums; gradients divided by hand before the step; several different losses backed one by one:
+    the real and the fake half of a discriminator's step, the heads of a multi-task model. Sharpness-aware
+    steps zero in between.
 
     References
     ----------
@@ -87,7 +88,9 @@ class AccumulationNotAveraged(Rule):
         backwards = event.backwards[-summed:] if summed else ()
         if len(backwards) < 2 or event.closure or event.rescaled_by_hand or event.leftover:
             return False
-        if len({b.where for b in backwards}) != 1 or backwards[0].where is None:
+        if len({(b.where, b.reached, b.factor > 0) for b in backwards}) != 1 or backwards[0].where is None:
+            return False
+        if any(b.one_target for b in backwards):
             return False
         averaged = any(abs(b.factor) < 0.999 or not b.mean or not b.plain for b in backwards)
         return not averaged and _fresh_forwards(event) >= summed

@@ -114,12 +114,11 @@ class UpdateOrderBroken(Rule):
         if kind == "before":
             yield self._step_first(event, f"found {_none(event)}")
         else:
-            line = f" (line {event.zero_where.line})" if event.zero_where else ""
             yield self.finding(
                 event,
-                f"zero_grad(){line} stands between backward() and step(): {event.optimizer.name} found {_none(event)}",
+                f"{_wiping(event)} between backward() and step(): {event.optimizer.name} found {_none(event)}",
                 cause="the gradients are wiped before they are applied, so no weight can move",
-                fix="move zero_grad() before backward()",
+                fix="move what zeroes them before backward()" if event.wiped_by_hand else "move zero_grad() before backward()",
                 key=f"between {event.optimizer.key}",
                 gradients=event.gradients,
             )
@@ -148,6 +147,12 @@ class UpdateOrderBroken(Rule):
         key = kind, event.optimizer.key
         self._seen[key] = self._seen.get(key, 0) + 1
         return self._seen[key] >= self.certain_after - (kind == "before" and self._first_was_empty(event))
+
+
+def _wiping(event: OptimizerStepped) -> str:
+    if event.wiped_by_hand:
+        return "the gradients are zeroed by hand"
+    return f"zero_grad(){f' (line {event.zero_where.line})' if event.zero_where else ''} stands"
 
 
 def _none(event: OptimizerStepped) -> str:

@@ -1,0 +1,50 @@
+"""A module's parts, read past its own methods: a user's ``parameters()`` or ``named_modules()`` may count its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def named_modules(module: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """The module and all below it, each once, with its path: in the order of ``nn.Module.named_modules``."""
+    seen = set() if seen is None else seen
+    stack = [(prefix, module)]
+    while stack:
+        path, part = stack.pop()
+        if part is None or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield path, part
+        below = [(f"{path}.{name}" if path else name, child) for name, child in part._modules.items()]
+        stack += reversed(below)
+
+
+def modules(module: Any) -> Iterator[Any]:
+    """The module and all below it."""
+    return (part for _, part in named_modules(module))
+
+
+def own_parameters(module: Any) -> list[Any]:
+    """Parameters of the module itself."""
+    return [parameter for parameter in module._parameters.values() if parameter is not None]
+
+
+def named_parameters(module: Any) -> Iterator[tuple[str, Any]]:
+    """Every parameter once, by the first of its names."""
+    seen: set[int] = set()
+    for path, part in named_modules(module):
+        for name, parameter in part._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{path}.{name}" if path else name, parameter
+
+
+def parameters(module: Any) -> Iterator[Any]:
+    """Every parameter once."""
+    return (parameter for _, parameter in named_parameters(module))
+
+
+def buffers(module: Any) -> Iterator[Any]:
+    """Every buffer."""
+    return (buffer for part in modules(module) for buffer in part._buffers.values() if buffer is not None)
