@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled
+from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts
 from flatline.rules.gradients.gradient_creeps_up import GradientCreepsUp
 from flatline.testing import play
 
@@ -31,6 +31,12 @@ def test_fires_on_a_steady_rise_without_learning():
 
 def test_near_miss_the_loss_falls():
     assert play(GradientCreepsUp, *run(RISING, [2.0 - 0.02 * i for i in range(60)])) == []
+
+
+def test_near_miss_two_optimizers_take_turns():
+    judge = OptimizerFacts(key=2)
+    turns = [e for event in run(RISING, STILL) for e in (replace(event, optimizer=judge), event)]
+    assert play(GradientCreepsUp, *turns) == []
 
 
 def test_near_miss_warm_up():

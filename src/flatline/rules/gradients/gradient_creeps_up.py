@@ -83,7 +83,8 @@ class GradientCreepsUp(Rule):
         gradients.add(event.index, median(layers))
         losses.add(event.index, event.loss)
         self._rates.setdefault(key, event.lr)
-        ripe = gradients.count >= self.samples_needed and event.index >= self.first_index
+        alone = len(self._gradients) == 1  # of two players one makes the other's gradient
+        ripe = alone and gradients.count >= self.samples_needed and event.index >= self.first_index
         usual = min(gradients.first, gradients.location)
         if not ripe or event.lr > self._rates[key] or not self._grows(gradients):
             return
