@@ -526,10 +526,11 @@ class OptimizerStateSampled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LossesKept(Event):
-    """Graphs of earlier losses are still alive."""
+    """Graphs of earlier losses, or of what a model returned, are still alive."""
 
     absent = "no graph was followed"
     defect = True
+    what: Literal["losses", "outputs"] = "losses"
     alive: int = 0
     seen: int = 0
     nodes: int = 0
@@ -546,6 +547,8 @@ class AttentionFacts:
     rows: int = 0  # looked at, those with too few keys left out
     spread: float | None = None  # standard deviation of the scores within a row, of fused attention
     projected: bool = False  # the scores are a product of what two linear layers made
+    scale: float | None = None  # constants that this product is multiplied by; None if one of them is not known
+    one_query: bool = False  # to each sample: the rows looked at are those of several samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

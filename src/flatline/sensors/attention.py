@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from flatline.events import AttentionFacts, AttentionSampled, Where
-from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence
+from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor, readable
 
@@ -24,6 +25,7 @@ SOFTMAXES = ("Softmax", "SafeSoftmax")
 FUSED = "ScaledDotProduct"
 MASKS = ("attn_mask", "attn_bias")
 PRODUCTS = ("Bmm", "Baddbmm")
+SCALES = ("Mul", "Div")
 LAYERS = ("Addmm", "Mm", "Linear")
 
 
@@ -39,6 +41,7 @@ class AttentionSensor:
         if not self.loop.wants(AttentionSampled):
             return
         weighing = _weighing(graph)
+        weighing |= {node for node in _summing(graph) if _projected(node)}
         nodes = [node for node in graph.nodes if operation(node).startswith(FUSED) or node in weighing]
         found = []
         for place, node in enumerate(sorted(nodes, key=sequence)[:ATTENTIONS]):
@@ -68,6 +71,8 @@ class AttentionSensor:
             rows=int(kept.sum()) * scores.shape[1],
             spread=float(spread) if operation(node).startswith(FUSED) else None,
             projected=_projected(node),
+            scale=_scale(node),
+            one_query=not operation(node).startswith(FUSED) and _one_query(shape_of(node)),
         )
 
     def _keys(self, place: int, logs: Tensor) -> Tensor:
@@ -101,35 +106,95 @@ def _shared(one: str, other: str) -> str:
 
 def _weighing(graph: Graph) -> set[Node]:
     """Softmaxes that are the first factor of a batched product, behind changes of shape and dropout."""
+    found = {_weights(product.next_functions[0][0]) for product in graph.named("Bmm")}
+    return found - {None}
+
+
+def _summing(graph: Graph) -> set[Node]:
+    """Softmaxes whose weights are multiplied onto vectors, one to each, that are then summed up."""
     found = set()
-    for product in graph.named("Bmm"):
-        node = product.next_functions[0][0]
-        while node is not None and operation(node) not in SOFTMAXES:
-            below = children(node)
-            passing = operation(node) in (*SHAPE_ONLY, "Mul", "Div", "NativeDropout")
-            node = below[0] if passing and len(below) == 1 else None
-        if node is not None:
-            found.add(node)
+    for total in graph.named("Sum"):
+        product = next(iter(children(total)), None)
+        if product is None or operation(product) != "Mul" or saved(total, "dim") is None:
+            continue
+        for factor in children(product):
+            weights = _weights(factor)
+            one_each = shape_of(factor)[-1:] == (1,) and shape_of(product)[-1:] != (1,)
+            if weights is not None and one_each and shape_of(weights)[-1:] == shape_of(product)[-2:-1]:
+                found.add(weights)
     return found
+
+
+def _weights(node: Node | None) -> Node | None:
+    """The softmax behind changes of shape and dropout."""
+    while node is not None and operation(node) not in SOFTMAXES:
+        below = children(node)
+        passing = operation(node) in (*SHAPE_ONLY, "Mul", "Div", "NativeDropout")
+        node = below[0] if passing and len(below) == 1 else None
+    return node
+
+
+def _one_query(shape: tuple[int, ...]) -> bool:
+    """Weights of [samples, keys], [samples, 1, keys] or [samples, heads, 1, keys]."""
+    return len(shape) == 2 or (len(shape) in (3, 4) and shape[-2] == 1)
 
 
 def _projected(node: Node) -> bool:
     """Queries and keys come straight from linear layers: no distances, no similarities of given length."""
+    factors = _factors(node)
+    return len(factors) == 2 and all(_linear(_through(factor)) for factor in factors)
+
+
+def _factors(node: Node) -> list[Node]:
+    """What is multiplied to give the scores: by a batched product, or elementwise and then summed."""
     product: Node | None = node
     if not operation(node).startswith(FUSED):
         product = _through(next(iter(children(node)), None))
-        if product is None or operation(product) not in PRODUCTS:
-            return False
-    factors = product.next_functions[:2] if product is not None else ()
-    return len(factors) == 2 and all(_linear(_through(factor)) for factor, _ in factors)
+    if product is not None and operation(product) == "Sum" and shape_of(product)[-1:] == shape_of(node)[-1:]:
+        product = next(iter(children(product)), None)
+        return children(product) if product is not None and operation(product) == "Mul" else []
+    if product is None or not (product is node or operation(product) in PRODUCTS):
+        return []
+    return [factor for factor, _ in product.next_functions[:2]]
+
+
+def _scale(node: Node) -> float | None:
+    """The constants that the product of queries and keys is multiplied by; None where one is not known."""
+    given = saved(node, "scale") if operation(node).startswith(FUSED) else 1.0
+    places = [*_factors(node), *(children(node)[:1] if not operation(node).startswith(FUSED) else ())]
+    constants = [_constant(passed) for place in places for passed in _passed(place) if operation(passed) in SCALES]
+    if not isinstance(given, float) or any(constant is None for constant in constants):
+        return None
+    return math.prod([given, *(constant for constant in constants if constant is not None)])
+
+
+def _constant(node: Node) -> float | None:
+    """Of ``x * 3`` or ``x / 3``."""
+    other = saved(node, "other")
+    if not isinstance(other, Tensor) or not readable(other) or other.dim() or other.device.type != "cpu":
+        return None
+    value = float(other)
+    return value if operation(node) == "Mul" else 1 / (value or math.nan)
 
 
 def _through(node: Node | None) -> Node | None:
     """Down through changes of shape and what a constant does: a scale, a mask, a bias."""
-    while node is not None and operation(node) in (*SHAPE_ONLY, "Mul", "Div", "Add", "Where"):
-        below = children(node)
-        node = below[0] if len(below) == 1 else _without_parameters(below)
+    for passed in _passed(node):
+        node = _only(passed)
     return node
+
+
+def _passed(node: Node | None) -> Iterator[Node]:
+    """Those changes of shape and constants."""
+    while node is not None and operation(node) in (*SHAPE_ONLY, *SCALES, "Add", "Where"):
+        yield node
+        node = _only(node)
+
+
+def _only(node: Node) -> Node | None:
+    """What it changes."""
+    below = children(node)
+    return below[0] if len(below) == 1 else _without_parameters(below)
 
 
 def _without_parameters(nodes: list[Node]) -> Node | None:
@@ -154,10 +219,12 @@ def _usable(tensor: Any) -> bool:
 def _softmax(node: Node) -> Tensor | None:
     """Logarithms of the weights of a softmax over the last axis: [heads, samples, rows, keys]."""
     weights, dim = saved(node, "result"), saved(node, "dim")
-    if not _usable(weights) or weights.dim() not in (3, 4):
+    if not _usable(weights) or weights.dim() not in (2, 3, 4):
         return None
     if isinstance(dim, int) and (dim - 2**64 if dim >= 2**63 else dim) not in (-1, weights.dim() - 1):
         return None
+    if _one_query(tuple(weights.shape)):
+        return _of_one_query(weights.detach()) if _projected(node) else None
     if not _worth(int(weights.shape[-2]), int(weights.shape[-1])):
         return None
     rows = _chosen(int(weights.shape[-2]), ROWS, weights.device)
@@ -167,6 +234,15 @@ def _softmax(node: Node) -> Tensor | None:
         few = weights.detach()[:BATCH, :HEADS].transpose(0, 1)
     chosen: Tensor = few.index_select(2, rows)
     return chosen.float().log()
+
+
+def _of_one_query(weights: Tensor) -> Tensor | None:
+    """Each sample has one row; together they are as good as the rows of one."""
+    if not _worth(int(weights.shape[0]), int(weights.shape[-1])):
+        return None
+    samples = weights.index_select(0, _chosen(int(weights.shape[0]), ROWS, weights.device))
+    flat = samples.reshape(len(samples), -1, 1, int(weights.shape[-1]))[:, :HEADS]
+    return flat.transpose(0, 1).float().log()
 
 
 def _worth(rows: int, keys: int) -> bool:

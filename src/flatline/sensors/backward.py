@@ -7,31 +7,25 @@ from typing import Any
 
 import torch
 
-from flatline.events import BackwardFacts, BackwardStarted, LossesKept, LossNotFinite, Where
+from flatline.events import BackwardFacts, BackwardStarted, LossNotFinite, Where
 from flatline.sensors import forensics, losses
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, walk
 from flatline.sensors.imbalance import Imbalance
+from flatline.sensors.kept import Kept
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.optimizers import is_nonzero, probe_norm, wiped
 from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches
-from flatline.sensors.sources import keeping_statement, severing_call
+from flatline.sensors.sources import severing_call
 
 PROBES = 3
-KEPT_GRAPHS = 8  # graphs of this many earlier losses, all alive
 FEW_LOOKS = 4
 MANY_NODES = 30_000  # graph nodes walked in one step
 DEFERRED = 32  # losses on a device are read this many at a time
 JOURNAL = 100_000  # losses that wait to be handed on
 SCALED_TOLD = 8  # a GradScaler lives through losses that are not finite: so many of them are told
-
-
-class _Sentinel:
-    """Lives exactly as long as the graph node it is tied to."""
-
-    __slots__ = ("__weakref__",)
 
 
 class BackwardSensor:
@@ -51,11 +45,10 @@ class BackwardSensor:
         self._compare = patches.guard_inner(self.outliers.add)
         self.imbalance = Imbalance(loop)
         self._look_at_labels = patches.guard_inner(self.imbalance.look)
-        self._graphs: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]] = []
+        self.kept = Kept(loop)
         self._reached_keys: list[int] = []  # of the backward in progress
         self._deferred: list[tuple[int, Any, bool, list[int]]] = []  # and keys of the optimizers that it reached
         self._bad_in_a_row = 0
-        self._kept_told = False
         self._depth = 0
 
     def attach(self) -> None:
@@ -181,7 +174,7 @@ class BackwardSensor:
         self._factor = losses.backward_facts(graph, found, where=self.where, scale=self._scale(root))
         for look in self.on_graph:
             look(graph, self.where)
-        self._follow(graph)
+        self.kept.loss(graph, self.where)
 
     def _tell_started(self, root: torch.Tensor, graph: Graph | None, trainable: int) -> None:
         hint, place = severing_call(self.where) if graph is None else ("", None)
@@ -226,35 +219,6 @@ class BackwardSensor:
     def _scale(self, root: torch.Tensor) -> float:
         entry = self.raw_losses.get(id(root))
         return float(entry[1]) if entry is not None else 1.0
-
-    # ------------------------------------------------------------------ kept graphs
-
-    def _follow(self, graph: Graph) -> None:
-        """Tie a sentinel to the loss's node: it dies with the graph."""
-        nodes = [n for n in graph.nodes[:50] if not hasattr(n, "variable")]
-        sentinel = _Sentinel()
-        nodes[min(1, len(nodes) - 1)].metadata["flatline"] = sentinel
-        self._graphs = self._graphs[-2 * KEPT_GRAPHS :]
-        self._graphs.append((self.loop.step, weakref.ref(sentinel), len(graph.nodes), self.where))
-        alive = [entry for entry in self._graphs if entry[1]() is not None]
-        if len(self._graphs) >= KEPT_GRAPHS and len(alive) == len(self._graphs) and not self._kept_told:
-            self._tell_kept(alive)
-
-    def _tell_kept(self, alive: list[tuple[int, weakref.ref[_Sentinel], int, Where | None]]) -> None:
-        if len({entry[0] for entry in alive}) < KEPT_GRAPHS:  # several backwards of one step may share a life
-            return
-        self._kept_told = True
-        statement, place = keeping_statement(self.where)
-        self.loop.emit(
-            LossesKept(
-                step=self.loop.step,
-                where=place or self.where,
-                alive=len(alive),
-                seen=len(self._graphs),
-                nodes=sum(entry[2] for entry in alive) // len(alive),
-                holder=statement,
-            )
-        )
 
     # ------------------------------------------------------------------ the loss's value
 

@@ -42,6 +42,7 @@ FEEDS = {
 }
 POWER = "squared error"
 WRITTEN_OUT = 64  # nodes looked at from the root of a loss that is written out
+SEQUENCE = 4  # positions; shorter rows may be anything
 SCALAR_SUMS = ("Add", "Sub", "Sqrt", "Log", "Exp", "Pow")
 ELEMENTWISE = (
     "Pow",
@@ -209,7 +210,8 @@ def _hand_written(graph: Graph, step: int, where: Where | None) -> Iterator[Loss
         if hasattr(operand, "variable"):
             before = tuple(operand.variable.shape)
         broadcast = not asked and _outer(before, after)
-        if plain or broadcast:
+        masked = _sequences_masked(total)
+        if plain or broadcast or masked:
             yield LossComputed(
                 step=step,
                 where=where,
@@ -219,6 +221,7 @@ def _hand_written(graph: Graph, step: int, where: Where | None) -> Iterator[Loss
                 shape=after,
                 feed_shape=before,
                 broadcast=broadcast,
+                masked_mean=masked,
             )
 
 
@@ -367,6 +370,21 @@ def _masked_mean(node: Node, graph: Graph) -> float:
         if bool(((mask == 0) | (mask == 1)).all()):
             return float((mask == 0).float().mean())
     return 0.0
+
+
+def _sequences_masked(mean: Node) -> float:
+    """Share of zeros in a mask of sequences, ones and then zeros in each row, right under a plain mean."""
+    product = next(iter(children(mean)), None)
+    mask = saved(product, "other") if product is not None and operation(product) == "Mul" else None
+    if operation(mean) != "Mean" or not isinstance(mask, torch.Tensor):
+        return 0.0
+    rows = mask.detach().squeeze(-1)
+    if rows.dim() != 2 or rows.shape[1] < SEQUENCE or not bool(((rows == 0) | (rows == 1)).all()):
+        return 0.0
+    lengths = rows.sum(1)
+    ends = torch.arange(rows.shape[1], device=rows.device)[None] < lengths[:, None]
+    padded = bool((rows.bool() == ends).all()) and bool((lengths > 0).all()) and bool(lengths.min() < lengths.max())
+    return float((rows == 0).float().mean()) if padded else 0.0
 
 
 def _masked_scores(node: Node, target: Any) -> float:

@@ -9,7 +9,7 @@ def test_fires_with_the_statement():
     assert finding.severity == "error"
     assert finding.where == Where("train.py", 41)
     assert finding.message == (
-        "the graphs of 8 of the last 8 losses are still alive, 900 nodes each on average; `total += loss` keeps them"
+        "the graphs of 8 of the last 8 losses are still alive, 900 nodes each; `total += loss` keeps them"
     )
     assert finding.fix == "write .item() (or .detach()) after the loss in `total += loss`"
 

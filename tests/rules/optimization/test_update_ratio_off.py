@@ -65,6 +65,12 @@ def test_near_miss_embedding_zero_initialised_or_frozen():
     assert play(UpdateRatioOff, *run(None)) == []
 
 
+def test_fires_on_an_embedding_with_a_rate_of_its_own():
+    (finding,) = play(UpdateRatioOff, *run(5e-8, lr=2e-7, kind="Embedding"))
+    assert finding.fix == "set the lr of its group to about 0.004"
+    assert play(UpdateRatioOff, *run(5e-8, lr=1e-5, kind="Embedding")) == []
+
+
 def test_near_miss_the_first_steps_of_a_tensor_that_began_at_zero():
     assert play(UpdateRatioOff, *run(4.0, count=6)) == []
     assert play(UpdateRatioOff, *run(4.0, lr=0.016, count=6)) == []

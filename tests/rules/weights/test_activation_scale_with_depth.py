@@ -40,6 +40,13 @@ def test_fires_where_activations_shrink_and_nothing_is_learned():
     assert finding.message.endswith("the loss has not fallen")
 
 
+def test_fires_under_a_head_that_was_built_otherwise():
+    head = [*SHRINKING, 0.03]
+    later = [sampled(head, gain=None, step=step, untrained=False) for step in (2, 3, 4, 5, 12)]
+    (finding,) = play(ActivationScaleWithDepth, sampled(head, gain=0.06), *later, STUCK)
+    assert "0.1 × per layer" in finding.message
+
+
 @pytest.mark.parametrize("kind", ["Conv1d", "Conv2d"])
 def test_fires_on_convolutions(kind):
     assert len(play(ActivationScaleWithDepth, sampled(GROWING, kind=kind))) == 1

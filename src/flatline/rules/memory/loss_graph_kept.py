@@ -51,18 +51,22 @@ class LossGraphKept(Rule):
     severity = "error"
     cause = "a loss tensor holds the graph that made it, so the graph of every step stays in memory"
 
+    no_graph = "compute what is only looked at under torch.no_grad(), and keep loss.item(), not the loss"
+
     large: int = 200  # nodes of a graph; a small one takes long to fill the memory: a warning
 
     def on_losses_kept(self, event: LossesKept) -> Iterator[Finding]:
         """Graphs of earlier steps are still alive."""
         holder = f"; `{event.holder}` keeps them" if event.holder else ""
         fix = f"write .item() (or .detach()) after the loss in `{event.holder}`" if event.holder else ""
+        passes = "losses" if event.what == "losses" else "forward passes of this line"
         yield self.finding(
             event,
-            f"the graphs of {event.alive} of the last {event.seen} losses are still alive, "
-            f"{event.nodes} nodes each on average{holder}",
+            f"the graphs of {event.alive} of the last {event.seen} {passes} are still alive, "
+            f"{event.nodes} nodes each{holder}",
             severity=self.severity if event.nodes >= self.large else "warning",
             fix=fix
+            or (self.no_graph if event.what == "outputs" else "")
             or "find what holds the loss (a total, a list, a meter) and give it loss.item(); "
             "a state carried to the next step needs h = h.detach()",
             alive=event.alive,

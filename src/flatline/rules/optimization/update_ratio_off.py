@@ -55,6 +55,7 @@ class UpdateRatioOff(Rule):
 
     slow: float = 1e-4  # of the median of the other layers
     slowest: float = 1e-6  # change in one step; nothing arrives in any run of usual length
+    slow_rate: float = 1e-3  # of the highest rate; layer-wise decay (0.65 a layer, BEiT) ends at 1/200 after 12 layers
     fast: float = 100.0  # times the median of the other layers
     fastest: float = 0.1  # change in one step; the upper end of the band that CS231n calls high
     samples_needed: int = 12  # fewer say nothing about a trend
@@ -74,7 +75,7 @@ class UpdateRatioOff(Rule):
         """The update ratio of each weight matrix, beside the others'."""
         if event.index <= self.early:
             yield from self._first_steps(event, [each for each in event.layers if self._moves(each)])
-        layers = [each for each in event.layers if self._moves(each) and "Embedding" not in each.kind]
+        layers = [each for each in event.layers if self._moves(each) and self._comparable(each, event)]
         if event.index < self.first_index or len(layers) <= self.others:
             return
         for layer in layers:
@@ -84,6 +85,11 @@ class UpdateRatioOff(Rule):
         typical = {layer.name: self._ratios[event.optimizer.key, layer.name] for layer in layers}
         if min(past.count for past in typical.values()) >= self.samples_needed:
             yield from self._compare(event, layers, {name: past.location for name, past in typical.items()})
+
+    def _comparable(self, layer: LayerNumbers, event: NumbersSampled) -> bool:
+        """Most rows of an embedding rest at any one step, which says nothing; a rate of its own does."""
+        highest = max(each.learning_rate for each in event.layers)
+        return "Embedding" not in layer.kind or layer.learning_rate < self.slow_rate * highest
 
     def _stuck(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         if layer.elements < self.few or event.loss is None or event.first_loss is None:

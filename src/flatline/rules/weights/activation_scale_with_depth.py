@@ -83,8 +83,9 @@ class ActivationScaleWithDepth(Rule):
             self._follow(event)
             return
         for kind in ("Linear", "Conv1d", "Conv2d", "Conv3d"):
-            chain = _chain(event.layers, kind)
-            grows = self._trend(chain)
+            whole = _chain(event.layers, kind)
+            trends = [(each, self._trend(each)) for each in (whole, whole[:-1])]  # a head is often built otherwise
+            chain, grows = next((found for found in trends if found[1] is not None), (whole, None))
             if grows:
                 yield self._tell(event, chain, event)
             elif grows is not None:

@@ -75,6 +75,7 @@ class AttentionEntropyCollapse(Rule):
     steps_needed: int = 3  # in a row
     born: float = 0.1  # of ln(keys), mean of the heads of an untrained layer; a ninth of what fresh projections give
     layers_needed: int = 2  # all of them: embeddings times √d make a first layer sharp, and no harm comes of it
+    enlarged: float = 1.0  # constant times q·k above which one layer is enough: 1/√d and muP's 1/d are below
     looks_needed: int = 5  # at those
     solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
     fallen: float = 0.5  # of the first loss: training works, whatever attention does
@@ -102,6 +103,8 @@ class AttentionEntropyCollapse(Rule):
         for place, facts in enumerate(event.layers):
             if not facts.heads or facts.keys < self.keys_needed or not all(map(math.isfinite, facts.heads)):
                 continue
+            if facts.one_query:  # pointing at one key is what many of these are for
+                continue
             past = self._layers.setdefault((place, facts.layer, len(facts.heads)), _Past(facts))
             if self._collapsed(past, facts, event.step, loss) and known:
                 bad.append((facts, past))
@@ -114,7 +117,8 @@ class AttentionEntropyCollapse(Rule):
         if not layers or self._looks < 0:
             return
         bound = self.born if self._born is None else self.open_at
-        made = len(layers) >= self.layers_needed and all(each.projected and _mean(each) < bound for each in layers)
+        enough = len(layers) >= self.layers_needed or all((each.scale or 0.0) > self.enlarged for each in layers)
+        made = enough and all(each.projected and _mean(each) < bound for each in layers)
         if not made or (self._born is None and not self._untrained):
             self._looks = -1
             return
@@ -162,11 +166,13 @@ class AttentionEntropyCollapse(Rule):
     def _tell_born(self, event: RunEnded, seen: AttentionSampled, layers: list[AttentionFacts]) -> Finding:
         worst = min(layers, key=_mean)
         spread = f", scores of a row have std {worst.spread:.3g}" if worst.spread is not None else ""
+        several = f"all {len(layers)} attention layers attend" if len(layers) > 1 else "the attention attends"
+        times = f", q·k is multiplied by {worst.scale:.3g}" if (worst.scale or 0.0) > self.enlarged else ""
         return self.finding(
             event,
-            f"all {len(layers)} attention layers attend to one key each since before the first step: the entropy of "
-            f"{worst.layer or 'one of them'} was {_mean(worst):.2g} of ln({worst.keys} keys), where fresh projections give "
-            f"0.9{spread}, and it stayed so; loss {event.first_loss:.3g} at first, {event.loss:.3g} at the end",
+            f"{several} to one key each since before the first step: the entropy of "
+            f"{worst.layer or ('one of them' if len(layers) > 1 else 'it')} was {_mean(worst):.2g} of ln({worst.keys} keys), where fresh projections give "
+            f"0.9{spread}{times}, and it stayed so; loss {event.first_loss:.3g} at first, {event.loss:.3g} at the end",
             where=seen.where,
             fix="scale the scores by 1/√d (F.scaled_dot_product_attention does), keep nn.Linear's own initialisation for the "
             "projections, or normalise queries and keys before their product (qk-norm)",

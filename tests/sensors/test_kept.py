@@ -1,0 +1,84 @@
+"""Which graphs outlive their step, in small loops."""
+
+import pytest
+import torch
+from torch import nn
+
+from flatline.events import LossesKept
+from flatline.sensors.live import LiveSensors
+
+
+def watch(loop):
+    seen, broken = [], []
+    sensors = LiveSensors(seen.append, wants=lambda event: True, budget=1.0, on_broken=lambda *what: broken.append(what))
+    sensors.attach()
+    try:
+        loop()
+    finally:
+        sensors.finish("finished", None)
+        sensors.detach()
+    assert broken == []
+    return [event for event in seen if isinstance(event, LossesKept)]
+
+
+def trained(after, steps=60):
+    def loop():
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        kept = []
+        for step in range(steps):
+            loss = model(torch.randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            after(kept, step, model, loss)
+
+    return loop
+
+
+def test_losses_that_are_kept():
+    (event,) = watch(trained(lambda kept, step, model, loss: kept.append(loss)))
+    assert event.what == "losses"
+    assert event.alive == event.seen == 8
+
+
+def test_validation_losses_that_are_kept_with_their_graphs():
+    (event,) = watch(trained(lambda kept, step, model, loss: kept.append(model(torch.ones(4, 4)).mean())))
+    assert event.what == "outputs"
+    assert event.nodes > 3
+
+
+def no_grad(kept, step, model, loss):
+    with torch.no_grad():
+        kept.append(model(torch.ones(4, 4)).mean())
+
+
+def few(kept, step, model, loss):
+    kept.append(model(torch.ones(4, 4)))
+    del kept[:-4]
+
+
+NEAR = {
+    "numbers": lambda kept, step, model, loss: kept.append(loss.item()),
+    "detached": lambda kept, step, model, loss: kept.append(model(torch.ones(4, 4)).detach()),
+    "without gradients": no_grad,
+    "the last few": few,
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_near_miss(name):
+    assert watch(trained(NEAR[name])) == []
+
+
+def test_near_miss_one_step_of_many_passes():
+    def loop():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(12):
+            values = [model(torch.randn(2, 4)).mean() for _ in range(20)]
+            optimizer.zero_grad()
+            torch.stack(values).mean().backward()
+            optimizer.step()
+
+    assert watch(loop) == []
