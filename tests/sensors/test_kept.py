@@ -10,7 +10,9 @@ from flatline.sensors.live import LiveSensors
 
 def watch(loop):
     seen, broken = [], []
-    sensors = LiveSensors(seen.append, wants=lambda event: True, budget=1.0, on_broken=lambda *what: broken.append(what))
+    sensors = LiveSensors(
+        seen.append, wants=lambda event: True, budget=1.0, on_broken=lambda *what: broken.append(what)
+    )
     sensors.attach()
     try:
         loop()

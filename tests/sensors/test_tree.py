@@ -31,7 +31,11 @@ class Counting(Tied):
 
 
 def test_walks_as_torch_does():
-    for model in (Tied(), nn.Transformer(8, 2, 1, 1, 16, batch_first=True), torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))):
+    for model in (
+        Tied(),
+        nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
+        torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU())),
+    ):
         names = [name for name, _ in model.named_modules()]
         assert [name for name, _ in tree.named_modules(model)] == names
         assert [name for name, _ in tree.named_parameters(model)] == [name for name, _ in model.named_parameters()]

@@ -173,3 +173,24 @@ def test_near_miss_other_errors_of_backward():
 
 def test_near_miss_interrupted():
     assert play(LossDetached, replace(CRASH, error="KeyboardInterrupt", message="")) == []
+
+
+# --------------------------------------------------------------------------- two models
+
+ENCODER = ParameterFacts(name="enc.weight", model="enc", optimizers=(0,), reached=False, moved=False)
+DECODER = ParameterFacts(name="dec.weight", model="dec", optimizers=(0,))
+
+
+def test_fires_on_a_model_that_no_loss_reaches_beside_one_that_learns():
+    (finding,) = play(LossDetached, audit(ENCODER, DECODER))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "enc runs at every step, and no loss reaches any of its 1 parameters in the optimizer (first enc.weight)"
+    )
+
+
+def test_near_miss_models_that_rest_or_learn_in_part():
+    assert play(LossDetached, audit(replace(ENCODER, ran=False), DECODER)) == []
+    assert play(LossDetached, audit(replace(ENCODER, moved=True), DECODER)) == []
+    assert play(LossDetached, audit(replace(ENCODER, optimizers=()), DECODER)) == []
+    assert play(LossDetached, audit(ENCODER, replace(ENCODER, name="enc.bias", reached=True), DECODER)) == []

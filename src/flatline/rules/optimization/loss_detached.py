@@ -81,7 +81,8 @@ class LossDetached(Rule):
         if event.opaque or not all(optimizer.seen for optimizer in event.optimizers):
             return
         if not cut:
-            yield from self._whole_optimizers(event)
+            found = list(self._whole_optimizers(event))
+            yield from found or self._whole_models(event)
             return
         total = sum(bool(p.optimizers) for p in event.parameters)
         yield self.finding(
@@ -117,6 +118,27 @@ class LossDetached(Rule):
                 fix="take detach() out of the path from this model to its own loss; detach only for the other one's step",
                 where=optimizer.where,
                 key="leaf" if self._leaf else f"optimizer {optimizer.key}",
+                unreached=len(mine),
+            )
+
+    def _whole_models(self, event: ParametersAudited) -> Iterator[Finding]:
+        """A model that runs with gradients on, beside another that learns: both in one optimizer, one without a gradient."""
+        stepped = {optimizer.key for optimizer in event.optimizers if optimizer.steps >= 2}
+        held = [p for p in event.parameters if p.trainable and stepped.intersection(p.optimizers)]
+        learning = {key for p in held if p.reached for key in p.optimizers}
+        for model in dict.fromkeys(p.model for p in held):
+            mine = [p for p in held if p.model == model]
+            if any(p.reached or p.moved or not p.ran or learning.isdisjoint(p.optimizers) for p in mine):
+                continue
+            yield self.finding(
+                event,
+                f"{model} runs at every step, and no loss reaches any of its {len(mine)} parameters in the optimizer "
+                f"(first {mine[0].name})",
+                severity="warning",
+                cause="what it returns loses its graph before the loss: detach, .data, numpy, tolist or an integer cast",
+                fix="take out what cuts the graph between the two models; leave the parameters out of the optimizer if it is meant",
+                where=event.backward_where,
+                key=f"model {model}",
                 unreached=len(mine),
             )
 

@@ -118,7 +118,9 @@ class UpdateOrderBroken(Rule):
                 event,
                 f"{_wiping(event)} between backward() and step(): {event.optimizer.name} found {_none(event)}",
                 cause="the gradients are wiped before they are applied, so no weight can move",
-                fix="move what zeroes them before backward()" if event.wiped_by_hand else "move zero_grad() before backward()",
+                fix="move what zeroes them before backward()"
+                if event.wiped_by_hand
+                else "move zero_grad() before backward()",
                 key=f"between {event.optimizer.key}",
                 gradients=event.gradients,
             )
