@@ -81,7 +81,7 @@ def watch(
                 "watch(model, optimizer), or nothing at all."
             )
     try:
-        settings = config.build({}, select=_codes(select), ignore=_codes(ignore), hints=hints)
+        settings = config.build({}, select=_codes(select, "select"), ignore=_codes(ignore, "ignore"), hints=hints)
     except config.ConfigError as error:
         raise ValueError(str(error)) from None
     keeping = config.kept_in(os.fspath(record)) if record is not None else None
@@ -91,8 +91,8 @@ def watch(
     return Run(session)
 
 
-def _codes(given: str | Sequence[str]) -> list[str]:
-    return config.codes([given] if isinstance(given, str) else given)
+def _codes(given: str | Sequence[str], name: str) -> list[str]:
+    return config.codes([given] if isinstance(given, str) else given, name)
 
 
 def _tell(finding: Finding) -> None:

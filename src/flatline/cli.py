@@ -28,6 +28,7 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"flatline {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
+    _add_lint(commands)
     _add_diagnose(commands)
     _add_export(commands)
     _add_report(commands)
@@ -62,6 +63,19 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("--live", action="store_true", help="serve a page of the run on this machine while it goes on")
     run.add_argument("--verbose", action="store_true", help="say which rules could not be checked, and why")
     run.add_argument("-m", metavar="MODULE", dest="module", help="run a module, like python -m")
+
+
+def _add_lint(commands: argparse._SubParsersAction[Parser]) -> None:
+    lint = commands.add_parser("lint", help="find training defects in source code; nothing is run", allow_abbrev=False)
+    lint.add_argument(
+        "paths", nargs="*", metavar="PATH", help="files, notebooks or folders; - reads standard input (default: .)"
+    )
+    lint.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
+    lint.add_argument("--output", metavar="FILE", help="write the report to FILE")
+    lint.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
+    lint.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
+    lint.add_argument("--hints", action="store_true", help="show hints, too")
+    lint.add_argument("--verbose", action="store_true", help="show the facts behind each finding")
 
 
 def _add_diagnose(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -157,6 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _other(options: argparse.Namespace) -> int:
+    if options.command == "lint":
+        from flatline.commands.lint import run as lint
+
+        return lint(options)
     if options.command == "diagnose":
         from flatline.commands.diagnose import run as diagnose
 
@@ -189,6 +207,8 @@ def fail(message: str) -> int:
 
 def writable(path: str) -> str | None:
     """Why a report could not be written there, or None."""
+    if not path:
+        return "--output names no file"
     target = Path(path)
     if target.is_dir():
         return f"--output {path}: is a directory"

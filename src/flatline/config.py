@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
-KNOWN = {"select", "ignore", "rules", "budget", "fail-on", "hints", "record", "record-limit"}
+KNOWN = {"select", "ignore", "rules", "budget", "fail-on", "hints", "record", "record-limit", "per-file-ignores"}
 FAIL_ON = ("error", "warning", "never")
 COMMENT = re.compile(r"#\s*flatline:\s*ignore(?:\[([\w\s,-]*)\])?", re.IGNORECASE)
 
@@ -122,7 +122,9 @@ def load(start: Path) -> Mapping[str, object]:
 def chosen(options: argparse.Namespace) -> tuple[Config, float, int | None]:
     """Rules, time budget and step limit: the options of ``flatline run`` over pyproject.toml. Raises ConfigError."""
     table = load(_here())
-    settings = build(table, select=codes(options.select), ignore=codes(options.ignore), hints=options.hints)
+    settings = build(
+        table, select=codes(options.select, "--select"), ignore=codes(options.ignore, "--ignore"), hints=options.hints
+    )
     if options.fail_on is None:
         options.fail_on = table.get("fail-on", "never")
     given, steps = options.budget, options.max_steps
@@ -169,9 +171,12 @@ def _here() -> Path:
         return Path("/")
 
 
-def codes(given: Iterable[str]) -> list[str]:
+def codes(given: Iterable[str], option: str) -> list[str]:
     """``["O2,O12", "E"]`` -> ``["O2", "O12", "E"]``."""
-    return [code.strip() for text in given for code in text.split(",") if code.strip()]
+    found = [[code.strip() for code in text.split(",") if code.strip()] for text in given]
+    if not all(found):
+        raise ConfigError(f"{option} names no rule; `flatline rules` lists them")
+    return [code for each in found for code in each]
 
 
 def _share(name: str, value: object) -> float:
@@ -195,6 +200,20 @@ def build(
         options=_options(table.get("rules", {})),
         hints=hints or bool(table.get("hints", False)),
     )
+
+
+def per_file(table: Mapping[str, object]) -> dict[str, list[str]]:
+    """``[tool.flatline.per-file-ignores]``: patterns of paths, each with the codes that are left out there."""
+    given = table.get("per-file-ignores", {})
+    if not isinstance(given, dict):
+        raise ConfigError(f"[tool.flatline] per-file-ignores must be a table; it is {given!r}")
+    found = {pattern: _strings(given, pattern) for pattern in given}
+    rules = {pattern: [code for code in codes if code.upper() != "ALL"] for pattern, codes in found.items()}
+    for pattern, codes in rules.items():
+        check(codes, f"per-file-ignores {pattern!r}")
+    return {pattern: [rule.code for rule in all_rules() if matches(rule, rules[pattern])] for pattern in found} | {
+        pattern: ["ALL"] for pattern, codes in found.items() if len(rules[pattern]) < len(codes)
+    }
 
 
 def _strings(table: Mapping[str, object], name: str) -> list[str]:

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Returns the script's own exit status, or 1 for --fail-on, or 2 when it could not be run."""
     try:
         settings, budget, steps = config.chosen(options)
-        if options.output and (why := writable(options.output)):
+        if options.output is not None and (why := writable(options.output)):
             return fail(why)
         options.output = options.output and os.path.abspath(options.output)
         voice = Voice(options)

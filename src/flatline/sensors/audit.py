@@ -16,7 +16,7 @@ from flatline.events import (
 )
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable
+from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable, spoken
 from flatline.sensors.numbers import NumbersSensor, norms
 from flatline.sensors.tree import modules, named_modules, named_parameters, own_parameters, parameters
 
@@ -320,7 +320,7 @@ class AuditSensor:
         _, first, weights = self._norms[id(layer)]
         mean, variance = (_drift(then, now) for then, now in zip(first, _statistics(layer), strict=True))
         return NormLayerFacts(
-            name=path,
+            name=spoken(path),
             frozen=self._frozen(layer),
             training=layer.training,
             drifted=max(mean, variance),

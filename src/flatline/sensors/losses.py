@@ -9,7 +9,7 @@ import torch
 
 from flatline.events import BackwardFacts, LossComputed, TargetFacts, Where
 from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of, source
-from flatline.sensors.models import ModelSensor
+from flatline.sensors.models import ModelSensor, spoken
 
 REDUCTIONS = ("none", "mean", "sum")
 PADDING_RUN = 2  # equal tokens at the end of a row that count as padding
@@ -113,7 +113,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         where=where,
         kind=kind,
         fed_by=fed_by,
-        feed_where=module_of(below, models),
+        feed_where=spoken(module_of(below, models)),
         reduction=_reduction(node),  # type: ignore[arg-type]
         classes=_classes(shape) if "nll" in kind or kind == "cross_entropy" else None,
         shape=shape,
@@ -270,7 +270,7 @@ def _composite(graph: Graph, models: ModelSensor, step: int, where: Where | None
             where=where,
             kind="cross_entropy",
             fed_by=fed_by,
-            feed_where=module_of(deeper, models),
+            feed_where=spoken(module_of(deeper, models)),
             classes=int(target.shape[1]),
             shape=tuple(target.shape),
             target=TargetFacts(
@@ -425,6 +425,7 @@ def backward_facts(graph: Graph, found: list[LossComputed], *, where: Where | No
         losses=tuple(loss.kind for loss in found),
         reached=hash(frozenset(graph.leaves)),
         one_target=any(_constant_target(loss.target) for loss in found),
+        whole=len(found) == 1 and node is not None and operation(node) in LOSSES,
     )
 
 

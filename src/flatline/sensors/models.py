@@ -137,6 +137,11 @@ class Model:
         return self.paths.get(id(module), f"<unregistered {type(module).__name__}>")
 
 
+def spoken(path: str) -> str:
+    """A path as a sentence can name it: ``layer 3`` where all there is is a number."""
+    return f"layer {path}" if path.isdecimal() else path
+
+
 def clean(path: str) -> str:
     """A path without the wrappers of DDP, FSDP and torch.compile."""
     for wrapper in WRAPPERS:
@@ -384,7 +389,7 @@ class ModelSensor:
                 training=module.training,
                 grad_enabled=torch.is_grad_enabled(),
                 sensitive=len(active),
-                examples=tuple(active[:3]),
+                examples=tuple(map(spoken, active[:3])),
                 forwards=model.idle_forwards,
                 same_input=again,
                 other_loader=self.batch_is_foreign,
@@ -638,7 +643,7 @@ class ModelSensor:
                     training=module.training,
                     sensitive=len(layers),
                     in_eval=len(asleep),
-                    examples=tuple(asleep[:3]),
+                    examples=tuple(map(spoken, asleep[:3])),
                     trained_before=model.trained_in_train,
                     eval_where=self.eval_calls.get(id(module)) or next(iter(self.eval_calls.values()), None),
                     trainable=sum(id(p) in state.ids and p.requires_grad for p in parameters(module)),
