@@ -202,10 +202,10 @@ def _hand_written(graph: Graph, step: int, where: Where | None) -> Iterator[Loss
     """``((pred - y) ** 2).mean()`` and ``(pred - y).abs().mean()``, l1_loss too; what is longer only if it broadcasts."""
     for total, difference, plain in _differences(graph.root):
         operand = children(difference)[0]
-        asked = operation(operand) == "Unsqueeze"
+        asked = operation(operand) == "Unsqueeze" or (operation(operand) == "Expand" and not plain)
         if operation(operand) == "Expand":
             inner = children(operand)
-            operand, asked = (inner[0], operation(inner[0]) == "Unsqueeze") if inner else (operand, True)
+            operand, asked = (inner[0], asked or operation(inner[0]) == "Unsqueeze") if inner else (operand, True)
         before, after = shape_of(operand), shape_of(difference)
         if hasattr(operand, "variable"):
             before = tuple(operand.variable.shape)

@@ -1,0 +1,110 @@
+"""Losses that are written out by hand: what is broadcast, what is masked, in small graphs."""
+
+import pytest
+import torch
+from torch import nn
+
+from flatline.events import LossComputed
+from flatline.sensors.live import LiveSensors
+
+
+def watch(loop):
+    seen, broken = [], []
+    sensors = LiveSensors(
+        seen.append, wants=lambda event: True, budget=1.0, on_broken=lambda *what: broken.append(what)
+    )
+    sensors.attach()
+    try:
+        loop()
+    finally:
+        sensors.finish("finished", None)
+        sensors.detach()
+    assert broken == []
+    return [event for event in seen if isinstance(event, LossComputed)]
+
+
+def computed(loss, steps=2):
+    def loop():
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss(model, torch.randn(6, 4), torch.randn(6)).backward()
+            optimizer.step()
+
+    return watch(loop)
+
+
+def penalty(model):
+    return 1e-4 * sum(p.square().sum() for p in model.parameters())
+
+
+def huber(model, x, y):
+    gap = model(x) - y
+    return torch.where(gap.abs() < 1, 0.5 * gap * gap, gap.abs() - 0.5).mean()
+
+
+BROADCAST = {
+    "squares": lambda model, x, y: ((model(x) - y) ** 2).mean(),
+    "with a penalty": lambda model, x, y: ((model(x) - y) ** 2).mean() + penalty(model),
+    "target first": lambda model, x, y: torch.square(y - model(x)).mean() + penalty(model),
+    "root": lambda model, x, y: torch.sqrt(((model(x) - y) ** 2).mean()),
+    "huber": huber,
+    "log cosh": lambda model, x, y: torch.log(torch.cosh(model(x) - y)).sum() / 36,
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_broadcast_in_a_loss_by_hand(name):
+    found = [event for event in computed(BROADCAST[name]) if event.broadcast]
+    assert found
+    assert (found[0].feed_shape, found[0].shape) == ((6, 1), (6, 6))
+
+
+def pairs(model, x, y):
+    scores = model(x)[:, 0]
+    return torch.relu(1 - (scores[:, None] - scores[None]) * (y[:, None] - y[None]).sign()).mean()
+
+
+def quantiles(model, x, y):
+    levels = torch.linspace(0.1, 0.9, 6)
+    gap = y[:, None] - model(x).expand(6, 6)
+    return torch.where(gap > 0, levels * gap, (levels - 1) * gap).mean()
+
+
+HEALTHY = {
+    "one shape": lambda model, x, y: ((model(x)[:, 0] - y) ** 2).mean() + penalty(model),
+    "asked for": lambda model, x, y: ((model(x)[:, 0].unsqueeze(1) - y) ** 2).mean(),
+    "pairs": pairs,
+    "quantiles": quantiles,
+    "distance to centres": lambda model, x, y: ((model(x) - torch.linspace(-1, 1, 3)) ** 2).min(1).values.mean(),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_near_miss_no_broadcast_by_mistake(name):
+    assert not [event for event in computed(HEALTHY[name]) if event.broadcast]
+
+
+LENGTHS = torch.tensor([2, 3, 4, 5, 6, 6])
+PADDED = (torch.arange(6)[None] < LENGTHS[:, None]).float()
+MASKS = {
+    "padding": (PADDED, lambda total, mask: total.mean(), True),
+    "sum over the mask": (PADDED, lambda total, mask: total.sum() / mask.sum(), False),
+    "no padding": (torch.ones(6, 6), lambda total, mask: total.mean(), False),
+    "one action each": (torch.eye(6), lambda total, mask: total.mean(), False),
+    "at random": ((torch.arange(36) * 7 % 5 > 1).float().view(6, 6), lambda total, mask: total.mean(), False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_mask_of_sequences_under_a_plain_mean(name):
+    mask, reduce, told = MASKS[name]
+
+    def loss(model, x, y):
+        return reduce((model(x).expand(6, 6) * torch.ones(6, 6) - y[:, None].expand(6, 6)) ** 2 * mask, mask)
+
+    found = [event.masked_mean for event in computed(loss) if event.masked_mean]
+    assert bool(found) is told
+    if told:
+        assert found[0] == pytest.approx(float((mask == 0).float().mean()))
