@@ -8,6 +8,7 @@ import random
 import pytest
 
 from flatline.cli import main
+from flatline.readers._classes import classes
 from flatline.rules import all_rules
 
 HEADER = "epoch,step,train_loss,val_loss,lr\n"
@@ -61,7 +62,11 @@ def test_several_runs_are_a_table(runs, capsys):
 def test_json(runs, capsys):
     main(["diagnose", "runs/bad", "runs/good", "--format", "json"])
     told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["run"]["runs"], told["not_checked"], told["notes"]) == (1, 2, [], [])
+    assert (told["schema"], told["run"]["runs"], told["notes"]) == (1, 2, [])
+    unchecked = {rule["code"]: rule["reason"] for rule in told["not_checked"]}
+    assert unchecked["C2"] == "the number of classes is not known"
+    assert unchecked["C7"] == "too short: 10 points of the val loss, 14 are needed"
+    assert {"C1", "C4", "C10", "C11"}.isdisjoint(unchecked)
     (finding,) = told["findings"]
     assert (finding["code"], finding["where"], finding["evidence"]["run"]) == ("C1", None, "runs/bad")
     main(["diagnose", "runs/good", "--format", "json"])
@@ -153,3 +158,71 @@ def test_follow_tells_every_finding_once(runs, capsys, monkeypatch):
     assert (len(looks), told.err.count("C1 loss-diverges")) == (4, 1)
     assert told.err.startswith("flatline: C1 loss-diverges · warning · step 299: runs/good: ")
     assert told.out.count("C1 loss-diverges") == 1
+
+
+def _rewards(folder, name, level):
+    (folder / name).mkdir(parents=True)
+    lines = ["step,episode_reward", *(f"{i},{level * i / 40 + i % 3 * 0.01}" for i in range(40))]
+    (folder / name / "progress.csv").write_text("\n".join(lines))
+
+
+def test_runs_that_differ_in_their_seed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(3):
+        _rewards(tmp_path, f"runs/ppo_seed{seed}", 10 + seed)
+        _rewards(tmp_path, f"runs/sac_seed{seed}", 11 + seed)
+    main(["diagnose", "runs", "--format", "json", "--hints"])
+    told = json.loads(capsys.readouterr().out)
+    (found,) = [finding for finding in told["findings"] if finding["code"] == "R6"]
+    assert (found["severity"], found["evidence"]["groups"], found["evidence"]["fewest"]) == ("hint", 2, 3)
+    assert "sac_seed*" in found["message"]
+    assert told["run"]["runs"] == 6
+
+
+@pytest.mark.parametrize("names", [["lr_1", "lr_3"], ["ppo", "sac"], ["ppo-v1", "ppo-v2"]])
+def test_runs_that_differ_in_something_else(names, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        _rewards(tmp_path, f"runs/{name}", 10)
+    main(["diagnose", "runs", "--format", "json", "--hints"])
+    told = json.loads(capsys.readouterr().out)
+    assert "R6" not in [finding["code"] for finding in told["findings"]]
+    assert {rule["code"]: rule["reason"] for rule in told["not_checked"]}["R6"].startswith("there are no runs")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", '{"num_labels": 10}'),
+        ("config.json", '{"id2label": {"0": "a", "1": "b", "2": "c"}}'),
+        ("hparams.yaml", "lr: 0.1\nnum_classes: 10\n"),
+        ("config.yaml", "num_classes:\n    value: 10\n"),
+    ],
+)
+def test_classes_are_read_from_settings_beside_the_log(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    expected = 3 if "id2label" in text else 10
+    assert classes([tmp_path / "metrics.csv"], [str(tmp_path)]) == expected
+
+
+def test_classes_are_not_looked_for_elsewhere(tmp_path):
+    inner = tmp_path / "runs"
+    inner.mkdir()
+    (tmp_path / "config.json").write_text('{"num_labels": 10}')
+    (inner / "hparams.yaml").symlink_to(tmp_path / "config.json")
+    assert classes([inner / "metrics.csv"], [str(inner)]) is None
+    assert classes([inner / "metrics.csv"], [str(inner / "metrics.csv")]) is None
+
+
+def test_settings_that_differ_say_nothing(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_labels": 10}')
+    (tmp_path / "args.json").write_text('{"num_classes": 7}')
+    assert classes([tmp_path / "metrics.csv"], [str(tmp_path)]) is None
+
+
+def test_stuck_at_chance_by_the_settings(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"num_labels": 10}')
+    rows = ["step,train_loss", *(f"{i},{2.3026 + (i * 37 % 11 - 5) * 0.004:.4f}" for i in range(2000))]
+    (tmp_path / "metrics.csv").write_text("\n".join(rows))
+    main(["diagnose", str(tmp_path), "--format", "json"])
+    assert [found["code"] for found in json.loads(capsys.readouterr().out)["findings"]] == ["C2"]

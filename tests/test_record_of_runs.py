@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from flatline.readers._log import Log
+from flatline.readers.tensorboard import TensorBoard
 from flatline.record import open_record
 
 pytest.importorskip("torch")
@@ -118,6 +120,25 @@ def test_a_run_is_recorded_and_stays_the_same(tmp_path):
     report = json.loads((ended.runs[0] / "report.json").read_text())
     assert report["run"]["record"] == str(ended.runs[0])
     assert (tmp_path / ".flatline" / ".gitignore").read_text() == "*\n"
+
+
+def test_the_scalars_go_to_tensorboard_too(tmp_path):
+    ended = run(tmp_path, loop(50), "--tensorboard", "board")
+    assert ended.stdout == run(tmp_path, loop(50), watched=False).stdout
+    log = Log()
+    (folder,) = (tmp_path / "board").iterdir()
+    TensorBoard().read_all(list(folder.iterdir()), log)
+    found = {curve.name: curve for curve in log.run().event().curves}
+    assert folder.name == ended.runs[0].name
+    assert found["flatline/loss"].steps == tuple(range(1, 51))
+    assert found["flatline/loss"].values == pytest.approx(ended.series["loss"].values)
+    assert {"flatline/lr", "flatline/gradient_norm"} <= {*found}
+
+
+def test_tensorboard_needs_a_record(tmp_path):
+    ended = run(tmp_path, loop(5), "--no-record", "--tensorboard", "board")
+    assert (ended.status, ended.stdout) == (2, "")
+    assert ended.stderr == "flatline: --tensorboard writes the scalars of the record, and none is kept here\n"
 
 
 def test_a_script_that_never_steps_leaves_nothing(tmp_path):

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flatline.config import Config
 from flatline.engine import Engine, watched
-from flatline.events import Curve, CurvesUpdated
+from flatline.events import Curve, CurvesUpdated, Event, RunsCompared, SeedGroup
 from flatline.findings import Finding, Report, Unchecked, Value, causes
+from flatline.history import median
+from flatline.readers._classes import classes
 from flatline.readers._finding import Source, find
 from flatline.readers._log import Log
+from flatline.rules import Rule
+
+# in the name of a run, where its seed stands: said so, as CleanRL writes it before a time, or last
+SEEDS = (
+    r"(?i)(?<![a-z])(seeds?[-_= ]?|s)\d+",
+    r"(__)\d+(?=__\d{9,}$)",
+    r"((?:^|[-_/ ])(?:run|rep|trial|ppo|sac|td3|dqn|a2c)[-_ ]?)\d+$",
+)
+FEWEST = 10  # points of a reward
+LAST = 10  # the last tenth of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,7 @@ class Diagnosis:
     runs: tuple[Judged, ...]
     notes: tuple[str, ...]
     missing: tuple[str, ...]
+    compared: Judged | None = None  # what was found of all of them together
 
 
 def diagnose(
@@ -56,11 +70,14 @@ def diagnose(
     for source in found.sources:
         by_run.setdefault(source.run, []).append(source)
     for sources in by_run.values():
-        for event, form in _events(sources, chosen, notes):
+        told = classes((file for source in sources for file in source.files), paths)
+        for read, form in _events(sources, chosen, notes):
+            event = dataclasses.replace(read, classes=read.classes or told)
             so_far = dataclasses.replace(event, ended=False) if running else event
             runs.append(judge(so_far, config, form=form, notes=notes))
     told = [run for run in runs if any(curve.count > 1 for curve in run.event.curves)] or runs
-    return Diagnosis(tuple(told), tuple(notes), tuple(found.missing))
+    compared = _compared(told, config, notes)
+    return Diagnosis(tuple(told), tuple(notes), tuple(found.missing), compared)
 
 
 def _events(
@@ -89,16 +106,28 @@ def _richness(event: CurvesUpdated) -> tuple[int, int]:
 def judge(event: CurvesUpdated, config: Config, *, form: str = "", notes: list[str]) -> Judged:
     """Show one run's curves to the rules that watch curves."""
     rules = [rule for rule in config.rules() if CurvesUpdated in watched(rule)]
+    known = any(curve.role not in ("", "epoch") for curve in event.curves)
+    unknown = "no curve was recognised; --map ROLE=NAME names one"
+    unchecked = {rule.code: why for rule in rules if (why := rule.lacks(event) if known else unknown)}
+    return _judge(event, event, rules, unchecked, config, form=form, notes=notes)
 
+
+def _judge(
+    shown_event: Event,
+    event: CurvesUpdated,
+    rules: Sequence[Rule],
+    lacking: Mapping[str, str],
+    config: Config,
+    *,
+    form: str,
+    notes: list[str],
+) -> Judged:
     def broken(code: str, error: Exception) -> None:
         notes.append(f"{code} was switched off: {type(error).__name__}: {error}")
 
     engine = Engine(rules, on_finding=lambda finding: None, on_broken=broken)
-    engine.emit(event)
-    known = any(curve.role not in ("", "epoch") for curve in event.curves)
-    unknown = "no curve was recognised; --map ROLE=NAME names one"
-    unchecked = {code: f"the rule failed: {why}" for code, why in engine.broken.items()}
-    unchecked |= {} if known else {rule.code: unknown for rule in rules}
+    engine.emit(shown_event)
+    unchecked = {**lacking, **{code: f"the rule failed: {why}" for code, why in engine.broken.items()}}
     relevant = causes(engine.findings)
     shown = tuple(finding for finding in relevant if config.shows(finding))
     return Judged(
@@ -111,6 +140,44 @@ def judge(event: CurvesUpdated, config: Config, *, form: str = "", notes: list[s
     )
 
 
+# --------------------------------------------------------------------------- several runs
+
+
+def _compared(runs: Sequence[Judged], config: Config, notes: list[str]) -> Judged | None:
+    """Runs that differ in their seed, together; None if there is one run only."""
+    rules = [rule for rule in config.rules() if RunsCompared in watched(rule)]
+    groups = seed_groups(runs)
+    if len(runs) < 2 or not rules:
+        return None
+    absent = {} if groups else {rule.code: RunsCompared.absent for rule in rules}
+    event = RunsCompared(step=max(run.steps for run in runs), groups=groups)
+    return _judge(event, CurvesUpdated(step=event.step), rules, absent, config, form="", notes=notes)
+
+
+def seed_groups(runs: Sequence[Judged]) -> tuple[SeedGroup, ...]:
+    """Runs with a reward whose names are the same but for the seed."""
+    named: dict[str, list[tuple[str, float]]] = {}
+    for run in runs:
+        reward = run.curve("reward")
+        if reward is not None and len(reward.values) >= FEWEST:
+            final = median(reward.values[-max(1, len(reward.values) // LAST) :])
+            named.setdefault(_without_seed(run.event.run), []).append((run.event.run, final))
+    if max(map(len, named.values()), default=0) < 2:
+        return ()
+    return tuple(
+        SeedGroup(name=name, runs=tuple(run for run, _ in pairs), finals=tuple(final for _, final in pairs))
+        for name, pairs in named.items()
+    )
+
+
+def _without_seed(name: str) -> str:
+    for pattern in SEEDS:
+        without, count = re.subn(pattern, r"\1*", name)
+        if count:
+            return re.sub(r"(?<=__)\d{9,}$", "*", without)
+    return name
+
+
 # --------------------------------------------------------------------------- as a report
 
 
@@ -119,13 +186,15 @@ def report(diagnosis: Diagnosis) -> Report:
     runs = diagnosis.runs
     several = len(runs) > 1
     findings = [named(run, finding) if several else finding for run in runs for finding in run.findings]
+    runs = (*runs, diagnosis.compared) if diagnosis.compared is not None else runs
+    findings += diagnosis.compared.findings if diagnosis.compared is not None else ()
     checked = dict.fromkeys(code for run in runs for code in run.checked)
     unchecked = {rule.code: rule for run in runs for rule in run.not_checked if rule.code not in checked}
     return Report(
         findings=tuple(sorted(findings, key=lambda finding: finding.rank)),
         checked=tuple(checked),
         not_checked=tuple(unchecked.values()),
-        run=_facts(runs),
+        run=_facts(diagnosis.runs),
         notes=diagnosis.notes,
         hidden_hints=sum(run.hidden_hints for run in runs),
     )

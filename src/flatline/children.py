@@ -73,8 +73,10 @@ def _merged(report: Report, members: list[dict[str, Any]]) -> Report:
             found[finding.code, finding.key] = dataclasses.replace(known, ranks=ranks)
     checked = set(report.checked).union(*(member["checked"] for member in members))
     reasons = {u.code: u.reason for u in report.not_checked} | dict(members[0]["not_checked"])
-    run = {**report.run, **members[0]["run"], "processes": len(members)}
-    run["steps"] = max(member["run"]["steps"] for member in members)
+    run = {**report.run, "processes": len(members)}
+    if not report.run.get("steps"):  # a launcher: the run is that of what it launched
+        run = {**report.run, **members[0]["run"], "processes": len(members)}
+        run["steps"] = max(member["run"]["steps"] for member in members)
     return dataclasses.replace(
         report,
         findings=tuple(sorted(found.values(), key=lambda finding: finding.rank)),

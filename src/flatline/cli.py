@@ -60,6 +60,9 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         "--record", metavar="DIR", help="keep the record of the run in DIR (default: .flatline/DATE-SCRIPT)"
     )
     run.add_argument("--no-record", action="store_true", help="keep no record of the run")
+    run.add_argument(
+        "--tensorboard", metavar="DIR", help="write the scalars of the record into DIR for TensorBoard, too"
+    )
     run.add_argument("--live", action="store_true", help="serve a page of the run on this machine while it goes on")
     run.add_argument("--verbose", action="store_true", help="say which rules could not be checked, and why")
     run.add_argument("-m", metavar="MODULE", dest="module", help="run a module, like python -m")
@@ -135,7 +138,17 @@ def _add_rules(commands: argparse._SubParsersAction[Parser]) -> None:
     rules.add_argument("--format", choices=("text", "json"), default="text")
 
 
-WITH_VALUE = {"--format", "--output", "--fail-on", "--select", "--ignore", "--budget", "--max-steps", "--record"}
+WITH_VALUE = {
+    "--format",
+    "--output",
+    "--fail-on",
+    "--select",
+    "--ignore",
+    "--budget",
+    "--max-steps",
+    "--record",
+    "--tensorboard",
+}
 
 
 def split_run(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -38,6 +38,7 @@ class Keeping:
     token: str  # of the processes that share it
     shelf: bool  # its parent is ours, too, and is to be left out of git
     limit: int  # bytes
+    tensorboard: str = ""  # a folder in which the scalars are written as event files, too
 
 
 class ConfigError(Exception):
@@ -141,13 +142,21 @@ def keeping(options: argparse.Namespace, name: str) -> Keeping | None:
     if shelf is not False and (not isinstance(shelf, str) or not shelf):
         raise ConfigError(f"[tool.flatline] record must be a folder, or false; it is {shelf!r}")
     if options.no_record or (shelf is False and not options.record):
+        if options.tensorboard:
+            raise ConfigError("--tensorboard writes the scalars of the record, and none is kept here")
         return None
+    kept = _kept(options, limit, str(shelf), name)
+    return dataclasses.replace(kept, tensorboard=str(here / options.tensorboard)) if options.tensorboard else kept
+
+
+def _kept(options: argparse.Namespace, limit: int, shelf: str, name: str) -> Keeping:
+    here = _here()
     if options.record:
         folder = here / options.record
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"--record {options.record}: is not a folder")
         return kept_in(str(folder), limit)
-    return dataclasses.replace(kept_in(str(here / str(shelf) / name), limit), shelf=True)
+    return dataclasses.replace(kept_in(str(here / shelf / name), limit), shelf=True)
 
 
 def kept_in(folder: str, limit: int | None = None) -> Keeping:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 from flatline.events import Event, all_events
 from flatline.findings import Finding
@@ -14,6 +15,7 @@ from flatline.rules import Rule
 Hook = Callable[[Event], Iterable[Finding] | None]
 
 
+@cache
 def hook_name(event: type[Event]) -> str:
     """``LossComputed`` -> ``on_loss_computed``."""
     return "on_" + re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()

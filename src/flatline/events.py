@@ -19,6 +19,7 @@ A training loop, with every event at its place::
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
         scheduler.step()                           # ScheduleObserved, RateRead
     validate(model)                                # ValidationObserved
+                                                   # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, LoaderWaited, RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
@@ -119,6 +120,7 @@ class BackwardFacts:
     losses: tuple[str, ...] = ()
     reached: int = 0  # the same for backwards that reach the same parameters
     one_target: bool = False  # every sample had the same target, as for the real half of a discriminator's step
+    whole: bool = False  # nothing but constants stands between the root and the one loss function of torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -182,6 +184,7 @@ class ParameterFacts:
     registered: bool = True  # found by model.parameters()
     after_optimizer: bool = False  # made after the newest optimizer was built
     loaded: bool = False  # came from a checkpoint, or was trained by another optimizer before
+    trained_before: bool = False  # for long, by an optimizer that is gone
     ran: bool = True  # its module ran in the forward pass
     training: bool = True  # the mode of its root module
     cut: str = ""  # where the graph to the loss was cut, if it was
@@ -777,12 +780,13 @@ class PairingProbed(Event):
     absent = "every model told the labels better than by chance"
     defect = True
     rows: int = 0  # different samples
-    classes: int = 2
+    classes: int = 2  # 0 in a regression
     by_means: float = 0.0  # share told by the nearest class mean, on samples that it did not learn from
     by_neighbours: float = 0.0  # and by the nearest neighbours
+    by_line: float = 0.0  # in a regression: correlation of targets with a linear fit; by_neighbours is one, too
     commonest: float = 0.5  # share of the commonest class
-    surprise: float = 0.0  # mean of the model's -log p(label) over the last close steps
-    entropy: float = 0.0  # of the labels: the same for a model that knows only how frequent they are
+    surprise: float = 0.0  # mean of the model's -log p(label) over the last close steps; the variance that it leaves
+    entropy: float = 0.0  # of the labels: the same for a model that knows only their shares; 1 in a regression
     permutation: str = ""  # the statement that puts the inputs or the labels, and not both, into random order
     permuted_where: Where | None = None
 
@@ -881,15 +885,170 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CurvesUpdated(Event):
-    """The curves of one run, as far as they were logged."""
+    """The curves of one run, as far as they were logged, or read while its script goes on."""
 
     absent = "no curve was found"
-    live = False
     run: str = ""  # the run's name
     curves: tuple[Curve, ...] = ()
     classes: int | None = None  # of the classification, where it is known
     ended: bool = True
-    source: str = ""  # the file that they were read from
+    source: str = ""  # the file that they were read from; "" for a running script
+    note: str = ""  # why nothing was taken for the training loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedGroup:
+    """Runs that differ in their seed only, as far as their names tell."""
+
+    name: str = "ppo seed*"
+    runs: tuple[str, ...] = ()
+    quantity: str = "reward"
+    finals: tuple[float, ...] = ()  # median of the last tenth of each run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunsCompared(Event):
+    """Logs of several runs were read together."""
+
+    absent = "there are no runs that differ in their seed only"
+    live = False
+    groups: tuple[SeedGroup, ...] = ()
+
+
+# --------------------------------------------------------------------------- source code
+
+SourceTickKind = Literal["zero", "backward", "unscale", "clip", "step", "schedule", "eval", "train", "opaque"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SourceTick:
+    """A call in a loop's source that the state of training depends on. An opaque one may do anything."""
+
+    kind: SourceTickKind = "backward"
+    of: str = ""  # the optimizer or model: equal for one object, "" when it may be any
+    name: str = ""  # as the source spells it
+    where: Where | None = None
+    always: bool = True  # under no condition within the loop
+    scaled: bool = False  # through a GradScaler
+    known: bool = False  # the object was followed to a class of torch
+    fresh: bool = False  # the object is built anew in every turn
+    trains: str = ""  # the model whose parameters an optimizer was given
+    modes: str = ""  # a layer of the model that depends on its mode, as its source shows
+    threshold: float | None = None
+    mean: bool = False  # of a backward: its loss is the mean that torch's function returned, not divided by anything
+    depth: int = 0  # loops between the one that is looked at and the call
+    horizon: str = ""  # of a schedule: the source of its length
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SourceMoment:
+    """A tick on one way through a loop."""
+
+    path: tuple[SourceTick, ...]
+    at: int
+    repeats: bool
+
+    @property
+    def tick(self) -> SourceTick:
+        """The call itself."""
+        return self.path[self.at]
+
+    @property
+    def optimizers(self) -> int:
+        """How many step on this way."""
+        return len({tick.of for tick in self.path if tick.kind == "step"})
+
+    def last(self, *kinds: SourceTickKind, of: str | None = None, turn: bool = True) -> SourceTick | None:
+        """The nearest tick before it of these kinds, or an opaque one; with ``turn`` in the turn before, too."""
+        around = self.path[self.at + 1 :] if self.repeats and turn else ()
+        return _nearest((*around, *self.path[: self.at])[::-1], kinds, of)
+
+    def next(self, *kinds: SourceTickKind, of: str | None = None, turn: bool = True) -> SourceTick | None:
+        """The nearest tick after it of these kinds, or an opaque one."""
+        around = self.path[: self.at] if self.repeats and turn else ()
+        return _nearest((*self.path[self.at + 1 :], *around), kinds, of)
+
+
+def _nearest(path: tuple[SourceTick, ...], kinds: tuple[SourceTickKind, ...], of: str | None) -> SourceTick | None:
+    for tick in path:
+        if tick.kind == "opaque" or (tick.kind in kinds and (of is None or tick.of in (of, ""))):
+            return tick
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SourceLoop:
+    """A loop, or a function that may stand in one, as every way through it."""
+
+    paths: tuple[tuple[SourceTick, ...], ...] = ()
+    repeats: bool = True
+    turns: str = ""  # the source of how often, where it is said
+    where: Where | None = None
+
+    def moments(self, kind: SourceTickKind) -> tuple[tuple[SourceMoment, ...], ...]:
+        """For each call of a kind: all ways that come by it."""
+        found: dict[tuple[Where | None, str], list[SourceMoment]] = {}
+        for path in self.paths:
+            for at, tick in enumerate(path):
+                if tick.kind == kind:
+                    found.setdefault((tick.where, tick.of), []).append(SourceMoment(path, at, self.repeats))
+        return tuple(map(tuple, found.values()))
+
+    def has(self, kind: SourceTickKind) -> bool:
+        """Whether a call of a kind is on any way."""
+        return any(tick.kind == kind for path in self.paths for tick in path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SourceLoss:
+    """A call of a loss function of torch, and what its input was made by on every way to it."""
+
+    kind: str = "cross_entropy"
+    fed_by: str = ""  # softmax, log_softmax, sigmoid, linear; "" where it is not known
+    feed: str = ""  # the source of that operation
+    feed_where: Where | None = None
+    where: Where | None = None
+
+
+def beside(place: Where | None, near: Where | None) -> str:
+    """`` (line 12)``, or `` (model.py:12)`` in another file; nothing for the same line."""
+    if place is None or near is None or (place.file, place.line) == (near.file, near.line):
+        return ""
+    return f" (line {place.line})" if place.file == near.file else f" ({place.file}:{place.line})"
+
+
+def line_of(place: Where | None) -> str:
+    """Tells findings of one rule in a file apart."""
+    return f"{place.file}:{place.line}" if place else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SourceFact:
+    """Something else that the source shows."""
+
+    kind: str = ""
+    name: str = ""  # what it is about
+    text: str = ""  # the source of it
+    where: Where | None = None
+    other: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SourceParsed(Event):
+    """A file of source code, read together with the files of ours that it imports."""
+
+    absent = "no source file was read"
+    live = False
+    file: str = ""
+    losses: tuple[SourceLoss, ...] = ()
+    loops: tuple[SourceLoop, ...] = ()
+    facts: tuple[SourceFact, ...] = ()
+    zeroes: tuple[Where, ...] = ()  # lines in these files that zero gradients, or seem to
+    steps: bool = True  # something in these files is stepped, or seems to be
+
+    def of(self, kind: str) -> tuple[SourceFact, ...]:
+        """The facts of a kind."""
+        return tuple(fact for fact in self.facts if fact.kind == kind)
 
 
 # --------------------------------------------------------------------------- checkpoints and the end

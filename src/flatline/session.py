@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 from flatline.config import Config, Keeping, silenced
 from flatline.engine import Engine, watched
-from flatline.events import Event
+from flatline.events import CurvesUpdated, Event
 from flatline.findings import Finding, Report, Unchecked, Value, causes
+from flatline.rules import Rule
 
 if TYPE_CHECKING:
+    from flatline.meanwhile import Curves
     from flatline.record.recorder import Recorder
     from flatline.sensors.live import LiveSensors
 
@@ -50,6 +52,8 @@ class Session:
         self._seconds: float | None = None
         self._here = os.getcwd() if keeping is not None else ""
         self.recorder = self._recorder(keeping) if keeping is not None else None
+        self._told_of_curves: set[tuple[str, str]] = set()
+        self.curves = self._curves()
 
     # ------------------------------------------------------------------ while it runs
 
@@ -68,7 +72,8 @@ class Session:
         self.sensors.attach()
         if self.recorder is not None:
             self._record(lambda recorder: recorder.begin(self._first_facts()))
-            self.sensors.hand_on(self._tick)
+        if self.recorder is not None or (self.curves is not None and self.curves.rules):
+            self.sensors.hand_on(self._handed_on)
 
     def _safely(self, failed: str, action: Callable[[], object]) -> None:
         try:
@@ -93,8 +98,11 @@ class Session:
         self._seconds = time.perf_counter() - self._started
         if (sensors := self.sensors) is not None:
             self._safely("the end of the run was not seen", lambda: sensors.finish(how, error))
+            self._judge(lambda curves: curves.finish(sensors.loop.steps, ended=how == "finished"))
             self._safely("the sensors could not be taken off", sensors.detach)
             self._safely("the patches could not be taken off", sensors.patches.undo)
+            if (curves := self.curves) is not None:
+                self._record(lambda recorder: recorder.loss_is(curves.unproven))
             self._record(lambda recorder: recorder.finish(self.report()))
 
     def rank(self) -> int | None:
@@ -107,7 +115,7 @@ class Session:
 
     def abandon(self) -> None:
         """This process is somebody else's now: see nothing, say nothing."""
-        self._tell = self.recorder = None
+        self._tell = self.recorder = self.curves = None
         if self.sensors is not None:
             self.sensors.patches.active = False
 
@@ -115,6 +123,7 @@ class Session:
         self.engine.emit(event)
         if self.recorder is not None:
             self._record(lambda recorder: recorder.take(event))
+        self._judge(lambda curves: curves.take(event))
 
     def _found(self, finding: Finding) -> None:
         with suppress(Exception):  # a line that could not be told is no fault of the rule
@@ -127,6 +136,40 @@ class Session:
     def _broken(self, what: str, error: Exception) -> None:
         self.notes.append(f"{what} was switched off: {type(error).__name__}: {error}")
 
+    # ------------------------------------------------------------------ its curves
+
+    def _curves(self) -> Curves | None:
+        """Loaded before the script is, like the recorder."""
+        try:
+            from flatline.meanwhile import Curves
+        except ImportError as error:  # a Python without sqlite3
+            self.notes.append(f"the curves are not judged: {error}")
+            return None
+        return Curves(self.engine.rules, budget=self.budget, on_broken=self._broken)
+
+    def _judge(self, action: Callable[[Curves], object]) -> None:
+        """Curves that cannot be judged are left alone."""
+        if self.curves is not None:
+            try:
+                action(self.curves)
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong with us, the script goes on
+                self.curves = None
+                self._broken("the judgement of curves", error)
+
+    def _handed_on(self) -> float:
+        """After the journal was read: write, look at the curves; when to do so again."""
+        due = self._tick()
+        self._judge(self._look)
+        return due if self.curves is None else min(due, self.curves.due)
+
+    def _look(self, curves: Curves) -> None:
+        found = curves.look(self.sensors.loop.steps if self.sensors is not None else 0)
+        self._record(lambda recorder: recorder.loss_is(curves.unproven))
+        for finding in found:
+            if (finding.code, finding.key) not in self._told_of_curves:
+                self._told_of_curves.add((finding.code, finding.key))
+                self._found(finding)
+
     # ------------------------------------------------------------------ what is kept
 
     def _recorder(self, keeping: Keeping) -> Recorder | None:
@@ -138,7 +181,9 @@ class Session:
             self.notes.append(f"the run is not recorded: {error}")
             return None
         place = Place(keeping.folder, keeping.token, shelf=keeping.shelf)
-        return Recorder(place, on_note=self.notes.append, limit=keeping.limit, rank=self._told_rank)
+        return Recorder(
+            place, on_note=self.notes.append, limit=keeping.limit, rank=self._told_rank, tensorboard=keeping.tensorboard
+        )
 
     def _told_rank(self) -> int | None:
         told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
@@ -146,7 +191,8 @@ class Session:
         return known if known is not None else int(told) if told.isdigit() else None
 
     def _wants(self, event: type[Event]) -> bool:
-        return self.engine.wants(event) or (self.recorder is not None and self.recorder.wants(event))
+        keepers = (self.engine, self.curves, self.recorder)
+        return any(keeper is not None and keeper.wants(event) for keeper in keepers)
 
     def _record(self, action: Callable[[Recorder], object]) -> None:
         """A recorder that fails is left off."""
@@ -176,6 +222,7 @@ class Session:
     def forked(self) -> None:
         """In a child after a fork: nothing is told while it runs, and nothing is written to its parent's record."""
         self.silence()
+        self.curves = self._curves() if self.curves is not None else None
         if self.recorder is not None:
             self.recorder.forked()
 
@@ -187,7 +234,8 @@ class Session:
         return [f for f in self._relevant() if self.config.shows(f)]
 
     def _relevant(self) -> list[Finding]:
-        loud = [f for f in self.engine.findings if not silenced(f, _source(f))]
+        found = [*self.engine.findings, *(self.curves.findings if self.curves is not None else ())]
+        loud = [f for f in found if not silenced(f, _source(f))]
         return causes(loud)
 
     def report(self) -> Report:
@@ -207,20 +255,27 @@ class Session:
     def _coverage(self) -> tuple[list[str], list[Unchecked]]:
         checked, unchecked = [], []
         for rule in self.engine.rules:
-            events = [event for event in watched(rule) if event.live]
-            if not events:
+            if not any(event.live for event in watched(rule)):
                 continue
-            missing = [event for event in events if event not in self.engine.seen]
-            if rule.code in self.engine.broken:
-                unchecked.append(Unchecked(rule.code, f"the rule failed: {self.engine.broken[rule.code]}"))
-            elif self.sensors is None:
-                absent = "the sensors could not be put on" if self._tried else "the script never imported torch"
-                unchecked.append(Unchecked(rule.code, absent))
-            elif len(missing) == len(events) and not self._watching_for_nothing(missing):
-                unchecked.append(Unchecked(rule.code, missing[0].absent))
+            if why := self._unchecked(rule):
+                unchecked.append(Unchecked(rule.code, why))
             else:
                 checked.append(rule.code)
         return checked, unchecked
+
+    def _unchecked(self, rule: Rule) -> str:
+        """Why a rule could not judge, or nothing. Those that watch more than curves are not shown curves."""
+        events = [event for event in watched(rule) if event.live and event is not CurvesUpdated]
+        missing = [event for event in events if event not in self.engine.seen]
+        if rule.code in self.engine.broken:
+            return f"the rule failed: {self.engine.broken[rule.code]}"
+        if self.sensors is None:
+            return "the sensors could not be put on" if self._tried else "the script never imported torch"
+        if not events:
+            return self.curves.unchecked.get(rule.code, "") if self.curves is not None else "the curves are not judged"
+        if len(missing) == len(events) and not self._watching_for_nothing(missing):
+            return missing[0].absent
+        return ""
 
     def _watching_for_nothing(self, missing: list[type[Event]]) -> bool:
         """Events that only a defect makes: their absence, while the loop ran, is the check."""

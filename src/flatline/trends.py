@@ -149,6 +149,29 @@ def drift(values: Sequence[float]) -> float:
     return slope(values) * (len(values) - 1) if len(values) > 1 else 0.0
 
 
+# --------------------------------------------------------------------------- several runs
+
+
+def iqm(values: Sequence[float]) -> float:
+    """Mean of the middle half; the two at its edges count in part."""
+    ordered, cut = sorted(values), len(values) / 4
+    weights = [max(0.0, min(i + 1, len(ordered) - cut) - max(i, cut)) for i in range(len(ordered))]
+    return sum(w * v for w, v in zip(weights, ordered, strict=True)) / sum(weights)
+
+
+def interval(values: Sequence[float], resamples: int = 2000) -> tuple[float, float]:
+    """95 % of the interquartile means of resampled values lie in it. The same numbers give the same interval."""
+    count, state, found = len(values), 1, []
+    for _ in range(resamples):
+        sample = []
+        for _ in range(count):
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            sample.append(values[(state >> 33) * count >> 31])
+        found.append(iqm(sample))
+    found.sort()
+    return found[resamples // 40], found[-1 - resamples // 40]
+
+
 # --------------------------------------------------------------------------- the curves of a run
 
 
@@ -172,6 +195,67 @@ AGENTS = re.compile(
     r"rew(?:ard|_mean)|episod|rollout|advantage|(?:^|[^a-z])returns?(?:$|[^a-z])|policy|actor|critic|ep_len|explained_var"
 )
 PREFERENCES = re.compile(r"margin|(?:^|[^a-z])(?:chosen|rejected)")
+
+
+def lacking(event: CurvesUpdated, *, falling: bool = True, **needed: int) -> str:
+    """Why curves of these roles, with so many points, cannot be judged: not there, too short, or not bound to fall."""
+    for role, least in needed.items():
+        found = max((curve.count for curve in event.curves if curve.role == role), default=0)
+        what = role.replace("_", " ")
+        if not found:
+            return (event.note if role == "train_loss" else "") or f"no {what} was logged"
+        if found < least:
+            return f"too short: {found:,} points of the {what}, {least:,} are needed"
+    return "" if not falling or falling_is_due(event) else "a loss of adversaries or agents need not fall"
+
+
+# quantities that have no role, by the words of their names
+QUANTITIES = {
+    "precision": r"(?:map(?:50|75)?|bbox m?ap|box m?ap|segm m?ap|mean average precision)",
+    "overlap": r"(?:m ?iou|mean iou)",
+    "balanced": r"(?:balanced accuracy|balanced acc|bacc|macro recall|recall macro)",
+    "rare": r"(?:f1|f1 score|recall|minority recall|f1 minority|recall minority|sensitivity)",
+    "margin": r"rewards? margins?",
+    "chosen": r"(?:logps? chosen|chosen logps?)",
+    "rejected": r"(?:logps? rejected|rejected logps?)",
+    "normaliser": r"(?:log ?z|logsumexp|lse)",
+    "logits": r"(?:max logits?|logits? (?:max|norm|rms|scale))",
+    "critic": r"(?:(?:value|critic|vf|qf\d?|q) loss|loss (?:value|critic|vf))",
+    "length": r"(?:(?:response|completions?|output|generation) (?:mean )?lengths?)",
+}
+PREFIXES = (
+    r"(?:train|training|val|valid|validation|eval|test|metrics?|losses|objective|policy|rollout|charts|env|train val)"
+)
+SUFFIXES = r"(?:step|epoch|mean|avg|b|m|95|50)"
+NAMED = {what: re.compile(rf"(?:{PREFIXES} )*(?:{words})(?: {SUFFIXES})*") for what, words in QUANTITIES.items()}
+
+
+def named(event: CurvesUpdated, what: str) -> Curve | None:
+    """The most detailed curve of a quantity that has no role."""
+    return max(all_named(event, what), key=lambda curve: curve.count, default=None)
+
+
+def all_named(event: CurvesUpdated, what: str) -> list[Curve]:
+    """Every curve of a quantity that has no role."""
+    return [curve for curve in event.curves if NAMED[what].fullmatch(_words(curve.name))]
+
+
+def told_by_name(name: str) -> bool:
+    """Whether a curve of this name is a quantity that some rule looks for."""
+    return any(pattern.fullmatch(_words(name)) for pattern in NAMED.values())
+
+
+def _words(name: str) -> str:
+    """``metrics/mAP50(B)`` -> ``metrics map50 b``."""
+    return re.sub(r"[^a-z0-9]+", " ", name.lower()).strip()
+
+
+def short(what: str, curve: Curve | None, least: int) -> str:
+    """Why a curve cannot be judged: not there, or too short."""
+    if curve is None:
+        return f"no {what} was logged"
+    few = len(curve.values) + len(curve.not_finite)
+    return f"too short: {few:,} points of the {what}, {least:,} are needed" if few < least else ""
 
 
 def falling_is_due(event: CurvesUpdated) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +16,11 @@ from flatline.afterwards import diagnose, report
 from flatline.config import Config
 from flatline.events import Curve
 from flatline.readers import all_readers
+from flatline.readers._finding import find
+from flatline.readers._log import Log
 
+INPUTS = int(os.environ.get("FLATLINE_FUZZ", "10000"))  # take 15 seconds
+SECONDS = 5.0  # computed for one of them
 SAMPLES = Path(__file__).parent / "samples"
 samples = sorted(path for path in SAMPLES.rglob("*") if path.is_file())
 each_sample = pytest.mark.parametrize("sample", samples, ids=lambda path: path.relative_to(SAMPLES).as_posix())
@@ -62,3 +69,73 @@ def test_cut_off(sample):
     content = sample.read_bytes()
     for stop in range(0, len(content), max(1, len(content) // 25)):
         judged(content[:stop], sample)
+
+
+DAMAGES = ("flip", "cut", "remove", "repeat", "zero", "noise", "insert", "swap")
+WORDS = (b"nan", b"-inf", b"1e999", b"\0", b"\xff\xfe", b"\n", b"\r", b'"', b"{", b"[" * 40, b",", b"9" * 400, b"-", b"\x80" * 11)
+
+
+def damaged(content: bytes, draw: random.Random) -> bytes:
+    """As disks, networks, editors and other programs leave files."""
+    made = bytearray(content)
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        start, length = draw.randrange(len(made) + 1), draw.choice((1, 8, 100, 5000))
+        part = made[start : start + length]
+        match draw.choice(DAMAGES):
+            case "flip":
+                for at in draw.sample(range(len(made)), min(len(made), draw.choice((1, 4, 64)))):
+                    made[at] ^= 1 << draw.randrange(8)
+            case "cut":
+                del made[start:]
+            case "remove":
+                del made[start : start + length]
+            case "repeat":
+                made[start:start] = part * draw.choice((1, 3, 50))
+            case "zero":
+                made[start : start + length] = bytes(len(part))
+            case "noise":
+                made[start : start + length] = draw.randbytes(len(part))
+            case "insert":
+                made[start:start] = draw.choice(WORDS)
+            case _:
+                made[start : start + length] = part[::-1]
+    return bytes(made)
+
+
+@each_sample
+def test_many_damages(sample, tmp_path):
+    content, draw = sample.read_bytes(), random.Random(sample.name)
+    path = tmp_path / sample.relative_to(SAMPLES)
+    path.parent.mkdir(exist_ok=True)
+    for _ in range(INPUTS // len(samples) + 1):
+        path.write_bytes(damaged(content, draw))
+        started = time.process_time()
+        for source in find([str(path)]).sources:
+            log = Log()
+            source.reader.read_all(source.files, log)
+            for run in log.runs.values():
+                for curve in run.event().curves:
+                    sound(curve)
+        assert time.process_time() - started < SECONDS
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.jsonl", "train.log"])
+def test_zeros_that_a_crash_left_in_a_text(tmp_path, name):
+    lines = {"log.csv": "{0},{1}\n", "log.jsonl": '{{"step": {0}, "loss": {1}}}\n', "train.log": "step {0}: loss {1}\n"}
+    text = ("step,loss\n" if name == "log.csv" else "") + "".join(lines[name].format(i, 1 / i) for i in range(1, 51))
+    path = tmp_path / name
+    path.write_bytes(text.encode() + bytes(100))
+    with path.open("r+b") as file:
+        file.truncate(1 << 32)  # a hole of gigabytes
+    (run,) = diagnose([str(path)], Config()).runs
+    assert run.curve("train_loss").count == 50
+
+
+def test_files_that_are_no_logs_cost_little(tmp_path):
+    for number in range(1000):
+        (tmp_path / f"{number}.txt").write_text("nothing to see\n")
+    (tmp_path / "log.csv").write_text("step,loss\n1,2\n2,1\n")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    started = time.process_time()
+    assert len(diagnose([str(tmp_path)], Config()).runs) == 1
+    assert time.process_time() - started < SECONDS

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from flatline.readers._finding import find
 
+SAMPLES = Path(__file__).parent / "samples"
 CSV = "step,loss\n1,2\n2,1\n"
 
 
@@ -88,3 +90,17 @@ def test_event_files_of_a_trainer_tell_of_its_run(tmp_path):
     write(tmp_path / "out/trainer_state.json", state)
     write(tmp_path / "out/runs/May01_host/metrics.csv")
     assert runs(find([str(tmp_path)])) == [str(tmp_path / "out"), str(tmp_path / "out")]
+
+
+def test_what_wandb_keeps_of_a_run_is_no_other_run(tmp_path):
+    top = tmp_path / "wandb/offline-run-1"
+    (top / "logs").mkdir(parents=True)
+    (top / "run-x.wandb").write_bytes((SAMPLES / "run-sample.wandb").read_bytes())
+    printed = "".join(f"step {step}: loss {1 / step:.3f}\n" for step in range(1, 9))
+    write(top / "files/output.log", printed)
+    write(top / "logs/debug-internal.log", printed)
+    (top / "logs/debug-core.log").symlink_to("/tmp/elsewhere.log")
+    found = find([str(tmp_path)])
+    assert set(runs(found)) == {str(top)}
+    assert [source.reader.name for source in found.sources] == ["W&B", "text"]
+    assert found.notes == []

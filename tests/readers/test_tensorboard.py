@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from flatline.readers import Head
-from flatline.readers._checksum import crc32c, masked
+from flatline.record.checksum import crc32c, masked
 from flatline.readers._log import Log
 from flatline.readers.tensorboard import TensorBoard
 

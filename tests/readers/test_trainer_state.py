@@ -69,3 +69,9 @@ def test_claims(tmp_path):
     text = json.dumps(state(100), indent=2)
     assert (claims(text), claims(text, "other.json")) == (2, 2)
     assert claims('{"epoch": 1}') == claims("") == claims("[]") == claims("loss: 1") == 0
+
+
+def test_a_run_that_was_stopped_in_one_line_of_json(tmp_path):
+    for planned, ended in ((100, True), (200, False)):
+        event, notes = read(write(tmp_path, json.dumps(state(100, planned=planned))))
+        assert (event.ended, notes) == (ended, [])

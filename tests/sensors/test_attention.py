@@ -170,3 +170,56 @@ def test_hooked_tensors_are_left_alone():
         return out
 
     assert observed(run) == []
+
+
+def test_one_query_by_hand():
+    torch.manual_seed(0)
+    x, values = torch.randn(30, 12, 8), torch.randn(30, 12, 5)
+    query, key, temperature = nn.Linear(8, 8), nn.Linear(8, 8), nn.Parameter(torch.tensor(2.0))
+
+    def by_hand(factor, to_scores):
+        scores = to_scores(query(x[:, 0]).unsqueeze(1), key(x)) * factor
+        return (scores.softmax(-1).unsqueeze(-1) * values).sum(1)
+
+    def batched(factor):
+        return ((query(x[:, :1]) * factor) @ key(x).mT / 4).softmax(-1) @ values
+
+    found = observed(
+        lambda: by_hand(8, lambda q, k: (q * k).sum(-1)),
+        lambda: by_hand(0.5, lambda q, k: (k @ q.mT).squeeze(-1)),
+        lambda: by_hand(0.5, lambda q, k: torch.einsum("bqd,bld->bl", q, k)),
+        lambda: by_hand(temperature, lambda q, k: (q * k).sum(-1)),
+        lambda: batched(2),
+    )
+    facts = [layers[0] for layers in found]
+    assert [(each.keys, each.rows, each.one_query, each.projected) for each in facts] == [(12, 24, True, True)] * 5
+    assert [each.scale for each in facts] == [8, 0.5, 0.5, None, 0.5]
+    assert facts[1].heads == pytest.approx(facts[2].heads, rel=1e-4)
+    rows = torch.linspace(0, 29, 24).round().long()
+    scores = (query(x[:, :1]) * key(x)).sum(-1).detach()[rows] * 8
+    weights = scores.double().softmax(-1)
+    even = -(weights * weights.log()).sum(-1).mean() / math.log(12)
+    assert facts[0].heads[0] == pytest.approx(float(even), rel=1e-3)
+
+
+def test_sums_of_weighted_things_that_are_no_attention():
+    torch.manual_seed(0)
+    x = torch.randn(30, 12, 8)
+    router, experts = nn.Linear(8, 10), nn.ModuleList(nn.Linear(8, 5) for _ in range(10))
+    one, other, score = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def mixture():
+        weights = router(x[:, 0]).softmax(-1)
+        return (weights.unsqueeze(-1) * torch.stack([e(x[:, 0]) for e in experts], 1)).sum(1)
+
+    def entropy():
+        scores = (one(x[:, :1]) * other(x)).sum(-1)
+        return (scores.softmax(-1) * scores.log_softmax(-1)).sum(-1)
+
+    assert observed(
+        mixture,
+        entropy,
+        lambda: (score(torch.tanh(one(x) + other(x))).squeeze(-1).softmax(-1).unsqueeze(-1) * x).sum(1),
+        lambda: ((F.normalize(one(x[:, :1]), dim=-1) * other(x)).sum(-1).softmax(-1).unsqueeze(-1) * x).sum(1),
+        lambda: ((one(x[:, :1]) * other(x)).sum(-1).softmax(-1).unsqueeze(-1) * x).sum(-1),
+    ) == []  # fmt: skip

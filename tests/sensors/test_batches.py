@@ -17,7 +17,7 @@ from flatline.sensors import batches
 from flatline.sensors.data import DataSensor, Order
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
-from flatline.sensors.pairing import Pairing, Probe, lone_permutation
+from flatline.sensors.pairing import Measured, Pairing, Probe, lone_permutation
 from flatline.sensors.patching import Patches
 
 # --------------------------------------------------------------------------- labels
@@ -191,6 +191,28 @@ def test_pairing_gives_up_where_the_model_learns():
     assert pairing.probe.rows == 0
 
 
+def test_measured_targets():
+    torch.manual_seed(0)
+    apart, linear, curved, learned = Measured(), Measured(), Measured(), Measured()
+    for step in range(1, 60):
+        x = torch.randn(12, 3)
+        guess = torch.zeros(12, 1)
+        apart.add(step, x, guess, torch.randn(12, 1) + 5)
+        linear.add(step, x, guess, x[:, :1] + 0.5 * torch.randn(12, 1))
+        curved.add(step, x, guess, x[:, :1] ** 2)
+        learned.add(step, x, x[:, :1], x[:, :1] + 0.5 * torch.randn(12, 1))
+    assert apart.at_chance(59)
+    assert apart.unexplained == pytest.approx(1)
+    assert linear.unexplained == pytest.approx(1, abs=0.1)
+    assert not learned.at_chance(59)
+    assert learned.probe.rows == 0
+    assert max(apart.probe.correlations()) < 2 / math.sqrt(apart.probe.rows)
+    assert linear.probe.correlations()[0] == pytest.approx(1 / math.sqrt(1.25), abs=0.05)
+    by_line, by_neighbours = curved.probe.correlations()
+    assert abs(by_line) < 0.2
+    assert by_neighbours > 0.6
+
+
 APART = """
 y = y[torch.randperm(len(y))]
 ---
@@ -219,6 +241,33 @@ class Pairs:
 def load():
     order = random.sample(range(n), n)
     return x, [y[i] for i in order]
+---
+one, two = rng.permutation(n), 3
+one = rng.permutation(n)
+two = rng.permutation(n)
+x = np.stack([features[int(i)] for i in one])
+y = [labels[int(i)] for i in two]
+---
+rows = [i for i in range(9)]
+order = torch.randperm(n)
+x = [table[i] for i in order]
+y = [outcome[i] for i in range(n)]
+---
+y = wear[torch.argsort(torch.rand(n))]
+---
+x, y = load()
+x = x[torch.randperm(len(x))]
+mean, size = x.mean(0), len(x)
+data = TensorDataset(torch.tensor(x), y)
+for _ in range(9):
+    out = net(x)
+---
+x = x[torch.randperm(len(x)), :]
+---
+for _ in range(9):
+    a = x[torch.randint(0, n, (9,))]
+    b = y[torch.randperm(n)[:9]]
+    loss = criterion(net(a), b)
 """
 TOGETHER = """
 order = torch.randperm(n)
@@ -246,6 +295,43 @@ np.random.shuffle(x)
 np.random.seed(0)
 np.random.shuffle(y)
 ---
+order = rng.permutation(n)
+x = [features[i] for i in order]
+y = [labels[i] for i in order]
+---
+order = rng.permutation(n)
+pairs = [(features[i], labels[i]) for i in order]
+---
+y = wear[torch.argsort(wear)]
+---
+order = torch.argsort(torch.rand(n))
+x, y = x[order], y[order]
+---
+order = rng.permutation(n)
+names = [str(i) for i in order]
+x = [table[i] for i in order]
+---
+x = x[torch.randperm(n)]
+y = torch.sin(x[:, :3].sum(1))
+---
+x = x[torch.randperm(n)]
+front = x[:800]
+y = front @ w
+---
+random.shuffle(words)
+lengths = measure(words)
+---
+for _ in range(9):
+    x = pool[torch.randperm(n)[:64]]
+    y = teacher(x)
+---
+x = x[:, torch.randperm(64)]
+---
+columns = torch.randperm(64)
+x = x[:, columns]
+---
+z[:, 3] = z[torch.randperm(n), 3]
+---
 def broken(:
 """
 
@@ -262,6 +348,16 @@ def test_lone_permutation(tmp_path, code):
 def test_no_lone_permutation(tmp_path, code):
     (tmp_path / "train.py").write_text(code)
     assert lone_permutation(str(tmp_path / "train.py")) == ("", None)
+
+
+def test_a_permutation_that_has_not_run(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("for _ in range(9):\n    loss(x, y)\nguess = y[torch.randperm(n)]\n")
+    assert lone_permutation(str(file))[0] == "y[torch.randperm(n)]"
+    assert lone_permutation(str(file), before=2) == ("", None)
+    looped = tmp_path / "loop.py"
+    looped.write_text("for _ in range(9):\n    loss(x, y)\n    y = y[torch.randperm(n)]\n")
+    assert lone_permutation(str(looped), before=2)[0] == "y[torch.randperm(n)]"
 
 
 # --------------------------------------------------------------------------- the order of a pass

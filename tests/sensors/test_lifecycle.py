@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import flatline
 from flatline.events import CheckpointLost, RandomFrozen, RateRead, ScheduleObserved
+from flatline.sensors import stages
 from flatline.sensors.stages import unreached_unfreezing
 
 EVENTS = (CheckpointLost, RandomFrozen, RateRead)
@@ -210,6 +212,95 @@ def test_not_lost_in_a_later_stage(load, file):
     assert watched(script) == []
 
 
+class Runner:
+    def __init__(self):
+        self.build()
+
+    def build(self):
+        self.net = Net()
+
+    def report(self):
+        with torch.no_grad():
+            return self.net(torch.randn(4, 8))
+
+
+def best_then_built(runner, best):
+    runner.net.load_state_dict(best)
+    print("on from the best")
+    runner.build()
+
+
+def best_then_other(runner, best):
+    model, runner.net = runner.net, None
+    model.load_state_dict(best)
+    model = Net()
+    runner.net = model
+
+
+def best_then_measured(runner, best):
+    runner.net.load_state_dict(best)
+    runner.report()
+    runner.build()
+
+
+def best_kept(runner, best):
+    runner.net.load_state_dict(best)
+    kept = runner.net
+    runner.build()
+    assert kept is not runner.net
+
+
+def best_and_on(runner, best):
+    runner.net.load_state_dict(best)
+
+
+def anew_then_best(runner, best):
+    runner.build()
+    runner.net.load_state_dict(best)
+
+
+def another_stage(load):
+    def script():
+        runner = Runner()
+        train(runner.net, steps=30, optimizer=torch.optim.Adam(runner.net.parameters(), 0.01))
+        best = copy.deepcopy(runner.net.state_dict())
+        load(runner, best)
+        train(runner.net)
+
+    return watched(script)
+
+
+@pytest.mark.parametrize("load", [best_then_built, best_then_other])
+def test_lost_as_the_model_is_built_anew(load):
+    (lost,) = another_stage(load)
+    assert (lost.kind, lost.model) == ("dropped", "Net")
+
+
+@pytest.mark.parametrize("load", [best_then_measured, best_kept, best_and_on, anew_then_best])
+def test_not_lost_where_it_is_used_or_kept(load):
+    assert another_stage(load) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "anew"),
+    [
+        ("model.load_state_dict(best)\nlr = 1e-4\nmodel = Net().to(device)\n", True),
+        ("model.load_state_dict(best)\nmodel, opt = build()\n", True),
+        ("missing = a.b.load_state_dict(best)\na.b = Net()\n", True),
+        ("model.load_state_dict(best)\nmodel = torch.compile(model)\n", False),
+        ("model.load_state_dict(best)\nscores.append(test(model))\nmodel = Net()\n", False),
+        ("model.load_state_dict(best)\nkeep()\nmodel = Net()\ndef keep(): save(model)\n", False),
+        ("model.load_state_dict(best)\nmodel = other\n", False),
+        ("if x:\n    model.load_state_dict(best)\nmodel = Net()\n", False),
+        ("r.net.load_state_dict(best)\nr.fit()\nclass R:\n    def fit(self):\n        self.net(x)\n", False),
+    ],
+)
+def test_built_anew(source, anew, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(source, encoding="utf-8")
+    assert stages.built_anew(str(path), next(i for i, x in enumerate(source.splitlines(), 1) if "load_" in x)) is anew
+
+
 # --------------------------------------------------------------------------- frozen at random
 
 
@@ -305,3 +396,45 @@ def test_stages(source, line, tmp_path):
     path.write_text(source, encoding="utf-8")
     found = unreached_unfreezing(str(path))
     assert (found and found.line) == line
+
+
+SETTINGS = """
+class Config:
+    epochs: int = 6
+    unfreeze: int = 6
+    other: int = 60
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("for e in range(cfg.epochs):\n        if e == cfg.unfreeze: body.requires_grad_(True)\n", True),
+        ("for e in range(LIMIT):\n        if e >= stage: body.requires_grad_(True)\n", True),
+        ("for e in range(epochs):\n        if e >= stage: body.requires_grad_(True)\n", True),
+        ("for e in range(cfg.epochs):\n        if e == cfg.other: body.requires_grad_(True)\n", False),
+        ("for e in range(cfg.epochs):\n        if e == never: body.requires_grad_(True)\n", False),
+        ("for e in range(cfg.epochs):\n        if e == fifth: body.requires_grad_(True)\n", None),
+        (
+            "for e in range(cfg.epochs):\n        cfg.unfreeze -= 1\n        if e == cfg.unfreeze: b.requires_grad_(True)\n",
+            None,
+        ),
+        ("for e in range(epochs):\n        stage = pick()\n        if e == stage: body.requires_grad_(True)\n", None),
+        ("for e in range(epochs):\n        if e == cfg.asked: body.requires_grad_(True)\n", None),
+    ],
+)
+def test_stages_in_a_function(body, written, tmp_path):
+    path = tmp_path / "train.py"
+    head = "def main(cfg, epochs=6, stage=6, fifth=5):\n    never = epochs\n    look()\n    "
+    path.write_text(head + body + "settings = dict(unfreeze=6)\n", encoding="utf-8")
+    names: dict = {"LIMIT": 6}
+    exec(compile(SETTINGS, "settings", "exec"), names)
+    names["Config"].asked = property(lambda self: pytest.fail("a property of the user's ran"))
+    seen: dict = {}
+    names["look"] = lambda: seen.update(stages.numbers_in(sys._getframe(1))) or pytest.skip()
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+    with pytest.raises(pytest.skip.Exception):
+        names["main"](names["Config"]())
+    found = unreached_unfreezing(str(path), seen)
+    assert (found and found.written) == written
+    assert unreached_unfreezing(str(path)) is None

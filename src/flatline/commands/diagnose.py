@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         chosen = _chosen(options.map)
     except config.ConfigError as error:
         return fail(str(error))
-    if options.output and (why := writable(options.output)):
+    if options.output is not None and (why := writable(options.output)):
         return fail(why)
 
     def look() -> Diagnosis:
@@ -81,7 +81,7 @@ def _settings(options: argparse.Namespace) -> tuple[config.Config, str]:
         table = config.load(Path.cwd())
     except OSError:  # the directory was removed
         table = {}
-    select, ignore = config.codes(options.select), config.codes(options.ignore)
+    select, ignore = config.codes(options.select, "--select"), config.codes(options.ignore, "--ignore")
     settings = config.build(table, select=select, ignore=ignore, hints=options.hints)
     return settings, str(options.fail_on or table.get("fail-on", "never"))
 

@@ -46,9 +46,9 @@ class Head:
     @property
     def text(self) -> str:
         """As text; nothing, if it is none."""
-        if b"\0" in self.start and encoding_of(self.start) != "utf-16":
-            return ""
-        return self.start.decode(encoding_of(self.start), "replace")
+        encoding = encoding_of(self.start)
+        told = self.start if encoding == "utf-16" else self.start.rstrip(b"\0")  # a crash leaves blocks of zeros
+        return "" if b"\0" in told and encoding != "utf-16" else told.decode(encoding, "replace")
 
     @property
     def lines(self) -> list[str]:
@@ -97,7 +97,7 @@ def all_readers() -> tuple[Reader, ...]:
     """One of each reader in the folder, by name."""
     found: list[type[Reader]] = []
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        if not module.name.rpartition(".")[2].startswith("_"):
+        if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):
             members = vars(importlib.import_module(module.name)).values()
             found += [
                 m for m in members if isinstance(m, type) and issubclass(m, Reader) and m.__module__ == module.name

@@ -19,6 +19,8 @@ NO_LOG_ENDINGS = {
     ".js", ".css", ".lock", ".parquet", ".arrow", ".db-wal", ".db-shm",
 }  # fmt: skip
 
+WANDB_ITSELF = {"debug.log", "debug-internal.log", "debug-core.log"}  # what its own processes did
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -59,8 +61,10 @@ def find(paths: Sequence[str]) -> Found:
 
 
 def _owner(run: Path, runs: set[Path]) -> Path:
-    """A trainer's own event files, in ``runs/DATE`` of its output directory, tell of the same run."""
-    return run.parent.parent if run.parent.name == "runs" and run.parent.parent in runs else run
+    """Of the same run tell a trainer's event files, in ``runs/DATE`` beside its state, and what W&B keeps in ``files``."""
+    if run.parent.name in ("runs", "files") and run.parent.parent in runs:
+        return run.parent.parent
+    return run.parent if run.name == "files" and run.parent in runs else run
 
 
 def _within(run: Path, given: Path, file: Path) -> Path:
@@ -94,12 +98,16 @@ def _walk(top: Path, found: Found) -> Iterator[Path]:
         if depth < DEEPEST:
             waiting += [(path, depth + 1) for path in reversed(inner)]
         for entry in entries:
-            if entry.is_file(follow_symlinks=False) and os.path.splitext(entry.name)[1].lower() not in NO_LOG_ENDINGS:
+            if entry.is_file(follow_symlinks=False) and not _is_no_log(entry.name):
                 looked_at += 1
                 yield Path(entry.path)
         if looked_at > MOST_FILES:
             found.notes.append(f"{top}: more than {MOST_FILES:,} files; the rest was not looked at")
             return
+
+
+def _is_no_log(name: str) -> bool:
+    return name in WANDB_ITSELF or os.path.splitext(name)[1].lower() in NO_LOG_ENDINGS
 
 
 def _entries(folder: Path, found: Found) -> list[os.DirEntry[str]]:
@@ -109,7 +117,8 @@ def _entries(folder: Path, found: Found) -> list[os.DirEntry[str]]:
     except OSError as error:
         found.notes.append(f"{folder}: {error.strerror or error}")
         return []
-    found.links += [entry.path for entry in entries if entry.is_symlink() and not _leads_inside(entry.path, folder)]
+    links = [entry for entry in entries if entry.is_symlink() and entry.name not in WANDB_ITSELF]
+    found.links += [entry.path for entry in links if not _leads_inside(entry.path, folder)]
     return entries
 
 

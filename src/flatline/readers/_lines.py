@@ -28,7 +28,10 @@ def batches(path: Path) -> Iterator[list[str]]:
         file.seek(0)
         rest = ""
         while data := file.read(CHUNK):
-            *whole, rest = (rest + decoder.decode(data)).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+            if not data.strip(b"\0"):
+                continue  # a hole, as a crash leaves them
+            text = (rest + decoder.decode(data)).replace("\0", "")
+            *whole, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
             if len(rest) > LONGEST:
                 raise Unreadable("a line is too long for a log")
             yield whole

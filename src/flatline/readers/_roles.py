@@ -16,7 +16,7 @@ SPLIT = re.compile(r"[^a-zA-Z0-9]+|(?<=[a-z])(?=[A-Z][a-z])")
 PLAIN = {
     "step", "epoch", "total", "avg", "average", "mean", "running", "batch", "iter", "metrics", "metric", "main", "model",
     "scalar", "scalars", "logs", "optimizer", "optim", "opt", "trainer", "current", "curr", "overall", "all",
-    "smoothed", "smooth", "ema", "rate", "per", "token", "host", "global", "raw", "performance",
+    "smoothed", "smooth", "ema", "rate", "per", "token", "host", "global", "raw", "performance", "flatline", "logged",
 }  # fmt: skip
 TRAIN = {"train", "training", "tr", "trn"}
 VALIDATION = {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "holdout"}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import lru_cache
 from math import isfinite, isinf, isnan
-from operator import gt
+from operator import itemgetter
 
 MOST = 4096  # stretches of a curve
 KEPT = 8  # values of a stretch that stand for all of it when two are merged
@@ -40,10 +40,13 @@ class Stretch:
 
 def _thin(ordered: Sequence[float]) -> tuple[float, ...]:
     """At most KEPT values at even distances of an ordered sequence, as many of each half."""
-    if len(ordered) <= KEPT:
-        return tuple(ordered)
-    low = [(2 * at + 1) * len(ordered) // (2 * KEPT) for at in range(KEPT // 2)]
-    return tuple(ordered[at] for at in (*low, *(len(ordered) - 1 - at for at in reversed(low))))
+    return _even(len(ordered))(ordered) if len(ordered) > KEPT else tuple(ordered)
+
+
+@lru_cache(maxsize=1024)
+def _even(length: int) -> Callable[[Sequence[float]], tuple[float, ...]]:
+    low = [(2 * at + 1) * length // (2 * KEPT) for at in range(KEPT // 2)]
+    return itemgetter(*low, *(length - 1 - at for at in reversed(low)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,14 @@ class Thinner:
     def extend(self, steps: Sequence[float], rows: Sequence[float], values: Sequence[float]) -> None:
         """Points in their order."""
         self.count += len(values)
-        good = all(map(isfinite, values))
-        ordered = steps[0] >= self.last and not any(map(gt, steps, islice(steps, 1, None))) if steps else True
-        if good and not self._was_bad and (ordered or self.disordered):
+        if not self._was_bad and _all_finite(values) and (self.disordered or self._goes_on(steps)):
             self._append(steps, rows, values)
         else:
             for step, row, value in zip(steps, rows, values, strict=True):
                 self._one(step, row, value)
+
+    def _goes_on(self, steps: Sequence[float]) -> bool:
+        return not steps or (steps[0] >= self.last and list(steps) == sorted(steps))
 
     def _one(self, step: float, row: float, value: float) -> None:
         if step < self.last and not self.disordered:
@@ -95,9 +99,9 @@ class Thinner:
             self.bad.append(Bad(len(self.parts) - 1, step, row))
 
     def _append(self, steps: Sequence[float], rows: Sequence[float], values: Sequence[float]) -> None:
-        self._steps.extend(steps)
-        self._rows.extend(rows)
-        self._values.extend(values)
+        self._steps.extend(array("d", steps))  # faster than from a list
+        self._rows.extend(array("d", rows))
+        self._values.extend(array("d", values))
         if steps:
             self.last = steps[-1]
         if len(self._values) >= max(self._most, self._width) + 1:
@@ -139,6 +143,11 @@ class Thinner:
         """The parts, with nothing left waiting."""
         self._flush(all_of_it=True)
         return self.parts
+
+
+def _all_finite(values: Sequence[float]) -> bool:
+    total = sum(values)
+    return total - total == 0.0 or all(map(isfinite, values))  # the sum may be beyond the largest number
 
 
 def _halved(part: list[Stretch]) -> list[Stretch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from math import isnan
 from pathlib import Path
 
 from flatline.readers import Head, Reader
@@ -118,6 +119,13 @@ class _Table:
 
     def _steps(self, cells: Sequence[str]) -> list[float]:
         """A row without a step belongs to the one before."""
+        try:
+            steps = list(map(float, cells))
+        except ValueError:
+            steps = []
+        if steps and -1e15 < min(steps) <= max(steps) < 1e15 and not isnan(sum(steps)):
+            self.last_step = steps[-1]
+            return steps
         steps = []
         for value in map(_number, cells):
             self.last_step = value if value is not None and abs(value) < 1e15 else self.last_step

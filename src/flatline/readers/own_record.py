@@ -14,6 +14,7 @@ from flatline.record.writing import APPLICATION
 
 MAGIC = b"SQLite format 3\0"
 NAMES = {"loss": "train_loss"}  # what backward was called on
+UNPROVEN = {"loss": "loss under backward"}  # where nothing shows that it ought to fall
 
 
 class OwnRecord(Reader):
@@ -33,8 +34,9 @@ class OwnRecord(Reader):
             with open_record(path) as record:
                 run = log.run()
                 run.ended = run.ended and record.ended
+                known = UNPROVEN if record.facts.get("loss_unproven") else NAMES
                 for series in record.series():
-                    name = NAMES.get(series.name, series.name.removeprefix("logged/"))
+                    name = known.get(series.name, series.name.removeprefix("logged/"))
                     if name not in run.curves:
                         run.extend(name, *_points(series))
         except RecordError as error:

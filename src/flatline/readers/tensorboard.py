@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
 from flatline.readers import Head, Reader
-from flatline.readers._checksum import masked
+from flatline.record.checksum import masked
 from flatline.readers._lines import Unreadable
 from flatline.readers._log import Log, RunLog
 from flatline.readers._protobuf import BYTES, FIXED32, VARINT, fields, varint
 
 CHUNK = 1 << 22  # bytes that are read at once
-BATCH = 2048  # points of a tag that are handed on at once
+BATCH = 256  # points of a tag that are handed on at once, at least
+TAGS = 10_000  # of a file; more are not looked at
 KNOWN = 50_000  # forms of records that are remembered
 LARGEST = 1 << 28  # bytes of a record
 SPLITS = re.compile(r"(?:^|_)(train|training|val|valid|validation|eval|test)$", re.IGNORECASE)
@@ -44,32 +44,17 @@ class TensorBoard(Reader):
         split = SPLITS.search(path.parent.name)
         tags = _Tags(log.run(), f"{split[1].lower()}/" if split else "")
         try:
-            for data, start, stop in _records(path):
-                tags.take(data, start, stop)
+            with path.open("rb") as file:
+                data, at = b"", 0
+                while more := file.read(CHUNK):
+                    data = data[at:] + more
+                    at = tags.take(data)
+            if at < len(data):
+                raise Unreadable("the last record is cut off")
         finally:
             tags.hand_on()
             if tags.damaged:
                 log.notes.append(f"{path}: {tags.damaged} damaged records were left out")
-
-
-def _records(path: Path) -> Iterator[tuple[bytes, int, int]]:
-    """Buffer, start and end of each record. Its length is checked, its content is not."""
-    headers: dict[bytes, int] = {}
-    data, at = b"", 0
-    with path.open("rb") as file:
-        while more := file.read(CHUNK):
-            data, at = data[at:] + more, 0
-            while at + 12 <= len(data):
-                header = data[at : at + 12]
-                length = headers.get(header)
-                if length is None:
-                    length = headers[header] = _length(header)
-                if at + length + 16 > len(data):
-                    break
-                yield data, at + 12, at + 12 + length
-                at += length + 16
-    if at < len(data):
-        raise Unreadable("the last record is cut off")
 
 
 def _length(header: bytes) -> int:
@@ -99,34 +84,41 @@ class _Tags:
         self.run, self.prefix = run, prefix
         self.tags: dict[str, _Points] = {}
         self.known: dict[bytes, _Points] = {}  # by the bytes between step and value
+        self.lengths: dict[bytes, int] = {}  # by the first bytes of a record
         self.damaged = 0
 
-    def take(self, data: bytes, start: int, stop: int) -> None:
-        """The scalars of a record."""
-        if stop - start < 16 or data[start] != 9 or data[start + 9] != 16:  # wall time, then step
-            return self._slow(data, start, stop)
-        at, step, shift = start + 10, 0, 0
-        while (byte := data[at]) >= 0x80 and shift < 63:
-            step |= (byte & 0x7F) << shift
-            shift, at = shift + 7, at + 1
-        step |= byte << shift
-        points = self.known.get(data[at + 1 : stop - 4])
-        if points is None:
-            return self._slow(data, start, stop)
-        (value,) = struct.unpack_from("<f", data, stop - 4)
-        if not -points.limit <= value <= points.limit or not points.last <= step <= 2 * points.last + 1000:
-            return self._slow(data, start, stop)
-        points.last = step
-        self._keep(points, step, value)
-        return None
-
-    def _keep(self, points: _Points, step: int, value: float) -> None:
-        self.run.row += 1
-        points.steps.append(step)
-        points.rows.append(self.run.row)
-        points.values.append(value)
-        if len(points.values) >= BATCH:
-            self._hand_on(points)
+    def take(self, data: bytes) -> int:
+        """The records of a buffer, and where one begins that is not whole. Lengths are checked, contents are not."""
+        at, end, row = 0, len(data), self.run.row
+        lengths, known, unpack = self.lengths, self.known, struct.Struct("<f").unpack_from
+        while at + 12 <= end:
+            if (length := lengths.get(data[at : at + 12])) is None:
+                self.run.row = row
+                length = lengths[data[at : at + 12]] = _length(data[at : at + 12])
+            start, stop = at + 12, at + 12 + length
+            if stop + 4 > end:
+                break
+            at = stop + 4
+            if length >= 16 and data[start] == 9 and data[start + 9] == 16:  # wall time, then step
+                if (step := data[start + 10]) < 0x80:
+                    step_end = start + 11
+                else:
+                    step, step_end = _step(data, start + 10)
+                if (points := known.get(data[step_end : stop - 4])) is not None:
+                    (value,) = unpack(data, stop - 4)
+                    if abs(value) <= points.limit and points.last <= step <= 2 * points.last + 1000:
+                        row += 1
+                        points.last = step
+                        points.rows.append(row)
+                        points.steps.append(step)
+                        points.values.append(value)
+                        continue
+            self.run.row = row
+            self._slow(data, start, stop)
+            row = self.run.row
+        self.run.row = row
+        self.hand_on(BATCH)
+        return at
 
     def _slow(self, data: bytes, start: int, stop: int) -> None:
         """A record of another form, or with a value that is far from the others: is it as it was written?"""
@@ -148,30 +140,46 @@ class _Tags:
         for first, last in values:
             if scalar := _scalar(data, first, last):
                 name, value, end = scalar
-                points = self.tags.setdefault(name, _Points(self.prefix + name))
-                self._widen(points, step, value)
+                points = self.tags.get(name) or self._points(name)
                 self._keep(points, step, value)
                 if end == stop and len(values) == 1:
                     self._remember(points, data, start, stop)
+
+    def _points(self, name: str) -> _Points:
+        """Of a new tag; those that are too many are read and not kept."""
+        points = _Points(self.prefix + name)
+        if len(self.tags) < TAGS:
+            self.tags[name] = points
+        return points
 
     def _remember(self, points: _Points, data: bytes, start: int, stop: int) -> None:
         """The next record of this tag begins with the same bytes."""
         if data[start] == 9 and data[start + 9] == 16 and len(self.known) < KNOWN:
             self.known[data[varint(data, start + 10, stop)[1] : stop - 4]] = points
 
-    def _widen(self, points: _Points, step: int, value: float) -> None:
+    def _keep(self, points: _Points, step: int, value: float) -> None:
+        self.run.row += 1
         points.last = max(0, step)
         points.limit = max(points.limit, 2 * abs(value)) if abs(value) < inf else points.limit
+        points.steps.append(step)
+        points.rows.append(self.run.row)
+        points.values.append(value)
 
-    def _hand_on(self, points: _Points) -> None:
-        if points.values:
-            self.run.extend(points.name, points.steps, points.rows, points.values)
-            points.steps, points.rows, points.values = [], [], []
-
-    def hand_on(self) -> None:
-        """All that is left."""
+    def hand_on(self, fewest: int = 1) -> None:
+        """What was read of tags with so many new points."""
         for points in self.tags.values():
-            self._hand_on(points)
+            if len(points.values) >= fewest:
+                self.run.extend(points.name, points.steps, points.rows, points.values)
+                points.steps, points.rows, points.values = [], [], []
+
+
+def _step(data: bytes, at: int) -> tuple[int, int]:
+    """A number of several bytes, and the place after it."""
+    step = shift = 0
+    while (byte := data[at]) >= 0x80 and shift < 63:
+        step |= (byte & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return step | byte << shift, at + 1
 
 
 def _scalar(data: bytes, start: int, stop: int) -> tuple[str, float, int] | None:

@@ -77,5 +77,5 @@ def _entries(text: str) -> Iterator[dict[str, object]]:
 
 
 def _top(text: str, key: str) -> float | None:
-    found = re.search(rf'^\s*"{key}"\s*:\s*(-?[\d.]+)', text, re.MULTILINE)
+    found = re.search(rf'(?:^|[{{,])\s*"{key}"\s*:\s*(-?[\d.]+)', text, re.MULTILINE)
     return number(found[1]) if found else None

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from flatline.events import Where
 from flatline.findings import Finding, Unchecked, Value
+from flatline.record.labels import labelled, labels_of
 from flatline.record.thinning import stride_of, unpacked
 from flatline.record.writing import APPLICATION, MOST_BAD, VERSION
 
@@ -271,7 +272,7 @@ class Recording:
             bad: dict[str, list[float]] = {}
             for name, step in self._rows("SELECT name, step FROM bad"):
                 bad.setdefault(name, []).append(float(step))
-            made = [points.series(_labelled(name, labels), bad.get(name, [])) for name, points in found.items()]
+            made = [points.series(labelled(name, labels), bad.get(name, [])) for name, points in found.items()]
         return tuple(sorted(made, key=lambda series: series.name.startswith("logged/")))
 
     def _labels(self) -> dict[str, str]:
@@ -282,17 +283,7 @@ class Recording:
             if isinstance(known, dict)
             else {}
         )
-        names, models = ([pair[which] for pair in pairs.values()] for which in range(2))
-        if len(pairs) < 2:
-            return dict.fromkeys(pairs, "")
-        if all(models) and len(set(models)) == len(models):
-            return {key: model for key, (_, model) in pairs.items()}
-        counted: dict[str, int] = {}
-        labels = {}
-        for key, (name, _) in pairs.items():
-            counted[name] = counted.get(name, 0) + 1
-            labels[key] = f"{name} {counted[name]}" if names.count(name) > 1 else name
-        return labels
+        return labels_of(pairs)
 
     @contextmanager
     def _steady(self) -> Iterator[None]:
@@ -408,15 +399,6 @@ class _Points:
             highs=tuple(self.highs) if self.thinned else (),
             not_finite=tuple(sorted(bad)[:MOST_BAD]),
         )
-
-
-def _labelled(name: str, labels: Mapping[str, str]) -> str:
-    """``loss/#3`` -> ``loss`` if there is one optimizer, else ``loss/Adam 2``."""
-    plain, mark, key = name.partition("/#")
-    if not mark or name.startswith("logged/"):
-        return name
-    label = labels.get(key, key)
-    return f"{plain}/{label}" if label else plain
 
 
 def _finding(entry: dict[str, Any]) -> Finding:

@@ -34,7 +34,9 @@ from flatline.events import (
     Where,
 )
 from flatline.findings import Finding, Report
+from flatline.record.event_file import EventFile
 from flatline.record.facts import now
+from flatline.record.labels import labelled, labels_of
 from flatline.record.place import Place
 from flatline.record.writing import LIMIT, Writer
 
@@ -52,8 +54,11 @@ class Recorder:
         on_note: Callable[[str], None],
         limit: int = LIMIT,
         rank: Callable[[], int | None] = lambda: None,
+        tensorboard: str = "",
     ) -> None:
         self.place = place
+        self.events = EventFile(lambda: self._beside(tensorboard), on_note=on_note) if tensorboard else None
+        self._tags: dict[str, str] = {}
         self.writer = Writer(lambda: place.file(rank()), limit=limit, on_note=on_note)
         self.started = time.monotonic()
         self._handlers: dict[type[Event], Callable[..., None]] = {
@@ -97,15 +102,37 @@ class Recorder:
     def forked(self) -> None:
         """In a child after a fork."""
         self.writer.forked()
+        if self.events is not None:
+            self.events.forked()
 
     # ------------------------------------------------------------------ scalars
+
+    def _scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self.writer.scalars(step, values)
+        if self.events is not None:
+            self.events.scalars(step, {self._tags.get(name) or self._tag(name): v for name, v in values.items()})
+
+    def _tag(self, name: str) -> str:
+        """A name is kept, even if another optimizer comes later."""
+        optimizers = {str(key): pair for key, pair in sorted(self._optimizers.items())}
+        return self._tags.setdefault(name, labelled(name, labels_of(optimizers)))
+
+    def _beside(self, shelf: str) -> Path | None:
+        """A folder that is named after the record, once there is one."""
+        file = self.writer.file
+        if file is None:
+            return None
+        return Path(shelf) / (file.parent.name + file.stem.removeprefix("record"))
 
     def _losses(self, event: LossesRead) -> None:
         self._know(event.optimizer)
         key = event.optimizer.key
         names, row = (f"loss/#{key}", f"lr/#{key}"), self.writer.row
         for step, loss, rate in zip(event.steps, event.losses, event.rates, strict=True):
-            row("scalars", names, step, (loss, rate))
+            if self.events is None:
+                row("scalars", names, step, (loss, rate))
+            else:
+                self._scalars(step, dict(zip(names, (loss, rate), strict=True)))
 
     def _know(self, optimizer: OptimizerFacts) -> None:
         self._facts_of[optimizer.key] = optimizer
@@ -118,7 +145,7 @@ class Recorder:
         self.writer.fact("optimizers", {str(key): list(pair) for key, pair in sorted(self._optimizers.items())})
 
     def _logged(self, event: ScalarsLogged) -> None:
-        self.writer.scalars(event.step, {f"logged/{name}": value for name, value in event.values})
+        self._scalars(event.step, {f"logged/{name}": value for name, value in event.values})
 
     def _numbers(self, event: NumbersSampled) -> None:
         self._know(event.optimizer)
@@ -128,7 +155,7 @@ class Recorder:
         clip = next((clip for clip in reversed(event.clips) if clip.kind == "norm" and not clip.scaled), None)
         if clip is not None and clip.norm is not None:
             scalars |= _clipped(clip, norm, key)
-        self.writer.scalars(event.step, scalars)
+        self._scalars(event.step, scalars)
         self._layers("weight_rms", event.step, [(layer.name, layer.weight_rms) for layer in event.layers])
         self._layers("gradient_rms", event.step, [(layer.name, layer.gradient_rms) for layer in event.layers])
         ratios = [
@@ -164,7 +191,7 @@ class Recorder:
             self.writer.histogram(f"{event.what}/{each.name}", event.step, each.low, each.high, each.counts)
 
     def _scale(self, event: ScalerObserved) -> None:
-        self.writer.scalars(event.step, {"loss_scale": event.scale})
+        self._scalars(event.step, {"loss_scale": event.scale})
         if event.skipped > self._skipped:
             self._skipped = event.skipped
             self._happened(event, "scaler skipped", f"a step was skipped; the loss scale is {event.scale:g} now")
@@ -264,11 +291,17 @@ class Recorder:
         """Kept the moment it is told, so that a run that is killed has it still."""
         self.writer.finding(finding.code, finding.key, dataclasses.asdict(finding))
 
+    def loss_is(self, unproven: str) -> None:
+        """Why the loss under backward is no curve that ought to fall, or nothing."""
+        self.writer.fact("loss_unproven", unproven)
+
     def tick(self, steps: int) -> None:
         """Write what waits."""
         self.writer.fact("steps", steps)
         self.writer.fact("seconds", round(time.monotonic() - self.started, 3))
         self.writer.flush()
+        if self.events is not None:
+            self.events.flush()
 
     def finish(self, report: Report) -> None:
         """The end of the run, as reported."""
@@ -283,6 +316,8 @@ class Recorder:
         if not report.run.get("steps") and self.writer.file is None:
             self.writer.alive = False  # it never trained
         self.writer.close()
+        if self.events is not None:
+            self.events.flush()
 
     @property
     def folder(self) -> Path | None:

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 
 Numbers = Sequence[float]
-Summaries = tuple[Numbers, Numbers, Numbers]  # means, lowest, highest; one number for each stretch
+Summaries = tuple[Numbers, Numbers, Numbers]  # means, lowest, highest
 NAN = math.nan
 LARGEST = 64 << 20  # bytes of a blob: a larger one was not written by us
 
@@ -43,14 +43,23 @@ def stride_of(columns: int, width: int) -> int:
 
 def condensed(rows: array[float], columns: int, width: int) -> array[float]:
     """Raw rows as stretches of ``width`` of them; the last one may be shorter."""
-    stride = stride_of(columns, 1)
-    steps = rows[::stride].tolist()
-    heads = [(steps[at], float(min(width, len(steps) - at))) for at in range(0, len(steps), width)]
-    return _joined(heads, [_column(rows[1 + column :: stride].tolist(), width) for column in range(columns)])
+    stride, numbers, made = stride_of(columns, 1), rows.tolist(), array("d")
+    for start in range(0, len(numbers), width * stride):
+        stretch = numbers[start : start + width * stride]
+        count = len(stretch) // stride
+        made.extend((stretch[0], count))
+        for part in _summaries([stretch[1 + column :: stride] for column in range(columns)], count):
+            made.extend(array("d", part))
+    return made
 
 
-def _column(values: list[float], width: int) -> Summaries:
-    means, lows, highs = zip(*(_summary(values[at : at + width]) for at in range(0, len(values), width)), strict=True)
+def _summaries(columns: list[list[float]], count: int) -> Summaries:
+    """Of each column; all of them have so many numbers."""
+    totals = list(map(sum, columns))
+    total = sum(totals)
+    if total - total == 0.0:
+        return [total / count for total in totals], list(map(min, columns)), list(map(max, columns))
+    means, lows, highs = zip(*map(_summary, columns), strict=True)
     return means, lows, highs
 
 

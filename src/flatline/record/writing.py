@@ -33,7 +33,7 @@ MOST_CELLS = 500_000  # numbers of one layout
 FEWEST_ROWS = 128
 FIRST_WIDTH, WIDE = 4, 8  # rows that the first stretches are made of; columns from which on it is eight times as many
 CHUNK = 1_024  # rows of a blob
-BLOCK = 8  # so many parts of what is kept are condensed at once
+BLOCK, SLICES = 8, 32  # so many parts of what is kept are condensed at once; so many of the stretches are halved
 MOST_NAMES = 2_000  # scalars
 MOST_LAYOUTS = 256  # combinations of them; beyond, each scalar has its own
 MOST_BAD = 1_000  # steps with nan or inf that are kept of each scalar
@@ -119,7 +119,8 @@ class Writer:
         layout = self.layouts.get((kind, names)) or self._layout(kind, names)
         if layout is None:
             return
-        layout.waiting.extend((step, *values))
+        row = step, *values
+        layout.waiting.extend(array("d", row) if len(row) > WIDE else row)  # in one move, as other threads may write
         self._rows = True
         self._cells += len(names) + 1
         total = sum(values)
@@ -273,7 +274,7 @@ class Writer:
     # ------------------------------------------------------------------ thinning
 
     def _condense(self, connection: sqlite3.Connection, layout: Layout, excess: int) -> None:
-        """The oldest rows become stretches; when these are too many, they become half as many."""
+        """The oldest rows become stretches; when these are too many, the oldest of them become half as many."""
         columns, taken = len(layout.names), array("d")
         places: list[int] = []
         asked = "SELECT place, rows, data FROM chunks WHERE layout = ? AND width = 1 ORDER BY place"
@@ -289,20 +290,32 @@ class Writer:
         _insert(connection, layout, places[0], layout.width, count, packed(made))
         layout.raw -= gone
         layout.stretches += count
-        while layout.stretches > layout.most(self._squeezed) // 2:
-            self._halve(connection, layout)
+        most = layout.most(self._squeezed)
+        most -= most // 2 + most // 2 // BLOCK  # what the rows leave
+        while layout.stretches > most:
+            self._halve(connection, layout, most)
 
-    def _halve(self, connection: sqlite3.Connection, layout: Layout) -> None:
-        columns, all_of_it, places = len(layout.names), array("d"), [0]
-        asked = "SELECT place, data FROM chunks WHERE layout = ? AND width > 1 ORDER BY place"
-        for place, data in connection.execute(asked, (layout.id,)):
-            all_of_it.extend(unpacked(data, stride_of(columns, 2)))
+    def _halve(self, connection: sqlite3.Connection, layout: Layout, most: int) -> None:
+        """The oldest of the finest stretches become half as many, not more of them at once than is needed."""
+        finest = "SELECT min(width) FROM chunks WHERE layout = ? AND width > 1"
+        (width,) = connection.execute(finest, (layout.id,)).fetchone()
+        wanted, stride = max(2 * (layout.stretches - most), most // SLICES), stride_of(len(layout.names), 2)
+        taken, places, count = array("d"), [], 0
+        asked = "SELECT place, rows, data FROM chunks WHERE layout = ? AND width = ? ORDER BY place"
+        for place, rows, data in connection.execute(asked, (layout.id, width)):
+            if count >= wanted:
+                break
+            taken.extend(unpacked(data, stride))
             places.append(place)
-        connection.execute("DELETE FROM chunks WHERE layout = ? AND width > 1", (layout.id,))
-        made = halved(all_of_it, columns)
-        layout.width *= 2
-        layout.stretches = len(made) // stride_of(columns, 2)
-        _insert(connection, layout, places[-1], layout.width, layout.stretches, packed(made))
+            count += rows
+        else:
+            layout.width = 2 * width  # none as fine is left
+        gone = "DELETE FROM chunks WHERE layout = ? AND width = ? AND place <= ?"
+        connection.execute(gone, (layout.id, width, places[-1]))
+        made = halved(taken, len(layout.names))
+        left = len(made) // stride
+        _insert(connection, layout, places[0], 2 * width, left, packed(made))
+        layout.stretches -= count - left
 
     def _too_large(self, connection: sqlite3.Connection) -> bool:
         pages, free, size = (

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from flatline.events import Event, Where
+from flatline.events import CurvesUpdated, Event, Where
 from flatline.findings import Finding, Severity, Value
 
 
@@ -37,6 +37,10 @@ class Rule:
         """The numbers that ``[tool.flatline.rules.CODE]`` may set, with their defaults."""
         names = [name for name in cls.__annotations__ if not name.startswith("_")]
         return {name: value for name in names if isinstance(value := getattr(cls, name, None), (int, float))}
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Why these curves are not enough to judge by, or nothing."""
+        return ""
 
     def finding(
         self,

@@ -115,7 +115,7 @@ def _summing(graph: Graph) -> set[Node]:
     found = set()
     for total in graph.named("Sum"):
         product = next(iter(children(total)), None)
-        if product is None or operation(product) != "Mul" or saved(total, "dim") is None:
+        if product is None or operation(product) != "Mul" or _axes(total) != [len(shape_of(product)) - 2]:
             continue
         for factor in children(product):
             weights = _weights(factor)
@@ -123,6 +123,12 @@ def _summing(graph: Graph) -> set[Node]:
             if weights is not None and one_each and shape_of(weights)[-1:] == shape_of(product)[-2:-1]:
                 found.add(weights)
     return found
+
+
+def _axes(node: Node) -> list[int]:
+    """Of a sum, counted from the first."""
+    axes, dims = saved(node, "dim"), len(shape_of(children(node)[0]))
+    return [(axis - 2**64 if axis >= 2**63 else axis) % max(1, dims) for axis in axes or ()]
 
 
 def _weights(node: Node | None) -> Node | None:
@@ -171,7 +177,9 @@ def _scale(node: Node) -> float | None:
 def _constant(node: Node) -> float | None:
     """Of ``x * 3`` or ``x / 3``."""
     other = saved(node, "other")
-    if not isinstance(other, Tensor) or not readable(other) or other.dim() or other.device.type != "cpu":
+    if not isinstance(other, Tensor) or not readable(other) or other.requires_grad:
+        return None
+    if other.dim() or other.device.type != "cpu":
         return None
     value = float(other)
     return value if operation(node) == "Mul" else 1 / (value or math.nan)

@@ -23,6 +23,7 @@ from flatline.sensors.tree import modules, named_modules, named_parameters, own_
 LATELY = 10  # steps within which a model that trains has run
 RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
+LONG_TRAINED = 100  # steps
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
 
@@ -69,6 +70,8 @@ class AuditSensor:
         self._after_backward: dict[int, float] = {}
         self.gradients: dict[int, float] = {}  # norms of the gradients that the step in progress found, by id
         self._trained_before: frozenset[int] = frozenset()  # ids of parameters of optimizers that are gone
+        self._trained_long: frozenset[int] = frozenset()  # and had stepped often
+        self._audited: dict[int, Any] = {}  # id of a parameter of an optimizer -> weak reference, at the newest audit
         self._norms: dict[int, tuple[Any, list[Tensor], Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
 
@@ -179,9 +182,12 @@ class AuditSensor:
     def _audit(self, state: OptimizerState) -> None:
         owners = self._owners()
         self._trained_before = frozenset().union(*(state.held for state in self.loop.retired))
+        long = frozenset().union(*(s.held for s in self.loop.retired if s.steps >= LONG_TRAINED))
+        self._trained_long = long.intersection(self._audited)
         seen: set[int] = set()
         facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
         held = {id(p): p for s in list(self.loop.optimizers.values()) for p in s.parameters}
+        self._audited.update((key, weakref.ref(p)) for key, p in held.items())
         stale = [p for key, p in held.items() if not self.backward.reaches(p) and key not in seen]
         self.loop.emit(
             ParametersAudited(
@@ -270,6 +276,7 @@ class AuditSensor:
             weight_decay=max((decay for _, decay in holders), default=0.0),
             registered=model is not None,
             after_optimizer=self._is_new(p),
+            trained_before=id(p) in self._trained_long and self._audited[id(p)]() is p,
             loaded=id(p) in self.loaded or (id(p) in self._trained_before and not holders),
             ran=owner is not None,
             training=layer,

@@ -23,7 +23,7 @@ from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in
-from flatline.sensors.pairing import Pairing, lone_permutation
+from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.seeds import copied_generator, seeded_draw
 from flatline.sensors.waiting import Waiting
@@ -138,6 +138,7 @@ class DataSensor:
         self._repeats: dict[str, batches.Repeats] = {}
         self._input: tuple[int, Any] = (0, None)  # step, weak reference to what the model in training was called with
         self._pairings: dict[int, Pairing] = {}
+        self._measured: dict[int, Measured] = {}
         self._labels: set[int] = set()  # the first two different ones
         self._looks = 0  # at labels
 
@@ -369,9 +370,11 @@ class DataSensor:
             return None
 
     def _regression(self, kind: str, fed_by: str, scores: Any, target: Any, step: int, where: Where | None) -> None:
-        """Targets of a regression that a DataLoader served: are they one number?"""
+        """Targets of a regression: do inputs tell them? Those that a DataLoader served: are they one number?"""
         if kind not in batches.REGRESSIONS or not isinstance(target, torch.Tensor) or not readable(target):
             return
+        if fed_by == "linear":
+            self._pair_measured(hash((where, kind)), scores, target, step, where)
         found = batches.constant_target(scores, target) if target.data_ptr() in self._served_at else None
         loader = self._loader_of(step)
         if found is None or loader is None:
@@ -405,7 +408,7 @@ class DataSensor:
         if not pairing.at_chance(step):
             return
         by_means, by_neighbours, commonest = pairing.probe.accuracy()
-        text, place = lone_permutation(where.file) if where is not None else ("", None)
+        text, place = lone_permutation(where.file, where.line) if where is not None else ("", None)
         self.loop.emit(
             PairingProbed(
                 step=step,
@@ -419,6 +422,44 @@ class DataSensor:
                 entropy=pairing.entropy,
                 permutation=text,
                 permuted_where=place,
+            )
+        )
+
+    def _pair_measured(self, place: int, scores: Any, target: torch.Tensor, step: int, where: Where | None) -> None:
+        """The same for the targets of a regression."""
+        at, reference = self._input
+        inputs = reference() if reference is not None and at == step else None
+        if inputs is None or not inputs.is_floating_point() or inputs.dim() < 2 or not self.loop.wants(PairingProbed):
+            return
+        if place not in self._measured and len(self._measured) >= PAIRINGS:
+            return
+        if (
+            not isinstance(scores, torch.Tensor)
+            or not readable(scores)
+            or scores.shape != target.shape
+            or not target.dim()
+        ):
+            return
+        if len(inputs) != len(target) or not len(target) or target.numel() > COLUMNS * len(target):
+            return
+        pairing = self._measured.setdefault(place, Measured())
+        pairing.add(step, inputs, scores, target)
+        if not pairing.at_chance(step):
+            return
+        by_line, by_neighbours = pairing.probe.correlations()
+        text, line = lone_permutation(where.file, where.line) if where is not None else ("", None)
+        self.loop.emit(
+            PairingProbed(
+                step=step,
+                where=where,
+                rows=pairing.probe.rows,
+                classes=0,
+                by_line=by_line,
+                by_neighbours=by_neighbours,
+                surprise=pairing.unexplained,
+                entropy=1.0,
+                permutation=text,
+                permuted_where=line,
             )
         )
 

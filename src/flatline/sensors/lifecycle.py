@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from flatline.events import CheckpointLost, RandomFrozen, StageNotReached, Where
-from flatline.sensors.callers import caller
+from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
-from flatline.sensors.stages import unreached_unfreezing
+from flatline.sensors.stages import built_anew, numbers_in, unreached_unfreezing
 from flatline.sensors.tree import buffers, named_modules, named_parameters, parameters
 
 Tensor = torch.Tensor
@@ -59,7 +59,10 @@ def _tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
 class Load:
     """One state dict that was put into a module."""
 
-    def __init__(self, module: nn.Module, kind: Literal["file", "own", "empty"], where: Where | None) -> None:
+    def __init__(
+        self, module: nn.Module, kind: Literal["file", "own", "empty"], where: Where | None, anew: bool = False
+    ) -> None:
+        self.anew = anew  # the source gives its name to another model right after the load
         self.ref, self.where, self.kind = weakref.ref(module), where, kind
         self.model = type(module).__name__
         self.layout = _layout(module)
@@ -119,7 +122,9 @@ class LifecycleSensor:
         self._left_out: list[tuple[Any, tuple[str, ...], Where | None]] = []  # module, its keys that a load missed
         self._loaded: dict[int, Any] = {}  # id of a parameter that was loaded -> weak reference
         self._over = False
-        self._stage = self._reads = 0
+        self._numbers: dict[tuple[str, str, int], Any] = {}  # of functions that train, when they began to
+        self._shares = 0, 0  # elements frozen and trainable, at the newest close step
+        self._stage = self._reads = self._anew = 0
 
     def attach(self) -> None:
         """Patch ``torch.load``."""
@@ -132,6 +137,8 @@ class LifecycleSensor:
 
     def loaded(self, module: nn.Module, state: Any, missing: tuple[str, ...], assign: bool) -> None:
         """A state dict went into a module."""
+        if self._over and self._built_anew(module, state):
+            return
         if self._over and not self._next_stage(module):
             return
         given = list(_tensors(state))
@@ -149,6 +156,18 @@ class LifecycleSensor:
 
         if missing and 2 * len(missing) <= len(given) and len(self._left_out) < LOADS:
             self._left_out.append((weakref.ref(module), missing, caller()))
+
+    def _built_anew(self, module: nn.Module, state: Any) -> bool:
+        """In the middle of training, and the next statements put another model in its place."""
+        where = caller() if self._anew < STAGES else None
+        if where is None or not isinstance(state, Mapping) or not built_anew(where.file, where.line):
+            return False
+        self._anew += 1
+        self.loop.look_closely()
+        if self.loop.dense:
+            self._over = False
+            self.loads.append(Load(module, "file", where, anew=True))
+        return True
 
     def _next_stage(self, module: nn.Module) -> bool:
         """Something was read since training began, and goes into a model that neither ran nor trained."""
@@ -189,6 +208,10 @@ class LifecycleSensor:
 
     def before_step(self, state: OptimizerState) -> None:
         """Training begins: tell what became of the loads."""
+        if not state.steps and len(self._numbers) < STAGES:
+            self._numbers.update(numbers_in(users_frame()))
+        if self._numbers:
+            self._shares = self._frozen_and_trainable()
         if self._over:
             return
         self._over = True
@@ -230,16 +253,18 @@ class LifecycleSensor:
 
     def finish(self, how: str) -> None:
         """At the end: are layers frozen that a later stage would have unfrozen?"""
-        states = [state for state in list(self.loop.optimizers.values()) if state.steps]
+        states = self._states()
         if how != "finished" or not states:
             return
-        trained = {key for state in states for key in state.ids}
-        models = [list(parameters(m)) for m in self.models.alive()]
-        both = {id(p): p for ps in models if any(id(p) in trained and p.requires_grad for p in ps) for p in ps}
-        trainable = sum(p.numel() for p in both.values() if p.requires_grad)
-        frozen = sum(p.numel() for p in both.values() if not p.requires_grad)
+        frozen, trainable = self._frozen_and_trainable()
+        if not trainable:  # the function that trained has returned, and its models are gone
+            frozen, trainable = self._shares
         files = {state.where.file for state in states if state.where is not None}
-        stage = next((s for f in sorted(files) if (s := unreached_unfreezing(f)) is not None), None) if frozen else None
+        stage = (
+            next((s for f in sorted(files) if (s := unreached_unfreezing(f, self._numbers)) is not None), None)
+            if frozen
+            else None
+        )
         if stage is None:
             return
         self.loop.emit(
@@ -254,6 +279,21 @@ class LifecycleSensor:
             )
         )
 
+    def _states(self) -> list[OptimizerState]:
+        return [s for s in (*self.loop.retired, *list(self.loop.optimizers.values())) if s.steps]
+
+    def _frozen_and_trainable(self) -> tuple[int, int]:
+        """Elements of the models that train now, and of those that did before they were frozen."""
+        now = {key for state in list(self.loop.optimizers.values()) for key in state.ids}
+        trained = now.union(*(state.held for state in self.loop.retired))
+        both: dict[int, Tensor] = {}
+        for model in self.models.alive():
+            mine = [p for p in parameters(model) if id(p) in trained]
+            if any(p.requires_grad for p in mine) or (mine and not any(p.requires_grad for p in parameters(model))):
+                both.update((id(p), p) for p in parameters(model))
+        sizes = [(p.requires_grad, p.numel()) for p in both.values()]
+        return sum(n for trains, n in sizes if not trains), sum(n for trains, n in sizes if trains)
+
     def _lost(self, load: Load, unused: list[FileRead], trained: set[int]) -> CheckpointLost | None:
         kept = [ref() for _, ref, _ in load.kept]
         file = next((file for file in unused if load.fits(file)), None)
@@ -264,7 +304,7 @@ class LifecycleSensor:
             return None  # its tensors may have been copied by hand
         if load.overwritten and any(id(p) in trained for p in kept if p is not None):
             return self._event(load, "overwritten", None)
-        gone = not self._stage and load.ref() is None and not load.ran and all(p is None for p in kept)
+        gone = (load.anew or not self._stage) and load.ref() is None and not load.ran and all(p is None for p in kept)
         return self._event(load, "dropped", None) if gone and self._twin(load, trained) else None
 
     def _twin(self, load: Load, trained: set[int]) -> bool:

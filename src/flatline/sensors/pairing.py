@@ -19,9 +19,21 @@ FEATURES = 32  # numbers kept of each
 NEIGHBOURS = 5
 ENOUGH_ROWS = 150
 ENOUGH_STEPS = 25
+ENOUGH_MEASURED = 300  # rows of a regression
+COLUMNS = 8  # of targets that are looked at
+RIDGE = 0.03  # of the number of rows
 RECENT = 8  # close steps
 LEARNED = 0.85  # of the labels' entropy: a loss below says that the inputs tell the labels
 CHANCE = 0.96
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+LOOPS = (ast.For, ast.While, ast.AsyncFor)
+PASSING = {
+    "arange", "array", "as_tensor", "asarray", "astype", "cat", "clone", "concatenate", "contiguous", "copy", "cpu", "cuda",
+    "detach", "enumerate", "float", "from_numpy", "half", "index_select", "len", "list", "long", "max", "mean", "min", "numel",
+    "numpy", "print", "range", "reshape", "save", "shape", "size", "split", "squeeze", "stack", "std", "tensor", "to",
+    "tolist", "tuple", "type", "unsqueeze", "var", "view", "zip",
+}  # fmt: skip
+OWN = "\N{MIDDLE DOT}"  # marks a comprehension's variable
 
 
 class Pairing:
@@ -59,6 +71,38 @@ class Pairing:
         """Enough was seen, and the model still only knows how frequent the labels are."""
         enough = step >= ENOUGH_STEPS and self.probe.rows >= ENOUGH_ROWS and len(self._surprises) >= 3
         return not self.learned and enough and len(self.counts) > 1 and self.surprise >= CHANCE * self.entropy
+
+
+class Measured:
+    """Inputs and measured targets of a regression, kept while the model explains nothing of them."""
+
+    def __init__(self) -> None:
+        self.probe = Probe()
+        self.learned = False
+        self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)  # variance of what is left, and of the targets
+
+    def add(self, step: int, inputs: Tensor, scores: Tensor, targets: Tensor) -> None:
+        """One batch, and what the model made of it."""
+        if self.learned or self.probe.foreign(inputs):
+            return
+        truth = targets.detach().float().reshape(len(targets), -1)
+        self.probe.add(inputs, truth)
+        if step > RECENT:
+            left = scores.detach().float().reshape(truth.shape) - truth
+            both = torch.stack([(values - values.mean(0)).square().sum() for values in (left, truth)])
+            self._errors.append((float(both[0]), float(both[1])))
+        if len(self._errors) >= 3 and not self.unexplained >= LEARNED:
+            self.learned, self.probe = True, Probe()
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the targets' variance in the last close steps; above 1 where the model only adds to it."""
+        return sum(left for left, _ in self._errors) / (sum(whole for _, whole in self._errors) or math.nan)
+
+    def at_chance(self, step: int) -> bool:
+        """Enough was seen, and the model explains nothing."""
+        enough = step >= ENOUGH_STEPS and self.probe.rows >= ENOUGH_MEASURED and len(self._errors) >= 3
+        return not self.learned and enough and self.unexplained >= CHANCE
 
 
 class Probe:
@@ -101,6 +145,35 @@ class Probe:
         common = int(torch.bincount(labels).max())
         return linear / len(labels), near / len(labels), common / len(labels)
 
+    def correlations(self) -> tuple[float, float]:
+        """Of measured targets with what the other half foretells: by a linear fit, by the nearest neighbours."""
+        inputs, targets = torch.cat(self._inputs), torch.cat(self._labels).float()
+        inputs = (inputs - inputs.mean(0)) / inputs.std(0).clamp(min=1e-12)
+        targets = (targets - targets.mean(0)) / targets.std(0).clamp(min=1e-12)
+        even = torch.arange(len(targets)) % 2 == 0
+        halves = [(even, ~even), (~even, even)]
+        linear = [_alike(_linear(inputs[a], targets[a], inputs[b]), targets[b]) for a, b in halves]
+        near = [_alike(_near(inputs[a], targets[a], inputs[b]), targets[b]) for a, b in halves]
+        return sum(linear) / 2, sum(near) / 2
+
+
+def _linear(inputs: Tensor, targets: Tensor, others: Tensor) -> Tensor:
+    """Ridge regression."""
+    inside = inputs.mT @ inputs + RIDGE * len(inputs) * torch.eye(inputs.shape[1])
+    weights: Tensor = torch.linalg.solve(inside, inputs.mT @ targets)
+    return others @ weights
+
+
+def _near(inputs: Tensor, targets: Tensor, others: Tensor) -> Tensor:
+    nearest = torch.cdist(others, inputs).topk(min(NEIGHBOURS, len(inputs)), largest=False).indices
+    return targets[nearest].mean(1)
+
+
+def _alike(one: Tensor, other: Tensor) -> float:
+    """Correlation over all rows and columns."""
+    one, other = one - one.mean(0), other - other.mean(0)
+    return float((one * other).sum() / (one.norm() * other.norm()).clamp(min=1e-12))
+
 
 def _class_means(inputs: Tensor, labels: Tensor, others: Tensor, truth: Tensor) -> int:
     classes = torch.unique(labels)
@@ -125,22 +198,38 @@ class Permutation:
     escaped: bool = False  # it is used in a way that is not understood
 
 
-def lone_permutation(file: str) -> tuple[str, Where | None]:
-    """The statement that puts one array into a random order that no other array is put into; '' if there is none."""
+def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
+    """The statement that puts one array into a random order that no other array is put into; '' if there is none.
+
+    ``before`` is the line of the loss: what stands below it, and in no loop with it, has not run.
+    """
     tree = tree_of(file)
     if tree is None:
         return "", None
+    _own_names(tree)
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
         for node in (*_permuted(scope, tree), *_shuffled(scope)):
-            return ast.unparse(node), Where(file, node.lineno, getattr(scope, "name", "<module>"))
+            if _to_come(scope, node, before) or _told_by(scope, node):
+                continue
+            return ast.unparse(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
     return "", None
+
+
+def _own_names(tree: ast.Module) -> None:
+    """Variables of comprehensions are theirs alone: ``[x[i] for i in a]`` beside ``[y[i] for i in b]`` has two of them."""
+    for at, node in enumerate([n for n in ast.walk(tree) if isinstance(n, COMPREHENSIONS)]):
+        bound = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        outside = set(ast.walk(node.generators[0].iter))  # is worked out before any of them is bound
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and inner.id in bound and inner not in outside:
+                inner.id += OWN * (at + 1)
 
 
 def _permuted(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
     """``y[torch.randperm(n)]``, or ``y[order]`` where ``order`` is a permutation that nothing else is indexed with."""
     nodes = list(_own(scope))
     for node in nodes:
-        if isinstance(node, ast.Subscript) and any(_makes_order(inner) for inner in ast.walk(node.slice)):
+        if isinstance(node, ast.Subscript) and any(_makes_order(inner) for inner in ast.walk(_rows(node))):
             yield node
         elif isinstance(node, ast.Assign) and _makes_order(_bare(node.value)):
             name = ast.unparse(node.targets[0])
@@ -164,7 +253,7 @@ def _uses(name: str, nodes: list[ast.AST]) -> Permutation | None:
     parts = sum(_mentions(n.value, names) for n in nodes if isinstance(n, ast.Assign) and _is_part(n.value, names))
     parts += sum(_mentions(n.iter, names) for n in nodes if isinstance(n, (ast.For, ast.comprehension)))
     read = sum(_loads(n, names) for n in nodes)
-    if not indexings:
+    if not indexings or not all(_mentions(_rows(n), names) for n in indexings):
         return None
     return Permutation(indexings[0], {ast.unparse(n.value) for n in indexings}, escaped=read > counted + parts)
 
@@ -183,6 +272,57 @@ def _shuffled(scope: ast.AST) -> Iterator[ast.expr]:
             yield call
 
 
+def _rows(node: ast.Subscript) -> ast.AST:
+    """What the rows are indexed with; nothing where columns are, or single elements."""
+    if not isinstance(node.slice, ast.Tuple):
+        return node.slice
+    first, *others = node.slice.elts
+    whole = all(isinstance(each, ast.Slice) and ast.unparse(each) == ":" for each in others)
+    return first if whole else ast.Constant(None)
+
+
+def _to_come(scope: ast.AST, node: ast.expr, before: int) -> bool:
+    """It stands behind the loss, in the same scope, and no loop leads back."""
+    inside = list(_own(scope))
+    if not before or node.lineno <= before or not any(getattr(n, "lineno", 0) == before for n in inside):
+        return False
+    loops = [n for n in inside if isinstance(n, LOOPS)]
+    return not any(n.lineno <= before and node.lineno <= (n.end_lineno or 0) for n in loops)
+
+
+def _told_by(scope: ast.AST, node: ast.expr) -> bool:
+    """Something else is worked out from the array when it has its order, as targets may be."""
+    nodes = list(_own(scope))
+    loops = [n for n in nodes if isinstance(n, LOOPS)]
+    looped = {id(inner) for loop in loops for inner in ast.walk(loop)}
+    names = {ast.unparse(node.args[0])} if isinstance(node, ast.Call) else set()
+    for each in (n for n in nodes if isinstance(n, ast.Assign)):
+        target = ast.unparse(each.targets[0])
+        if node in ast.walk(each.value):
+            names.add(target)
+        elif each.lineno < node.lineno or (id(each) in looped and id(node) not in looped):
+            continue
+        elif _is_part(each.value, names):
+            names.add(target)
+        elif target not in names and any(_works_out(inner, names) for inner in ast.walk(each.value)):
+            return True
+    return False
+
+
+def _works_out(node: ast.AST, names: set[str]) -> bool:
+    """``3 * x``, ``x @ w``, ``x > 0``, ``f(x)``, ``x.sum(1)``; no conversion, no size, no mean, nothing that takes several."""
+    if isinstance(node, (ast.BinOp, ast.Compare)):
+        return bool(_mentions(node, names))
+    if not isinstance(node, ast.Call):
+        return False
+    called = _called(node)
+    if called in PASSING or called[:1].isupper():
+        return False
+    method = isinstance(node.func, ast.Attribute) and _mentions(node.func.value, names) and not _is_part(node, names)
+    alone = len(node.args) == 1 and not node.keywords and _mentions(node.args[0], names)
+    return bool(method or alone)
+
+
 def _own(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a scope without those of functions in it."""
     for child in ast.iter_child_nodes(scope):
@@ -192,12 +332,18 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _makes_order(node: ast.AST) -> bool:
-    """``torch.randperm(n)``, ``rng.permutation(n)``, ``random.sample(range(n), n)``."""
+    """``torch.randperm(n)``, ``rng.permutation(n)``, ``random.sample(range(n), n)``, ``torch.argsort(torch.rand(n))``."""
     if not isinstance(node, ast.Call) or not node.args:
         return False
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    ranged = isinstance(node.args[0], ast.Call) and ast.unparse(node.args[0].func) == "range"
-    return called in ("randperm", "permutation") or (called == "sample" and ranged)
+    called = _called(node)
+    inner = _called(node.args[0]) if isinstance(node.args[0], ast.Call) else ""
+    drawn = (called == "sample" and inner == "range") or (called == "argsort" and inner in ("rand", "randn", "random"))
+    return called in ("randperm", "permutation") or drawn
+
+
+def _called(node: ast.Call) -> str:
+    """The last part of the function's name."""
+    return str(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
 
 
 def _bare(node: ast.AST) -> ast.AST:

@@ -1,18 +1,41 @@
-"""Stages of a training script that never came: an unfreezing under a condition on the epoch that was never true."""
+"""Stages of a training script that never came: an unfreezing under a condition on the epoch that was never true.
+
+And a stage that throws away what it begins with: a model that is loaded, and built anew in one of the next statements.
+"""
 
 from __future__ import annotations
 
-import argparse
 import ast
+import inspect
 import linecache
 import os
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any, NamedTuple
 
+import torch
+
+from flatline.sensors.callers import is_users
+
 LOOPS = (ast.For, ast.AsyncFor)
-SPACES = (argparse.Namespace, types.SimpleNamespace)  # whose attributes are plain values
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NO_SETTINGS = (
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    str,
+    bytes,
+    float,
+    list,
+    tuple,
+    dict,
+    set,
+    torch.Tensor,
+)
+NAMES = 64  # of a function's variables and attributes that are looked at
+Numbers = Mapping[tuple[str, str, int], Mapping[str, int]]  # file, function and its line -> what had which whole number
 
 
 class Unreached(NamedTuple):
@@ -22,23 +45,52 @@ class Unreached(NamedTuple):
     line: int
     condition: str
     last: int  # value of the loop's variable in its last round
-    written: bool  # the number in the condition is written there: nobody set it to switch the stage off
+    written: bool  # nobody set the number to switch the stage off: it is written there, or one too many in a setting
 
 
-def unreached_unfreezing(file: str) -> Unreached | None:
-    """The first one in a file."""
+def numbers_in(frame: FrameType | None) -> Numbers:
+    """Whole numbers that variables of the user's functions hold right now, and attributes of them; no object is kept."""
+    found = {}
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name != "<module>" and is_users(code.co_filename) and _speaks_of_freezing(code.co_filename):
+            held = {name: frame.f_globals[name] for name in code.co_names[:NAMES] if name in frame.f_globals}
+            held.update(list(frame.f_locals.items())[:NAMES])
+            numbers = {name: value for name, value in held.items() if type(value) is int}
+            for name, value in held.items():
+                if name.isidentifier() and not isinstance(value, (int, type(None), *NO_SETTINGS)):
+                    read = ((f"{name}.{each}", _attribute(value, each)) for each in code.co_names[:NAMES])
+                    numbers.update((key, number) for key, number in read if type(number) is int)
+            found[code.co_filename, code.co_name, code.co_firstlineno] = numbers
+        frame = frame.f_back
+    return found
+
+
+def _speaks_of_freezing(file: str) -> bool:
+    return any("requires_grad" in line for line in linecache.getlines(file))
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """As it is stored: no property and no method of the user's runs."""
+    return inspect.getattr_static(value, name, None)
+
+
+def unreached_unfreezing(file: str, locals_of: Numbers | None = None) -> Unreached | None:
+    """The first one in a file; ``locals_of`` is what was known inside its functions."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
         return None
     names, helpers = _globals(file), _unfreezing_functions(tree)
     for loop in ast.walk(tree):
-        last = _last_round(loop, _hide_locals(tree, loop, names)) if isinstance(loop, LOOPS) else None
+        known = _known(tree, loop, file, names, locals_of or {}) if isinstance(loop, LOOPS) else {}
+        last = _last_round(loop, known) if isinstance(loop, LOOPS) else None
         if last is None:
             continue
         for inner in ast.walk(loop):
-            if isinstance(inner, ast.If) and (found := _never(inner, loop, last, names, helpers)) is not None:
-                return found._replace(file=file)
+            if isinstance(inner, ast.If) and (found := _never(inner, loop, last, known, helpers)) is not None:
+                edge = isinstance(inner.test, ast.Compare) and _set_to(tree, inner.test.comparators[0], last + 1)
+                return found._replace(file=file, written=found.written or edge)
     return None
 
 
@@ -48,10 +100,21 @@ def _globals(file: str) -> Mapping[str, Any]:
     return dict(vars(main)) if same and main is not None else {}
 
 
-def _hide_locals(tree: ast.AST, loop: ast.AST, names: Mapping[str, Any]) -> Mapping[str, Any]:
-    """In a function a name may be anything: only the numbers that are written there are known."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    return {} if any(loop in ast.walk(function) for function in functions) else names
+def _known(tree: ast.AST, loop: ast.AST, file: str, names: Mapping[str, Any], inside: Numbers) -> Mapping[str, Any]:
+    """In a function a name may be anything: known are numbers written there, and those it was seen with and keeps."""
+    around = [f for f in ast.walk(tree) if isinstance(f, FUNCTIONS) and any(n is loop for n in ast.walk(f))]
+    if not around:
+        return names
+    function = max(around, key=lambda f: f.lineno)
+    first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+    changed = {ast.unparse(t) for n in ast.walk(loop) for t in _targets(n)}
+    return {k: v for k, v in inside.get((file, function.name, first), {}).items() if k not in changed}
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
 
 
 def _unfreezes(node: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
@@ -80,7 +143,7 @@ def _number(node: ast.AST | None, names: Mapping[str, Any]) -> int | None:
         value = names.get(node.id)
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         space = names.get(node.value.id)
-        value = vars(space).get(node.attr) if isinstance(space, SPACES) else None
+        value = _attribute(space, node.attr) if space is not None else names.get(ast.unparse(node))
     return value if type(value) is int else None
 
 
@@ -114,6 +177,97 @@ def _never(branch: ast.If, loop: Any, last: int, names: Mapping[str, Any], helpe
     return Unreached("", min(lines), ast.unparse(test), last, written) if lines else None
 
 
+def _set_to(tree: ast.AST, name: ast.expr, number: int) -> bool:
+    """A name or an attribute is given this number somewhere, as a literal: in a statement, a call, or as a default."""
+    last = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
+    given: list[tuple[str, ast.expr | None]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            given += [(ast.unparse(target).rpartition(".")[2], node.value) for target in _targets(node)]
+        elif isinstance(node, ast.arguments):
+            given += [(a.arg, d) for a, d in zip(node.args[::-1], node.defaults[::-1], strict=False)]
+        elif isinstance(node, ast.Call):
+            options = [str(a.value).lstrip("-").replace("-", "_") for a in node.args if isinstance(a, ast.Constant)]
+            given += [(k.arg or "", k.value) for k in node.keywords]
+            given += [(option, k.value) for option in options for k in node.keywords if k.arg == "default"]
+    return any(n == last and isinstance(value, ast.Constant) and value.value == number for n, value in given)
+
+
 def _inside(branch: ast.If) -> Iterator[Any]:
     for statement in branch.body:
         yield from ast.walk(statement)
+
+
+# --------------------------------------------------------------------------- loaded, and built anew
+
+
+def built_anew(file: str, line: int) -> bool:
+    """Whether the model that ``load_state_dict`` fills in this line gets another value before anything else is done with it."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    for block in _blocks(tree):
+        for at, statement in enumerate(block):
+            loaded = _loaded_in(statement) if statement.lineno <= line <= (statement.end_lineno or 0) else ""
+            if loaded:
+                return _replaced(loaded, block[at + 1 :], tree)
+    return False
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Every list of statements."""
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                yield block
+
+
+def _loaded_in(statement: ast.stmt) -> str:
+    """``model`` of a statement that is ``model.load_state_dict(...)`` and no more."""
+    call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
+    if (
+        not isinstance(call, ast.Call)
+        or not isinstance(call.func, ast.Attribute)
+        or call.func.attr != "load_state_dict"
+    ):
+        return ""
+    return ast.unparse(call.func.value) if isinstance(call.func.value, (ast.Name, ast.Attribute)) else ""
+
+
+def _replaced(name: str, following: list[ast.stmt], tree: ast.AST) -> bool:
+    owner, _, attribute = name.rpartition(".")
+    own = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    for statement in following:
+        if isinstance(statement, ast.Assign) and not _mentioned(statement.value, name):
+            targets = [t for each in statement.targets for t in (each.elts if isinstance(each, ast.Tuple) else [each])]
+            if name in map(ast.unparse, targets):
+                return isinstance(statement.value, ast.Call)
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        method = call.func if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
+        if owner and method is not None and ast.unparse(method.value) == owner:
+            return _rebuilds(tree, method.attr, attribute)
+        called = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") in own for n in ast.walk(statement))
+        if called or _mentioned(statement, name) or (owner and _mentioned(statement, owner)):
+            return False
+    return False
+
+
+def _mentioned(node: ast.AST, name: str) -> bool:
+    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) == name for n in ast.walk(node))
+
+
+def _rebuilds(tree: ast.AST, method: str, attribute: str) -> bool:
+    """Whether every method of this name gives ``self.attribute`` another value first of all that it does with it."""
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == method and n.args.args]
+    return bool(found) and all(_replaced_in(f, f"{f.args.args[0].arg}.{attribute}") for f in found)
+
+
+def _replaced_in(function: ast.FunctionDef, name: str) -> bool:
+    for statement in function.body:
+        if isinstance(statement, ast.Assign) and name in map(ast.unparse, statement.targets):
+            return isinstance(statement.value, ast.Call) and not _mentioned(statement.value, name)
+        if _mentioned(statement, name):
+            return False
+    return False

@@ -54,3 +54,40 @@ def test_near_miss_one_class_nearly_always():
 
 def test_near_miss_few_samples_and_no_statement():
     assert play(LabelsUnrelatedToInputs, probed(permutation="", rows=300)) == []
+
+
+def measured(**facts):
+    return probed(
+        **{
+            "classes": 0,
+            "rows": 400,
+            "by_line": 0.03,
+            "by_neighbours": -0.02,
+            "surprise": 1.01,
+            "entropy": 1.0,
+            **facts,
+        }
+    )
+
+
+def test_warns_of_measured_targets_permuted():
+    (finding,) = play(LabelsUnrelatedToInputs, measured())
+    assert finding.message == (
+        "nothing tells the targets: what the model leaves has 1.01 times their variance; on 400 samples they correlate 0.03 "
+        "with a linear fit to the others, -0.02 with the nearest neighbours; and `x[torch.randperm(n)]` puts one side alone "
+        "into a random order"
+    )
+
+
+def test_near_miss_simple_rules_tell_the_targets():
+    assert play(LabelsUnrelatedToInputs, measured(by_line=0.15)) == []
+    assert play(LabelsUnrelatedToInputs, measured(by_neighbours=0.2)) == []
+
+
+def test_near_miss_a_regression_that_learns_or_is_broken():
+    assert play(LabelsUnrelatedToInputs, measured(surprise=0.9)) == []
+    assert play(LabelsUnrelatedToInputs, measured(surprise=4.0)) == []
+
+
+def test_near_miss_targets_without_a_statement_and_few_samples():
+    assert play(LabelsUnrelatedToInputs, measured(permutation="")) == []

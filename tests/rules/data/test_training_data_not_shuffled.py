@@ -1,9 +1,11 @@
 import random
 from collections import Counter
 
+import pytest
+
 from flatline.events import LabelFacts, TargetsObserved, Where, WholeLabels
 from flatline.rules.data.training_data_not_shuffled import TrainingDataNotShuffled
-from flatline.testing import play
+from flatline.testing import lint, play
 
 CLOSE = (1, 2, 3, 4, 5, 6, 9, 13, 19, 28, 42, 63, 94)
 
@@ -126,3 +128,36 @@ def test_near_miss_a_class_comes_back_later_in_the_data_set():
 
 def test_near_miss_a_series_of_which_the_beginning_was_seen():
     assert play(TrainingDataNotShuffled, *passes(sorted_labels(40, 100), steps=CLOSE[:11])) == []
+
+
+FOLDERS = """
+import torch
+from torchvision import datasets
+data = {}
+loader = torch.utils.data.DataLoader(data, batch_size=8{})
+for i, {} in enumerate(loader):
+    loss = criterion(net(x), y)
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_source_folders_in_order():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(TrainingDataNotShuffled, FOLDERS.format("datasets.ImageFolder('train')", "", "(x, y)"))
+    assert finding.where.line == 4
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "target"),
+    [
+        ("datasets.ImageFolder('train')", ", shuffle=True", "(x, y)"),
+        ("datasets.ImageFolder('train')", ", sampler=s", "(x, y)"),
+        ("datasets.ImageFolder('train')", ", **options", "(x, y)"),
+        ("datasets.ImageFolder('train')", "", "(x, _)"),
+        ("datasets.MNIST('train')", "", "(x, y)"),
+        ("torch.utils.data.random_split(datasets.ImageFolder('train'), [8, 2])[0]", "", "(x, y)"),
+    ],
+)
+def test_near_miss_source_shuffled_or_unknown(data, more, target):
+    assert lint(TrainingDataNotShuffled, FOLDERS.format(data, more, target)) == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import ClipFacts, OptimizerFacts, OptimizerStepped, Where
 from flatline.rules.gradients.clip_after_step import ClipAfterStep
-from flatline.testing import play
+from flatline.testing import lint, play
 
 CLIP = ClipFacts(norm=0.8, where=Where("train.py", 25))
 LATE = ("clip", "batch", "zero", "forward", "backward")
@@ -54,3 +56,31 @@ def test_near_miss_only_measures_the_norm():
 
 def test_near_miss_closure():
     assert play(ClipAfterStep, *steps(*[LATE] * 4, closure=True)) == []
+
+
+LOOP = "import torch\nfrom torch.nn.utils import clip_grad_norm_ as clip\nfor x in data:\n    {}"
+
+
+def test_source_clip_after_step():
+    """Seen as a SourceParsed."""
+    lines = "opt.zero_grad()", "loss.backward()", "opt.step()", "clip(net.parameters(), 1.0)"
+    (finding,) = lint(ClipAfterStep, LOOP.format("\n    ".join(lines)))
+    assert finding.where.line == 7
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("opt.zero_grad()", "loss.backward()", "clip(net.parameters(), 1.0)", "opt.step()"),
+        ("opt.zero_grad()", "loss.backward()", "opt.step()", "n = clip(net.parameters(), 1e9)"),
+        (
+            "loss.backward()",
+            "if i % 4 == 0:",
+            "    clip(net.parameters(), 1.0)",
+            "    opt.step()",
+            "    opt.zero_grad()",
+        ),
+    ],
+)
+def test_near_miss_source(lines):
+    assert lint(ClipAfterStep, LOOP.format("\n    ".join(lines))) == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import ClipFacts, OptimizerFacts, OptimizerStepped, Where
 from flatline.rules.gradients.clip_before_backward import ClipBeforeBackward
-from flatline.testing import play
+from flatline.testing import lint, play
 
 CLIP = ClipFacts(norm=0.0, where=Where("train.py", 22))
 EARLY = ("zero", "forward", "clip", "backward")
@@ -59,3 +61,33 @@ def test_near_miss_clip_is_for_the_other_optimizer():
         own = replace(event, tape=("zero", "forward", "backward", "clip"), optimizer=second)
         events += [own, replace(event, optimizer=first)]
     assert play(ClipBeforeBackward, *events) == []
+
+
+LOOP = "import torch\nfor x in data:\n    {}"
+CLIPPED = "torch.nn.utils.clip_grad_value_(net.parameters(), 1.0)"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("opt.zero_grad()", CLIPPED, "loss.backward()", "opt.step()"),
+        (CLIPPED, "loss.backward()", "opt.step()", "opt.zero_grad()"),
+        ("opt.zero_grad()", f"if limit: {CLIPPED}", "loss.backward()", "opt.step()"),
+    ],
+)
+def test_source_clip_before_backward(lines):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(ClipBeforeBackward, LOOP.format("\n    ".join(lines)))
+    assert "before backward()" in finding.message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("opt.zero_grad()", "loss.backward()", CLIPPED, "opt.step()"),
+        ("loss.backward()", CLIPPED, "opt.step()", "opt.zero_grad()"),
+        ("opt.zero_grad()", "first_backward(loss)", CLIPPED, "loss.backward()", "opt.step()"),
+    ],
+)
+def test_near_miss_source(lines):
+    assert lint(ClipBeforeBackward, LOOP.format("\n    ".join(lines))) == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import ClipFacts, OptimizerStepped, Where
 from flatline.rules.gradients.clip_before_unscale import ClipBeforeUnscale
-from flatline.testing import play
+from flatline.testing import lint, play
 
 CLIP = ClipFacts(threshold=1.0, norm=9e4, scaled=True, scale=65536.0, where=Where("train.py", 30))
 TAPE = ("zero", "forward", "backward", "clip")
@@ -44,3 +46,35 @@ def test_near_miss_optimizer_whose_loss_is_not_scaled():
 
 def test_near_miss_clip_before_any_backward():
     assert play(ClipBeforeUnscale, step(CLIP, ("zero", "clip", "forward", "backward"))) == []
+
+
+LOOP = """
+import torch
+from torch.nn.utils import clip_grad_norm_
+opt = torch.optim.SGD(net.parameters(), 0.1)
+scaler = torch.amp.GradScaler()
+for x in data:
+    opt.zero_grad()
+    {}
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize("late", ["", "scaler.unscale_(opt)"])
+def test_source_clip_before_unscale(late):
+    """Seen as a SourceParsed."""
+    lines = "scaler.scale(loss).backward()", "clip_grad_norm_(net.parameters(), 1.0)", late, "scaler.step(opt)"
+    (finding,) = lint(ClipBeforeUnscale, LOOP.format("\n    ".join(lines)))
+    assert finding.where.line == 8
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("scaler.scale(loss).backward()", "scaler.unscale_(opt)", "clip_grad_norm_(p, 1.0)", "scaler.step(opt)"),
+        ("loss.backward()", "clip_grad_norm_(p, 1.0)", "opt.step()"),
+        ("scaler.scale(loss).backward()", "clip_grad_norm_(p, 1.0 * scaler.get_scale())", "scaler.step(opt)"),
+    ],
+)
+def test_near_miss_source(lines):
+    assert lint(ClipBeforeUnscale, LOOP.format("\n    ".join(lines))) == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import ModesObserved, Where
 from flatline.rules.modes.train_mode_not_restored import TrainModeNotRestored
-from flatline.testing import play
+from flatline.testing import lint, play
 
 ASLEEP = ModesObserved(
     step=21,
@@ -53,3 +55,44 @@ def test_near_miss_frozen_norms_in_a_training_model():
 def test_near_miss_nothing_in_eval_or_nothing_trained():
     for event in (replace(ASLEEP, in_eval=0), replace(ASLEEP, trainable=0)):
         assert play(TrainModeNotRestored, event, replace(event, step=22)) == []
+
+
+EPOCHS = """
+import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(3, 3), {})
+opt = torch.optim.Adam(net.parameters())
+def validate(model):
+    model.eval()
+def train(model):
+    {}
+    for x, y in data:
+        opt.zero_grad()
+        loss(model(x), y).backward()
+        opt.step()
+net.train()
+for epoch in range(9):
+    train(net)
+    validate(net)
+    {}
+"""
+
+
+def test_source_never_back_to_train():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(TrainModeNotRestored, EPOCHS.format("nn.Dropout(0.1)", "pass", "pass"))
+    assert finding.where.line == 6
+    assert "its Dropout is off" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("layer", "first", "last"),
+    [
+        ("nn.Dropout(0.1)", "model.train()", "pass"),
+        ("nn.Dropout(0.1)", "pass", "net.train(True)"),
+        ("nn.ReLU()", "pass", "pass"),
+        ("nn.Dropout(0.1)", "pass", "trainer.restore_training_state(net)"),
+    ],
+)
+def test_near_miss_source_modes(layer, first, last):
+    assert lint(TrainModeNotRestored, EPOCHS.format(layer, first, last)) == []

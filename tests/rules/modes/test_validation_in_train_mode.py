@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import ValidationObserved, Where
 from flatline.rules.modes.validation_in_train_mode import ValidationInTrainMode
-from flatline.testing import play
+from flatline.testing import lint, play
 
 SEEN = ValidationObserved(
     step=20, where=Where("train.py", 60, "accuracy"), model="net", sensitive=5, examples=("bn", "drop", "b1")
@@ -103,3 +105,48 @@ def test_near_miss_statistics_recomputed_on_purpose():
 def test_near_miss_first_batch_of_a_new_training_loader():
     assert play(ValidationInTrainMode, *passes(replace(FOREIGN, grad_enabled=True), 20, 40, forwards=3)) == []
     assert play(ValidationInTrainMode, replace(FOREIGN, grad_enabled=True, forwards=4)) == []
+
+
+SCRIPT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 3), {})
+    def forward(self, x):
+        return self.body(x)
+def validate(model, loader):
+    {}
+    with torch.no_grad():
+        return sum((model(x).argmax(1) == y).sum() for x, y in loader), [score(model, x) for x in loader]
+@torch.no_grad()
+def test(model, loader):
+    right = 0
+    for x, y in loader:
+        right += (model(x).argmax(1) == y).sum()
+net = Net()
+opt = torch.optim.Adam(net.parameters())
+test(net, val)
+"""
+
+
+def test_source_scored_in_train_mode():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(ValidationInTrainMode, SCRIPT.format("nn.Dropout(0.3)", "pass"))
+    assert "has a Dropout" in finding.message
+
+
+def test_source_eval_is_not_called():
+    findings = lint(ValidationInTrainMode, SCRIPT.format("nn.ReLU()", "model.eval"))
+    assert ["without parentheses" in f.message for f in findings] == [True]
+
+
+@pytest.mark.parametrize("layer", ["nn.ReLU()", "nn.Dropout(0)", "nn.LayerNorm(3)"])
+def test_near_miss_source_nothing_depends_on_the_mode(layer):
+    assert lint(ValidationInTrainMode, SCRIPT.format(layer, "pass")) == []
+
+
+@pytest.mark.parametrize("switch", ["model.eval()", "model.train(False)", "model.train(mode)"])
+def test_near_miss_source_switched_somewhere(switch):
+    assert lint(ValidationInTrainMode, SCRIPT.format("nn.Dropout(0.3)", switch)) == []

@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import GradientNotFinite, LossNotFinite, PrecisionObserved
 from flatline.rules.numerics.anomaly_mode_left_on import AnomalyModeLeftOn
-from flatline.testing import play
+from flatline.testing import lint, play
 
 EARLY = PrecisionObserved(step=5, anomaly_mode=True)
 LATE = PrecisionObserved(step=135, anomaly_mode=True)
@@ -23,3 +25,29 @@ def test_near_miss_it_found_something():
 
 def test_near_miss_around_single_batches():
     assert play(AnomalyModeLeftOn, PrecisionObserved(step=5), LATE) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.autograd.set_detect_anomaly(True)",
+        "def main():\n    torch.autograd.set_detect_anomaly(mode=True)",
+        "for x in data:\n    with torch.autograd.detect_anomaly():\n        loss.backward()",
+    ],
+)
+def test_source_always_on(code):
+    """Seen as a SourceParsed."""
+    assert len(lint(AnomalyModeLeftOn, f"import torch\n{code}")) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.autograd.set_detect_anomaly(args.debug)",
+        "torch.autograd.set_detect_anomaly(False)",
+        "if debug:\n    torch.autograd.set_detect_anomaly(True)",
+        "with torch.autograd.set_detect_anomaly(True):\n    pass",
+    ],
+)
+def test_near_miss_source_on_demand(code):
+    assert lint(AnomalyModeLeftOn, f"import torch\n{code}") == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import BackwardFacts, OptimizerFacts, OptimizerStepped, Where
 from flatline.rules.optimization.accumulation_not_averaged import AccumulationNotAveraged
-from flatline.testing import play
+from flatline.testing import lint, play
 
 BACKWARD = BackwardFacts(where=Where("train.py", 20))
 MICRO = ("batch", "forward", "backward")
@@ -106,3 +108,35 @@ def test_near_miss_not_zeroed_is_another_rule():
 
 def test_near_miss_closure():
     assert play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, closure=True)) == []
+
+
+ACCUMULATED = """
+import torch
+import torch.nn.functional as F
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for i, (x, y) in enumerate(data):
+    loss = F.cross_entropy(net(x), y{}){}
+    loss.backward()
+    {}
+"""
+SOMETIMES = "if i % 4 == 3:\n        opt.step()\n        opt.zero_grad()"
+
+
+def test_source_undivided():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(AccumulationNotAveraged, ACCUMULATED.format("", "", SOMETIMES))
+    assert finding.where.line == 6
+
+
+@pytest.mark.parametrize(
+    ("reduction", "divided", "end"),
+    [
+        ("", " / 4", SOMETIMES),
+        (", reduction='sum'", "", SOMETIMES),
+        ("", "", "opt.step()\n    opt.zero_grad()"),
+        ("", "\n    loss /= 4", SOMETIMES),
+        ("", "", "opt.zero_grad()\n    if i % 4 == 3:\n        opt.step()"),
+    ],
+)
+def test_near_miss_source_averaged(reduction, divided, end):
+    assert lint(AccumulationNotAveraged, ACCUMULATED.format(reduction, divided, end)) == []

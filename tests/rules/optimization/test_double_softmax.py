@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import LossComputed, Where
 from flatline.rules.optimization.double_softmax import DoubleSoftmax
-from flatline.testing import play
+from flatline.testing import lint, play
 
 
 def test_fires_on_softmax_under_cross_entropy():
@@ -37,3 +39,59 @@ def test_near_miss_log_softmax_with_nll():
 
 def test_near_miss_unknown_feed():
     assert play(DoubleSoftmax, LossComputed(fed_by="")) == []
+
+
+def test_source_softmax_at_the_end_of_forward():
+    """Seen as a SourceParsed, through the model's class and the criterion."""
+    (finding,) = lint(
+        DoubleSoftmax,
+        """
+        from torch import nn
+        import torch.nn.functional as F
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(3, 4)
+            def forward(self, x):
+                return F.softmax(self.fc(x), dim=1)
+        model, criterion = Net().to("cuda"), nn.CrossEntropyLoss()
+        for x, y in loader:
+            loss = criterion(model(x), y)
+        """,
+    )
+    assert finding.severity == "error"
+    assert finding.where == Where("train.py", 11)
+    assert "F.softmax(self.fc(x), dim=1) (line 8)" in finding.message
+
+
+def test_source_model_of_another_file():
+    (finding,) = lint(
+        DoubleSoftmax,
+        """
+        import torch.nn.functional as F
+        from model import build
+        net = build()
+        loss = F.cross_entropy(net(x).view(-1, 4), y)
+        """,
+        model="""
+        import torch.nn as n
+        def build():
+            return n.Sequential(n.Linear(3, 4), n.Softmax(dim=1))
+        """,
+    )
+    assert "(model.py:3)" in finding.message
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "probs = F.softmax(out, dim=1)\nloss = F.cross_entropy(out, y)",
+        "out = F.softmax(out, dim=1) if evaluate else out\nloss = F.cross_entropy(out, y)",
+        "if not training:\n    out = F.softmax(out, dim=1)\nloss = F.cross_entropy(out, y)",
+        "loss = F.nll_loss(F.log_softmax(out, dim=1), y)",
+        "loss = F.kl_div(F.log_softmax(out, 1), F.softmax(teacher, 1))",
+        "from mine import softmax\nloss = F.cross_entropy(softmax(out), y)",
+    ],
+)
+def test_near_miss_source_not_the_input_on_every_way(code):
+    assert lint(DoubleSoftmax, f"import torch.nn.functional as F\nout = net(x)\n{code}") == []

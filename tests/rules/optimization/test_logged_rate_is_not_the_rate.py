@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import Curve, CurvesUpdated, OptimizerFacts, RateRead, ScheduleObserved, Where
 from flatline.rules.optimization.logged_rate_is_not_the_rate import LoggedRateIsNotTheRate
-from flatline.testing import play
+from flatline.testing import lint, play
 
 READ = RateRead(step=30, where=Where("train.py", 40), name="StepLR", value=0.001, rate=0.01)
 ORPHAN = ScheduleObserved(
@@ -80,3 +82,20 @@ def test_near_miss_logged_a_group_with_a_rate_of_its_own():
 def test_near_miss_logged_only_constants():
     rates = (logged("lr", "learning_rate", [1e-3] * 50), logged("lr2", "learning_rate", [1e-3] * 50))
     assert play(LoggedRateIsNotTheRate, CurvesUpdated(curves=rates)) == []
+
+
+RATE = "import torch\nfrom torch.optim import lr_scheduler as s\nopt = torch.optim.SGD(p, 0.1)\nsched = s.{}\nprint({})"
+
+
+def test_source_get_lr():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(LoggedRateIsNotTheRate, RATE.format("StepLR(opt, 3)", "sched.get_lr()[0]"))
+    assert "get_last_lr()" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("made", "read"),
+    [("StepLR(opt, 3)", "sched.get_last_lr()"), ("LambdaLR(opt, f)", "sched.get_lr()"), ("x", "mine.get_lr()")],
+)
+def test_near_miss_source_rate(made, read):
+    assert lint(LoggedRateIsNotTheRate, RATE.format(made, read)) == []

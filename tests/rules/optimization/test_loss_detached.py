@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import BackwardStarted, OptimizerFacts, ParameterFacts, ParametersAudited, ScriptCrashed, Where
 from flatline.rules.optimization.loss_detached import LossDetached
-from flatline.testing import play
+from flatline.testing import lint, play
 
 LINE = Where("train.py", 30)
 LEAF = BackwardStarted(
@@ -194,3 +196,31 @@ def test_near_miss_models_that_rest_or_learn_in_part():
     assert play(LossDetached, audit(replace(ENCODER, moved=True), DECODER)) == []
     assert play(LossDetached, audit(replace(ENCODER, optimizers=()), DECODER)) == []
     assert play(LossDetached, audit(ENCODER, replace(ENCODER, name="enc.bias", reached=True), DECODER)) == []
+
+
+SEVERED = (
+    "import torch\nfor x, y in data:\n    loss = criterion(net(x), y)\n    {}\n    loss.backward()\n    opt.step()"
+)
+
+
+@pytest.mark.parametrize(
+    "line", ["loss = loss.detach()", "loss = torch.tensor(loss.item(), requires_grad=True)", "loss = loss.data"]
+)
+def test_source_cut(line):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(LossDetached, SEVERED.format(line))
+    assert finding.where.line == 5
+    assert "(line 4) cut it" in finding.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "total += loss.item()",
+        "value = loss.detach()",
+        "if skip: loss = loss.detach()",
+        "loss = torch.stack([loss]).mean()",
+    ],
+)
+def test_near_miss_source_kept_for_logging(line):
+    assert lint(LossDetached, SEVERED.format(line)) == []

@@ -2,7 +2,7 @@ import pytest
 
 from flatline.events import LossComputed, Where
 from flatline.rules.optimization.nll_without_log_softmax import NllWithoutLogSoftmax
-from flatline.testing import play
+from flatline.testing import lint, play
 
 
 def losses(fed_by, *, normalised=False, kind="nll", count=3, **facts):
@@ -59,3 +59,32 @@ def test_near_miss_cross_entropy():
 
 def test_near_miss_seen_once():
     assert play(NllWithoutLogSoftmax, *losses("linear", count=1), *losses("linear", normalised=True)) == []
+
+
+@pytest.mark.parametrize("last", ["self.fc(x)", "torch.softmax(self.fc(x), 1)", "self.fc(x).softmax(-1)"])
+def test_source_raw_scores(last):
+    """Seen as a SourceParsed."""
+    assert [f.where.line for f in lint(NllWithoutLogSoftmax, NET.format(last))] == [11]
+
+
+NET = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 4)
+    def forward(self, x):
+        return {}
+net = Net()
+out = net(x)
+loss = nn.functional.nll_loss(out, y)
+"""
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["torch.log_softmax(self.fc(x), 1)", "self.fc(x).softmax(-1).log()", "normalise(self.fc(x))", "self.flow(x)"],
+)
+def test_near_miss_source_log_probabilities_or_unknown(last):
+    assert lint(NllWithoutLogSoftmax, NET.format(last)) == []

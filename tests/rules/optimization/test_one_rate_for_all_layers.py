@@ -40,6 +40,29 @@ def test_hint_on_a_body_that_moves_noticeably():
     assert finding.severity == "hint"
 
 
+def leaping(ratio, *losses):
+    return [
+        replace(event, loss=loss, first_loss=losses[0]) for event, loss in zip(steps(ratio=ratio), losses, strict=False)
+    ]
+
+
+def test_fires_on_a_loss_that_leaps():
+    (finding,) = play(OneRateForAllLayers, audit(), *leaping(0.12, 1.4, 1.2, 2.6, 1.1, 1.3))
+    assert finding.severity == "warning"
+    assert finding.message.endswith("with the fresh head.weight; the loss leapt from 1.4 to 2.6")
+
+
+def test_fires_on_a_body_that_was_trained_before():
+    assert len(play(OneRateForAllLayers, audit(False, trained_before=True), *steps())) == 1
+
+
+def test_near_miss_the_loss_stays_or_the_body_does():
+    (finding,) = play(OneRateForAllLayers, audit(), *leaping(0.12, 1.4, 1.2, 1.6, 1.1, 1.3))
+    assert finding.severity == "hint"
+    (finding,) = play(OneRateForAllLayers, audit(), *leaping(0.05, 1.4, 1.2, 2.6, 1.1, 1.3))
+    assert finding.severity == "hint"
+
+
 def test_near_miss_one_small_rate():
     assert play(OneRateForAllLayers, audit(), *steps(ratio=0.005)) == []
 

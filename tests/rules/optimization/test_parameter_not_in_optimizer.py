@@ -4,7 +4,7 @@ import pytest
 
 from flatline.events import OptimizerFacts, ParameterFacts, ParametersAudited, Where
 from flatline.rules.optimization.parameter_not_in_optimizer import ParameterNotInOptimizer
-from flatline.testing import play
+from flatline.testing import lint, play
 
 SGD = OptimizerFacts()
 BODY = ParameterFacts(name="body.weight", numel=1000, optimizers=(0,))
@@ -142,3 +142,71 @@ def test_near_miss_norms_of_a_pretrained_network():
 
 def test_near_miss_only_norms_were_passed():
     assert play(ParameterNotInOptimizer, audit(NORM, replace(FROZEN, optimizers=()))) == []
+
+
+REBOUND = """
+import torch
+from torch import nn
+def main(model):
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    {}
+    fit(model, opt)
+"""
+LISTED = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        {}
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+
+
+def test_source_head_after_the_optimizer():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(ParameterNotInOptimizer, REBOUND.format("model.fc = nn.Linear(8, 2)"))
+    assert finding.where.line == 5
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "self.layers = [nn.Linear(3, 3) for _ in range(n)]",
+        "self.layers = []\n        for _ in range(n):\n            self.layers.append(nn.Conv2d(3, 3, 1))",
+    ],
+)
+def test_source_plain_list(start):
+    (finding,) = lint(ParameterNotInOptimizer, LISTED.format(start))
+    assert "nn.ModuleList" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "model = model.to('cuda')",
+        "model = nn.DataParallel(model)",
+        "model.name = nn.Linear.__name__",
+        "model.fc = nn.Linear(8, 2)\n    opt.add_param_group({'params': model.fc.parameters()})",
+        "model.act = nn.ReLU()",
+    ],
+)
+def test_near_miss_source_nothing_new(then):
+    assert lint(ParameterNotInOptimizer, REBOUND.format(then)) == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "self.layers = nn.ModuleList([nn.Linear(3, 3)])",
+        "layers = [nn.Linear(3, 3)]\n        self.layers = nn.Sequential(*layers)",
+        "self.layers = [nn.Linear(3, 3)]\n        self.kept = nn.ModuleList(self.layers)",
+        "self.layers = [nn.ReLU(), nn.Dropout(0.1)]",
+        "self.fc = nn.Linear(3, 3)\n        self.layers = [self.fc]",
+    ],
+)
+def test_near_miss_source_registered(start):
+    assert lint(ParameterNotInOptimizer, LISTED.format(start)) == []

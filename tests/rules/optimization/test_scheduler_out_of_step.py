@@ -5,7 +5,7 @@ import pytest
 
 from flatline.events import Curve, CurvesUpdated, ScheduleObserved, Where
 from flatline.rules.optimization.scheduler_out_of_step import SchedulerOutOfStep
-from flatline.testing import play
+from flatline.testing import lint, play
 
 HEALTHY = ScheduleObserved(
     step=100, where=Where("train.py", 30), built_where=Where("train.py", 12), name="StepLR", calls=100,
@@ -260,3 +260,46 @@ def test_near_miss_logged_warm_up_or_no_leap():
 def test_near_miss_logged_and_the_run_goes_on():
     rate = logged("lr", "learning_rate", cosine(200, 100))
     assert play(SchedulerOutOfStep, CurvesUpdated(curves=(rate,), ended=False)) == []
+
+
+SCHEDULED = """
+import torch
+from torch.optim.lr_scheduler import StepLR, CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
+opt = torch.optim.SGD(net.parameters(), 0.1)
+sched = {}
+for epoch in range(epochs):
+    {}
+"""
+STEP = "for x in data: opt.zero_grad(); net(x).backward(); opt.step()"
+
+
+@pytest.mark.parametrize(
+    ("made", "lines", "said"),
+    [
+        ("StepLR(opt, 3)", ("sched.step()", STEP), "before the optimizer's step"),
+        ("StepLR(opt, 3)", (STEP, "sched.step"), "without parentheses"),
+        ("StepLR(opt, 3)", (STEP, "print(epoch)"), "never used"),
+        ("CosineAnnealingLR(opt, T_max=epochs)", (f"{STEP}; sched.step()",), "sized in epochs"),
+        ("OneCycleLR(opt, 1.0, epochs=epochs, steps_per_epoch=len(data))", (STEP, "sched.step()"), "sized in batches"),
+    ],
+)
+def test_source_schedule(made, lines, said):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(SchedulerOutOfStep, SCHEDULED.format(made, "\n    ".join(lines)))
+    assert said in finding.message
+
+
+@pytest.mark.parametrize(
+    ("made", "lines"),
+    [
+        ("StepLR(opt, 3)", (STEP, "sched.step()")),
+        ("StepLR(opt, 3)", ("if epoch > 0: sched.step()", STEP)),
+        ("StepLR(opt, 3)", ("sched.step(epoch)", STEP)),
+        ("ReduceLROnPlateau(opt)", ("sched.step(loss)", STEP)),
+        ("StepLR(opt, 3)", (STEP, "callbacks(sched)")),
+        ("CosineAnnealingLR(opt, T_max=epochs)", (STEP, "sched.step()")),
+        ("OneCycleLR(opt, 1.0, epochs * len(data))", (f"{STEP}; sched.step()",)),
+    ],
+)
+def test_near_miss_source_schedule(made, lines):
+    assert lint(SchedulerOutOfStep, SCHEDULED.format(made, "\n    ".join(lines))) == []

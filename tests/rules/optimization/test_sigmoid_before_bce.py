@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import CrashTensor, LossComputed, ScriptCrashed, Where
 from flatline.rules.optimization.sigmoid_before_bce import SigmoidBeforeBce
-from flatline.testing import play
+from flatline.testing import lint, play
 
 RANGE = "all elements of input should be between 0 and 1"
 LINE = Where("train.py", 21)
@@ -87,3 +89,29 @@ def test_near_miss_other_crashes():
     functions = ("<module>", "binary_cross_entropy")
     message = "Found dtype Long but expected Float"
     assert play(SigmoidBeforeBce, ScriptCrashed(message=message, functions=functions)) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "loss = F.binary_cross_entropy_with_logits(torch.sigmoid(net(x)), y)",
+        "p = net(x).sigmoid().squeeze(1)\nloss = nn.BCEWithLogitsLoss()(p, y)",
+        "head = nn.Linear(3, 1)\nloss = nn.BCELoss()(head(x), y)",
+    ],
+)
+def test_source_wrong_pair(code):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(SigmoidBeforeBce, f"import torch\nfrom torch import nn\nimport torch.nn.functional as F\n{code}")
+    assert finding.severity == "error"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "loss = F.binary_cross_entropy(torch.sigmoid(net(x)), y)",
+        "loss = F.binary_cross_entropy_with_logits(net(x), torch.sigmoid(z))",
+        "p = torch.sigmoid(out)\nloss = F.binary_cross_entropy_with_logits(out, y)",
+    ],
+)
+def test_near_miss_source_right_pair(code):
+    assert lint(SigmoidBeforeBce, f"import torch\nimport torch.nn.functional as F\nout = net(x)\n{code}") == []

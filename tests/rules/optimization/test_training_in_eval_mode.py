@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import ModesObserved, Where
 from flatline.rules.optimization.training_in_eval_mode import TrainingInEvalMode
-from flatline.testing import play
+from flatline.testing import lint, play
 
 
 def modes(*, count=3, **facts):
@@ -49,3 +51,32 @@ def test_near_miss_after_a_validation_is_another_rule():
 
 def test_near_miss_one_step_each_of_two_models():
     assert play(TrainingInEvalMode, *modes(count=1), *modes(count=1, model="critic")) == []
+
+
+PROGRAM = """
+import torch
+from torch import nn
+def main():
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    opt = torch.optim.Adam({}.parameters())
+    net.eval()
+    print(net(first))
+    {}
+    for x, y in data:
+        opt.zero_grad()
+        loss(net(x), y).backward()
+        opt.step()
+"""
+
+
+def test_source_eval_before_the_loop():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(TrainingInEvalMode, PROGRAM.format("net", "pass"))
+    assert "its BatchNorm1d is off" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("trained", "then"), [("net", "net.train()"), ("student", "pass"), ("net", "prepare_training(net)")]
+)
+def test_near_miss_source_eval(trained, then):
+    assert lint(TrainingInEvalMode, PROGRAM.format(trained, then)) == []

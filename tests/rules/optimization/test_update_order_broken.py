@@ -4,7 +4,7 @@ import pytest
 
 from flatline.events import OptimizerFacts, OptimizerStepped, StepMissing, Where
 from flatline.rules.optimization.update_order_broken import UpdateOrderBroken
-from flatline.testing import play
+from flatline.testing import lint, play
 
 GOOD = ("zero", "forward", "backward")
 BETWEEN = ("forward", "backward", "zero")
@@ -166,3 +166,68 @@ def test_fires_where_nothing_is_zeroed_either():
 @pytest.mark.parametrize("tape", [("zero", *GOOD * 12), ("forward", "backward", "zero") * 12 + GOOD])
 def test_near_miss_attacks_and_saliency_maps_between_steps(tape):
     assert play(UpdateOrderBroken, *steps(*[tape] * 3)) == []
+
+
+LOOP = """
+import torch
+net = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def run(loader, opt):
+    for x, y in loader:
+        {}
+run(data, opt)
+"""
+
+
+def looped(*lines):
+    return LOOP.format("\n        ".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ("loss = net(x).mean()", "loss.backward()", "opt.zero_grad()", "opt.step()"),
+            "zero_grad() (line 8) stands between",
+        ),
+        (("opt.zero_grad()", "opt.step()", "net(x).mean().backward()"), "stands between"),
+        (("loss = net(x).mean()", "loss.backward()", "opt.step()"), "zeroed nowhere"),
+        (("opt.zero_grad()", "net(x).mean().backward()", "opt.step"), "without parentheses"),
+    ],
+)
+def test_source_order(lines, said):
+    """Seen as a SourceParsed."""
+    assert said in lint(UpdateOrderBroken, looped(*lines))[0].message
+
+
+def test_source_step_missing():
+    (finding,) = lint(UpdateOrderBroken, looped("opt.zero_grad()", "net(x).mean().backward()").replace("step", ""))
+    assert "step() is nowhere" in finding.message
+
+
+def test_source_zeroed_per_epoch_only():
+    code = looped("net(x).mean().backward()", "opt.step()").replace("    for x", "    opt.zero_grad()\n    for x")
+    (finding,) = lint(UpdateOrderBroken, code)
+    assert "only outside of it" in finding.message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("opt.zero_grad()", "net(x).mean().backward()", "opt.step()"),
+        ("net(x).mean().backward()", "opt.step()", "opt.zero_grad()"),
+        ("net(x).mean().backward()", "if i % 4 == 3:", "    opt.step()", "    opt.zero_grad()"),
+        ("for p in net.parameters():", "    p.grad = None", "net(x).mean().backward()", "opt.step()"),
+        ("update(net, opt, x)", "opt.zero_grad()", "compute_backward(x)", "opt.step()"),
+        ("opt.zero_grad()", "opt.step(closure)"),
+        ("opt.zero_grad()", "accelerator.backward(net(x).mean())", "opt.step()"),
+        ("opt.zero_grad()", "other.zero_grad()", "net(x).mean().backward()", "other.step()", "opt.step()"),
+    ],
+)
+def test_near_miss_source_healthy_orders(lines):
+    assert lint(UpdateOrderBroken, looped(*lines)) == []
+
+
+@pytest.mark.parametrize("more", ["model.zero_grad = opt.zero_grad", "from helpers import zero_grad"])
+def test_near_miss_source_zeroed_in_a_way_that_is_not_followed(more):
+    assert lint(UpdateOrderBroken, looped("net(x).mean().backward()", "opt.step()") + more) == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import PrecisionObserved, Where
 from flatline.rules.precision.half_without_scaler import HalfWithoutScaler
-from flatline.testing import play
+from flatline.testing import lint, play
 
 HALF = PrecisionObserved(step=3, where=Where("train.py", 9), dtype="float16", loss=1.0, elements=1000, zeros=100)
 COARSE = replace(HALF, coarse=450, lowest=5)
@@ -56,3 +58,29 @@ def test_near_miss_zeros_of_dead_units_only():
 def test_near_miss_once():
     assert [f.severity for f in play(HalfWithoutScaler, COARSE, HALF, COARSE, HALF)] == ["hint"]
     assert found(replace(HALF, zeros=1000, loss=0.0)) == []
+
+
+AUTOCAST = "import torch\nfor x, y in data:\n    with {}:\n        loss = criterion(net(x), y)\n    {}.backward()\n    opt.step()"
+
+
+@pytest.mark.parametrize(
+    "context", ["torch.autocast('cuda', dtype=torch.float16)", "torch.cuda.amp.autocast()", "torch.autocast('cuda')"]
+)
+def test_source_no_scaler(context):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(HalfWithoutScaler, AUTOCAST.format(context, "loss"))
+    assert finding.where.line == 3
+
+
+@pytest.mark.parametrize(
+    ("context", "loss"),
+    [
+        ("torch.autocast('cuda', dtype=torch.bfloat16)", "loss"),
+        ("torch.autocast('cpu')", "loss"),
+        ("torch.autocast('cuda', dtype=dtype)", "loss"),
+        ("torch.cuda.amp.autocast(enabled=amp)", "loss"),
+        ("torch.cuda.amp.autocast()", "scaler.scale(loss)"),
+    ],
+)
+def test_near_miss_source_other_dtype_or_scaled(context, loss):
+    assert lint(HalfWithoutScaler, AUTOCAST.format(context, loss)) == []

@@ -117,3 +117,29 @@ def test_near_miss_trained_or_loaded_weights():
 def test_near_miss_made_so_and_few_looks_or_keys():
     assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, looks=4), STUCK) == []
     assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, keys=5), STUCK) == []
+
+
+def test_fires_on_one_layer_whose_scores_are_enlarged():
+    (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, scale=32.0, one_query=True), STUCK)
+    assert finding.message == (
+        "the attention attends to one key each since before the first step: the entropy of att1 was 0.015 of ln(16 keys), "
+        "where fresh projections give 0.9, q·k is multiplied by 32, and it stayed so; loss 1.72 at first, 1.5 at the end"
+    )
+
+
+def test_near_miss_one_layer_with_another_scale():
+    for scale in (0.18, 1.0, None, math.nan):
+        assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, scale=scale), STUCK) == []
+        assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, scale=scale, one_query=True), STUCK) == []
+
+
+def test_near_miss_enlarged_scores_that_stay_even():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers((0.4,), scale=4.0), STUCK) == []
+
+
+def test_near_miss_one_query_that_comes_to_point_at_one_key():
+    looks = [
+        AttentionSampled(step=step, layers=(AttentionFacts(heads=heads, keys=32, rows=24, one_query=True),), loss=loss)
+        for step, (heads, loss) in enumerate(COLLAPSE, 1)
+    ]
+    assert play(AttentionEntropyCollapse, *looks) == []

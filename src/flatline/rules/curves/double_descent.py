@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flatline.events import CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import Trend, falling_is_due, kendall, main, shown, steps_of, trend
+from flatline.trends import Trend, falling_is_due, kendall, lacking, main, shown, steps_of, trend
 
 
 class DoubleDescent(Rule):
@@ -60,6 +60,10 @@ class DoubleDescent(Rule):
     sure: float = 8.0  # standard errors of a level that the hump is high
     height: float = 0.2  # of what validation gained in all
     rising: float = 1.6  # Mann and Kendall's z on each side; 4 levels that all rise have 1.7
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, train_loss=self.points_needed, val_loss=self.points_needed)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The highest level between two low ones, and training over the same steps."""

@@ -10,7 +10,7 @@ from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
-from flatline.trends import MAD_TO_SIGMA, falling_is_due, main, shown
+from flatline.trends import MAD_TO_SIGMA, falling_is_due, lacking, main, shown
 
 
 class EpochBoundaryJump(Rule):
@@ -64,6 +64,10 @@ class EpochBoundaryJump(Rule):
     sure: float = 4.0  # robust deviations of the jumps at other places
     share: float = 0.8  # of the boundaries that jump
     size: float = 0.03  # of the level
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, train_loss=4 * self.boundaries, epoch=self.boundaries + 1)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """Jumps at the boundaries beside jumps elsewhere."""

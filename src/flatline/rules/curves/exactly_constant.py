@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import curves, shown
+from flatline.trends import curves, lacking, shown
 
 
 class ExactlyConstant(Rule):
@@ -57,6 +57,10 @@ class ExactlyConstant(Rule):
     points_needed: int = 20  # equal ones: fewer may be one epoch's value, repeated
     equal: float = 1e-12  # relative distance; an average of equal numbers is rounded
     digits: int = 5  # significant ones that agree; rounding to four hides the noise of a batch
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, falling=False, train_loss=self.points_needed)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """Every point of a curve."""

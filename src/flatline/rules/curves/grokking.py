@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flatline.events import CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import Trend, falling_is_due, main, shown, steps_of, trend
+from flatline.trends import Trend, falling_is_due, lacking, main, shown, steps_of, trend
 
 
 class Grokking(Rule):
@@ -62,6 +62,10 @@ class Grokking(Rule):
     high: float = 0.8  # of the first validation loss: nothing of it was learned
     low: float = 0.4  # of the first validation loss: it was
     later: float = 2.0  # times the step of the first, at which the second happened
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, train_loss=self.points_needed, val_loss=self.points_needed)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """When training was done, and where validation was then and is now."""

@@ -8,7 +8,7 @@ from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
-from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, shown, trend, until
+from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, lacking, shown, trend, until
 
 
 class LossDiverges(Rule):
@@ -68,6 +68,10 @@ class LossDiverges(Rule):
     enormous: float = 1e3  # times the first value, which no healthy loss reaches, however early it leaps
     first: int = 8  # points that say how noisy the beginning is
     calm: float = 4.0  # spreads of a point above the start
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, train_loss=self.points_needed)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The last points beside the first ones and the best level."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import curves, shown
+from flatline.trends import curves, lacking, shown
 
 
 class LossNonFinite(Rule):
@@ -59,6 +59,10 @@ class LossNonFinite(Rule):
     zeros: int = 3  # losses of exactly 0 in a row; one may be a batch without labels
     all_bad: int = 5  # points of a curve that was never finite
     cap: int = 1000  # steps that a curve remembers of those that were not finite
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, falling=False, train_loss=1) and lacking(event, falling=False, val_loss=2)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """What stands behind the last finite loss, and zeros beside a gradient that is nan."""

@@ -12,7 +12,7 @@ from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
-from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, kendall, shown, trend
+from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, kendall, lacking, shown, trend
 
 
 class LossSpike(Rule):
@@ -77,6 +77,10 @@ class LossSpike(Rule):
     after: float = 0.1  # share of the run for which it stayed away
     long: int = 200  # points under which neither the tail of the noise nor what happens at once is known
     crowd: int = 8  # spikes that are no accident any more, but the noise of this loss
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, train_loss=self.long)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """Single points that stand out, and levels that were lost at once."""

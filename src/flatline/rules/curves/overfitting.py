@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flatline.events import CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import Trend, drift, falling_is_due, kendall, main, shown, steps_of, trend
+from flatline.trends import Trend, drift, falling_is_due, kendall, lacking, main, shown, steps_of, trend
 
 
 class Overfitting(Rule):
@@ -71,6 +71,10 @@ class Overfitting(Rule):
     small: float = 0.05  # of all that was learned; under it a rise is worth a hint
     mild: float = 0.25  # rise over what validation had gained that is worth a hint
     trained: float = 0.05  # fall of the training loss since the turn, of its level
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough."""
+        return lacking(event, train_loss=self.points_needed, val_loss=self.points_needed)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """Validation after its lowest point, and training over the same steps."""

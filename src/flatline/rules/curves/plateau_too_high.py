@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from flatline.events import CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import Trend, drift, falling_is_due, kendall, main, shown, trend, warming
+from flatline.trends import Trend, drift, falling_is_due, kendall, lacking, main, shown, trend, warming
 
 
 class PlateauTooHigh(Rule):
@@ -60,6 +60,11 @@ class PlateauTooHigh(Rule):
     high: float = 0.6  # of ln C; a plain network on CIFAR-10 ends at 0.5
     flat: float = 0.03  # of what it learned that the last half may still bring
     learned: float = 0.03  # of ln C; less is stuck at chance
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough, and the classes known."""
+        unknown = "" if event.classes else "the number of classes is not known"
+        return lacking(event, train_loss=self.points_needed) or unknown
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The last half of the training loss."""

@@ -9,7 +9,7 @@ from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
-from flatline.trends import Trend, curves, drift, falling_is_due, kendall, main, shown, trend, warming
+from flatline.trends import Trend, curves, drift, falling_is_due, kendall, lacking, main, shown, trend, warming
 
 
 class StuckAtChance(Rule):
@@ -67,6 +67,11 @@ class StuckAtChance(Rule):
     alone: int = 1000  # points of the training loss that need no second curve
     second: int = 3  # points of validation, which are as many passes over the data
     guess: float = 0.1  # relative distance of an accuracy from 1 / C
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough, and the classes known."""
+        unknown = "" if event.classes or self._guessed(event) else "the number of classes is not known"
+        return lacking(event, train_loss=self.points_needed) or unknown
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The level of the training loss, beside the number of classes or an accuracy."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from flatline.events import CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import Trend, drift, falling_is_due, kendall, main, shown, trend, warming
+from flatline.trends import Trend, drift, falling_is_due, kendall, lacking, main, shown, trend, warming
 
 
 class Underfitting(Rule):
@@ -64,6 +64,11 @@ class Underfitting(Rule):
     gap: float = 0.15  # between the two, of the training loss; more is overfitting
     learned: float = 0.03  # of ln C; less is stuck at chance
     flat: float = 0.03  # of what was learned that the last half may still bring
+
+    def lacks(self, event: CurvesUpdated) -> str:
+        """Whether the curves are there, and long enough, and the classes known."""
+        unknown = "" if event.classes else "the number of classes is not known"
+        return lacking(event, train_loss=self.points_needed, val_loss=8) or unknown
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The last halves of both curves."""

@@ -12,12 +12,13 @@ from flatline.rules import Rule
 
 
 class LabelsUnrelatedToInputs(Rule):
-    """Labels do not belong to the inputs that they are paired with.
+    """Labels or targets do not belong to the inputs that they are paired with.
 
     Symptom
     -------
-    The loss stays at ln C, as if the model guessed. With many epochs it falls, by heart, while accuracy on other data
-    stays at chance. A batch can be overfitted, so that the model looks sound.
+    The loss stays at ln C, or a squared error at the variance of the targets, as if the model guessed. With many epochs
+    it falls, by heart, while accuracy on other data stays at chance. A batch can be overfitted, so that the model looks
+    sound.
 
     Root cause
     ----------
@@ -60,7 +61,9 @@ class LabelsUnrelatedToInputs(Rule):
     fix = "index both with the same permutation: `order = torch.randperm(len(x)); x, y = x[order], y[order]`"
     consequences = ("C2", "C3", "C5", "O22")
 
-    deviations: float = 2.0  # above the commonest class, of a binomial: what chance reaches in 1 of 40
+    deviations: float = (
+        2.0  # above the commonest class, of a binomial: what chance reaches in 1 of 40; of a correlation, 1/√rows
+    )
     rows_for_a_hint: int = 600  # measured: what 16 bits of a digit tell shows in 300
     lowest: float = 0.97  # loss over the labels' entropy; the probes' own noise is 1 or 2 %
     highest: float = 1.3  # a loss above it is broken rather than at chance
@@ -71,9 +74,13 @@ class LabelsUnrelatedToInputs(Rule):
         if not self._at_chance(event) or (not event.permutation and event.rows < self.rows_for_a_hint):
             return
         seen = (
-            f"nothing tells the labels: the loss is {event.surprise:.3g}, that of guessing {event.entropy:.3g}; on "
-            f"{event.rows} samples the nearest class mean is right in {event.by_means:.0%}, the nearest neighbours in "
-            f"{event.by_neighbours:.0%}, the commonest class in {event.commonest:.0%}"
+            self._of_regression(event)
+            if not event.classes
+            else (
+                f"nothing tells the labels: the loss is {event.surprise:.3g}, that of guessing {event.entropy:.3g}; on "
+                f"{event.rows} samples the nearest class mean is right in {event.by_means:.0%}, the nearest neighbours in "
+                f"{event.by_neighbours:.0%}, the commonest class in {event.commonest:.0%}"
+            )
         )
         if event.permutation:
             message = f"{seen}; and `{event.permutation}` puts one side alone into a random order"
@@ -88,6 +95,14 @@ class LabelsUnrelatedToInputs(Rule):
                 key="no statement",
             )
 
+    @staticmethod
+    def _of_regression(event: PairingProbed) -> str:
+        return (
+            f"nothing tells the targets: what the model leaves has {event.surprise:.3g} times their variance; on {event.rows} "
+            f"samples they correlate {event.by_line:.2f} with a linear fit to the others, {event.by_neighbours:.2f} with the "
+            "nearest neighbours"
+        )
+
     def _told(self, event: PairingProbed, message: str, **more: Any) -> Finding:
         return self.finding(
             event,
@@ -101,6 +116,9 @@ class LabelsUnrelatedToInputs(Rule):
 
     def _at_chance(self, event: PairingProbed) -> bool:
         at_chance = self.lowest * event.entropy <= event.surprise <= self.highest * event.entropy
+        if not event.classes:
+            limit = self.deviations / math.sqrt(max(1, event.rows))
+            return at_chance and max(event.by_line, event.by_neighbours) <= limit
         share = event.commonest
         limit = share + self.deviations * math.sqrt(share * (1 - share) / max(1, event.rows))
         return at_chance and share <= self.most_common and max(event.by_means, event.by_neighbours) <= limit

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import TargetsObserved
+from flatline.events import SourceParsed, TargetsObserved, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -89,6 +89,16 @@ class TrainingDataNotShuffled(Rule):
         places = [seen[at] for at in sorted(seen)]
         if self._improbable(places) and (_sliced_from_sorted(event) or self._one_run_each(places)):
             yield self._found(event, places)
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A loader over folders of classes, in their order, in a loop that trains."""
+        for fact in event.of("unshuffled"):
+            yield self.finding(
+                event,
+                f"{fact.text} serves an {fact.name} in its stored order, which is class by class",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
 
     def _spoil(self, stream: int) -> None:
         """Mixed labels, or another order in another pass: never sorted."""

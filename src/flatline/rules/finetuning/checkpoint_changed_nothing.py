@@ -46,7 +46,8 @@ class CheckpointChangedNothing(Rule):
     Healthy look-alikes
     -------------------
     A new head, initialised after the load; a baseline that is measured before training from scratch; weights that
-    are copied, averaged or perturbed by hand; teachers; snapshots of a model's own weights; folds and restarts.
+    are copied, averaged or perturbed by hand; teachers; snapshots of a model's own weights; folds and restarts, also
+    those that restore the best weights of one fold before the next.
 
     References
     ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStepped, Where
+from flatline.events import OptimizerStepped, SourceMoment, SourceParsed, Where, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -87,8 +87,29 @@ class ClipAfterStep(Rule):
             order=" → ".join(event.tape[:8]),
         )
 
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """Every way to the clip comes from a step, and goes to a zeroing."""
+        for loop in event.loops:
+            for moments in loop.moments("clip"):
+                clip = moments[0].tick
+                if (clip.threshold or 0) < self.measuring and all(_thrown_away(m) for m in moments):
+                    step = moments[0].last("step")
+                    yield self.finding(
+                        event,
+                        f"{clip.name} stands after {step.name if step else 'the optimizer'}.step() and before the next backward",
+                        fix=f"move {clip.name} between loss.backward() and optimizer.step()",
+                        where=clip.where,
+                        key=line_of(clip.where),
+                    )
+
 
 def _all_first(event: OptimizerStepped) -> bool:
     """Every clip stands before anything else that a loop does."""
     start = next((place for place, tick in enumerate(event.tape) if tick in STARTS), 0)
     return "clip" in event.tape[:start] and "clip" not in event.tape[start:]
+
+
+def _thrown_away(moment: SourceMoment) -> bool:
+    before, after = moment.last("backward", "step", "zero", turn=False), moment.next("zero", "step", "backward")
+    wiped = after is not None and after.kind == "zero"
+    return before is not None and before.kind == "step" and wiped and moment.optimizers == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStepped, Where
+from flatline.events import OptimizerStepped, SourceMoment, SourceParsed, Where, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -88,6 +88,20 @@ class ClipBeforeBackward(Rule):
             order=" → ".join(event.tape[:8]),
         )
 
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """Every way to the clip comes from a zeroing, and goes to a backward."""
+        for loop in event.loops:
+            for moments in loop.moments("clip"):
+                clip = moments[0].tick
+                if all(_empty(m) for m in moments):
+                    yield self.finding(
+                        event,
+                        f"{clip.name} stands before backward(), when the gradients were just zeroed",
+                        fix=f"move {clip.name} between loss.backward() and optimizer.step()",
+                        where=clip.where,
+                        key=line_of(clip.where),
+                    )
+
 
 def _all_early(event: OptimizerStepped) -> bool:
     """Clips after the loop began, and none once a backward has run."""
@@ -98,3 +112,9 @@ def _all_early(event: OptimizerStepped) -> bool:
     clip = max((place for place, tick in enumerate(before) if tick == "clip"), default=-1)
     begun = any(tick in ("zero", "forward", "batch") for tick in before[: max(0, clip)])
     return begun and "clip" not in event.tape[first:]
+
+
+def _empty(moment: SourceMoment) -> bool:
+    before, after = moment.last("zero", "backward", "step"), moment.next("backward", "step", turn=False)
+    empty = before is not None and before.kind == "zero"
+    return empty and after is not None and after.kind == "backward" and moment.optimizers == 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from flatline.events import ClipFacts, OptimizerStepped
+from flatline.events import ClipFacts, OptimizerStepped, SourceMoment, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -79,6 +80,22 @@ class ClipBeforeUnscale(Rule):
             norm=clip.norm,
         )
 
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """Every way to the clip comes from a scaled backward, and goes to the scaler's step."""
+        for loop in event.loops:
+            for moments in loop.moments("clip"):
+                clip = moments[0].tick
+                if all(_still_scaled(m) for m in moments):
+                    yield self.finding(
+                        event,
+                        f"{clip.name} clips gradients that carry the loss scale: scaler.unscale_ was not called before it",
+                        cause="scaler.step divides by the scale after clipping, so the step is held to a threshold thousands "
+                        "of times smaller than the one that is written",
+                        fix=f"call scaler.unscale_(optimizer) between backward() and {clip.name}",
+                        where=clip.where,
+                        key=line_of(clip.where),
+                    )
+
     def _wrong(self, clip: ClipFacts) -> bool:
         if not clip.scaled or clip.scale <= 1 or clip.threshold >= clip.scale * self.threshold_over_scale:
             return False
@@ -88,3 +105,10 @@ class ClipBeforeUnscale(Rule):
 def _after_backward(event: OptimizerStepped) -> bool:
     tape = event.tape
     return "backward" in tape and "clip" in tape[tape.index("backward") :]
+
+
+def _still_scaled(moment: SourceMoment) -> bool:
+    before, after = moment.last("backward", "unscale", "step"), moment.next("backward", "unscale", "step")
+    scaled = before is not None and before.kind == "backward" and before.scaled
+    stepped = after is not None and (after.kind == "unscale" or (after.kind == "step" and after.scaled))
+    return scaled and stepped and moment.tick.threshold != math.inf

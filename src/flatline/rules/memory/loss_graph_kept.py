@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossesKept
+from flatline.events import LossesKept, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -74,3 +74,15 @@ class LossGraphKept(Rule):
             nodes=event.nodes,
             holder=event.holder or None,
         )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A loss that has a graph is added to, or put into, something that outlives the step."""
+        for fact in event.of("kept"):
+            yield self.finding(
+                event,
+                f"`{fact.text}` keeps {fact.name} of every step, together with its graph",
+                severity="warning",
+                fix=f"keep the number: {fact.name}.item(), or {fact.name}.detach() to stay on the device",
+                where=fact.where,
+                key=line_of(fact.where),
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ModesObserved, Where
+from flatline.events import ModesObserved, SourceMoment, SourceParsed, Where, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -88,9 +88,37 @@ class TrainModeNotRestored(Rule):
             layers=event.sensitive,
         )
 
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A loop that trains a model and calls its eval(), and train() nowhere."""
+        for loop in event.loops:
+            for moments in loop.moments("eval"):
+                tick = moments[0].tick
+                if (
+                    tick.modes
+                    and not loop.has("train")
+                    and not loop.has("opaque")
+                    and all(_trained(m) for m in moments)
+                ):
+                    yield self.finding(
+                        event,
+                        f"{tick.name}.eval() is called in the loop that trains it, and {tick.name}.train() is not: "
+                        f"from the second turn on its {tick.modes} is off",
+                        fix="call model.train() at the beginning of every epoch",
+                        where=tick.where,
+                        key=line_of(tick.where),
+                    )
+        for fact in event.of("uncalled train"):
+            message = f"`{fact.text}` stands without parentheses: the model stays in eval mode"
+            yield self.finding(event, message, fix=f"write {fact.text}()", where=fact.where, key=line_of(fact.where))
+
 
 def _names(event: ModesObserved) -> str:
     if not event.examples:
         return ""
     more = ", …" if event.in_eval > len(event.examples) else ""
     return f" ({', '.join(event.examples)}{more})"
+
+
+def _trained(moment: SourceMoment) -> bool:
+    """Steps of the same model's optimizer are in the loop."""
+    return moment.repeats and any(t.kind == "step" and t.trains == moment.tick.of for t in moment.path)

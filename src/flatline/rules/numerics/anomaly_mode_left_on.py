@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import GradientNotFinite, LossNotFinite, PrecisionObserved
+from flatline.events import GradientNotFinite, LossNotFinite, PrecisionObserved, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -76,3 +76,9 @@ class AnomalyModeLeftOn(Rule):
             yield self.finding(
                 event, f"anomaly mode is on since the start, {event.step} steps, and found nothing", steps=event.step
             )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """Switched on under no condition."""
+        for fact in event.of("anomaly"):
+            message = f"{fact.text} is on for the whole run"
+            yield self.finding(event, message, where=fact.where, key=line_of(fact.where))

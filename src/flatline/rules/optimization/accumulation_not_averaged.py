@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from flatline.events import OptimizerStepped, Tick
+from flatline.events import (
+    OptimizerStepped,
+    SourceMoment,
+    SourceParsed,
+    Tick,
+    line_of,
+)
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -83,6 +89,21 @@ class AccumulationNotAveraged(Rule):
             micro_batches=count,
         )
 
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A mean is sent backward in every turn, undivided, and the step comes in some turns only."""
+        for loop in event.loops:
+            for moments in loop.moments("backward"):
+                tick = moments[0].tick
+                if loop.repeats and tick.mean and tick.always and tick.depth == 0 and _accumulates(moments):
+                    yield self.finding(
+                        event,
+                        f"{tick.name}.backward() runs in every turn on a mean, and the optimizer steps in some turns only",
+                        cause="the gradients of the turns between two steps add up: the step is as many times too large",
+                        fix="divide the loss by the number of turns between two steps before backward()",
+                        where=tick.where,
+                        key=line_of(tick.where),
+                    )
+
     def _undivided(self, event: OptimizerStepped) -> bool:
         summed = _since_zeroed(event).count("backward")
         backwards = event.backwards[-summed:] if summed else ()
@@ -119,3 +140,14 @@ def _fresh_forwards(event: OptimizerStepped) -> int:
             fresh += forward and (batch or not batches)
             forward = batch = False
     return fresh
+
+
+def _accumulates(moments: Sequence[SourceMoment]) -> bool:
+    """Ways without a step, and others with the step and the zeroing of one optimizer after the backward."""
+    steps = [[t for t in m.path if t.kind == "step"] for m in moments]
+    plain = all(len([t for t in m.path if t.kind == "backward"]) == 1 for m in moments)
+    simple = not any(t.kind in ("opaque", "clip") for m in moments for t in m.path)
+    zeroed = all(any(t.kind == "zero" for t in m.path) == bool(found) for m, found in zip(moments, steps, strict=True))
+    one = len({t.of for found in steps for t in found}) == 1
+    later = all(m.next("step", turn=False) is not None for m, found in zip(moments, steps, strict=True) if found)
+    return plain and simple and zeroed and one and later and not all(steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import Curve, CurvesUpdated, RateRead, ScheduleObserved
+from flatline.events import Curve, CurvesUpdated, RateRead, ScheduleObserved, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 from flatline.trends import curves
@@ -116,6 +116,18 @@ class LoggedRateIsNotTheRate(Rule):
                 if _distance(rate.values[0], max(other.values)) < 1e-6:
                     yield self._tell_constant(event, rate, other)
                     return
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """``get_lr()`` of a schedule that computes it from the rate before."""
+        for fact in event.of("get_lr"):
+            yield self.finding(
+                event,
+                f"{fact.text} of {fact.name} is not the rate in use: it is the next value of a recursion",
+                cause="get_lr() is what step() calls to compute the next rate; at a decay it is off by the factor of the decay",
+                fix="read get_last_lr(), or optimizer.param_groups[0]['lr']",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
 
     def _tell_constant(self, event: CurvesUpdated, rate: Curve, other: Curve) -> Finding:
         return self.finding(

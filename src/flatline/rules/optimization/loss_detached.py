@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import BackwardStarted, ParametersAudited, ScriptCrashed
+from flatline.events import BackwardStarted, ParametersAudited, ScriptCrashed, SourceParsed, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -148,6 +148,17 @@ class LossDetached(Rule):
             return
         message, cause, fix = self._crash(event)
         yield self.finding(event, message, cause=cause, fix=fix, key="crash", severing_call=event.source_hint or None)
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """backward() on what item(), detach() or tensor() returned."""
+        for fact in event.of("severed"):
+            yield self.finding(
+                event,
+                f"backward() is called on a number without a graph: {fact.text}{beside(fact.other, fact.where)} cut it",
+                where=fact.where,
+                key=line_of(fact.where),
+                severing_call=fact.text,
+            )
 
     def _crash(self, event: ScriptCrashed) -> tuple[str, str, str]:
         said = "backward() was called on a loss without a graph"

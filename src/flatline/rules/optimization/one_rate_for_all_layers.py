@@ -47,8 +47,8 @@ class OneRateForAllLayers(Rule):
 
     Healthy look-alikes
     -------------------
-    Groups with rates of their own; one small rate for all layers, as for BERT; training from scratch, or on from a
-    checkpoint that has every layer; a frozen body.
+    Groups with rates of their own; a body that moves far, and the loss falls at once (a hint); one small rate for all
+    layers, as for BERT; training from scratch, or on from a checkpoint that has every layer; a frozen body.
 
     References
     ----------
@@ -61,24 +61,28 @@ class OneRateForAllLayers(Rule):
     early: int = 5  # steps in which a pretrained layer should hardly move
     far: float = 1.0  # sizes of its own that a body layer travels in them: nothing of the features is safe
     noticeable: float = 0.1  # the same, told as a hint; usual fine-tuning is at 1e-3 to 1e-2 a step (CS231n)
+    shaken: float = 0.5  # and half of that, where the loss leaps; measured: 0.73 at 30 times Adam's usual rate
+    leap: float = 1.5  # highest loss of those steps over the first one
     all_too_fast: float = 3.0  # from here on the rate is too high for any layer, which is O28
     body: float = 0.6  # share of the elements that came from the checkpoint
 
     def __init__(self) -> None:
         self._loaded: dict[str, bool] = {}  # name of each trained matrix -> from a checkpoint
+        self._worst: dict[int, float] = defaultdict(float)  # loss in the first steps of an optimizer
         self._path: dict[tuple[int, str], float] = defaultdict(float)
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
-        """Which weights came from a checkpoint."""
+        """Which weights came from a checkpoint, or from training before."""
         for p in event.parameters:
             if p.trainable and p.optimizers and len(p.shape) >= 2 and not p.norm:
-                self._loaded[p.name] = p.loaded
+                self._loaded[p.name] = p.loaded or p.trained_before
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """How far the pretrained weights travelled in the first steps."""
         key = event.optimizer.key
         if event.index > self.early:
             return
+        self._worst[key] = max(self._worst[key], event.loss or 0.0)
         for layer in event.layers:
             self._path[key, layer.name] += layer.update_ratio or 0.0
         matrices = [layer for layer in event.layers if layer.matrix and layer.name in self._loaded]
@@ -90,12 +94,14 @@ class OneRateForAllLayers(Rule):
         path = median(self._path[key, layer.name] for layer in body)
         if share < self.body or not self.noticeable <= path < self.all_too_fast:
             return
-        rate = head[0].learning_rate
+        rate, first = head[0].learning_rate, event.first_loss or 0.0
+        leapt = path >= self.shaken and 0 < self.leap * first <= self._worst[key]
+        jump = f"; the loss leapt from {first:.3g} to {self._worst[key]:.3g}" if leapt else ""
         yield self.finding(
             event,
             f"{len(body)} pretrained weight matrices moved by {path:.0%} of their own size in {self.early} steps, at the "
-            f"rate of {rate:g} that they share with the fresh {head[0].name}",
-            severity="warning" if path >= self.far else "hint",
+            f"rate of {rate:g} that they share with the fresh {head[0].name}{jump}",
+            severity="warning" if path >= self.far or leapt else "hint",
             fix=f"give the pretrained layers a group of their own, with lr={rate / 10:g} or less",
             where=event.optimizer.where,
             key=str(key),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flatline.events import ParameterFacts, ParametersAudited
+from flatline.events import ParameterFacts, ParametersAudited, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -70,6 +70,27 @@ class ParameterNotInOptimizer(Rule):
             yield self._forgotten(event, left_out)
         else:
             yield from self._nearly_all_frozen(event)
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """Layers that come too late for the optimizer, and layers that no module registers."""
+        for fact in event.of("rebound"):
+            line = fact.other.line if fact.other else 0
+            yield self.finding(
+                event,
+                f"`{fact.text}` makes new parameters after {fact.name} was built from the old ones (line {line})",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+        for fact in event.of("plain list"):
+            yield self.finding(
+                event,
+                f"self.{fact.name} is a plain list: the parameters of {fact.text} are not in parameters()",
+                cause="a module registers modules, and lists of the type nn.ModuleList; what stands in a Python list is not "
+                "trained, moved or saved",
+                fix=f"self.{fact.name} = nn.ModuleList([...])",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
 
     def _left_out(self, p: ParameterFacts) -> bool:
         wanted = p.trainable and p.reached and not p.optimizers and p.has_gradient

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import Curve, CurvesUpdated, ScheduleObserved
+from flatline.events import (
+    Curve,
+    CurvesUpdated,
+    ScheduleObserved,
+    SourceLoop,
+    SourceMoment,
+    SourceParsed,
+    line_of,
+)
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -80,6 +88,25 @@ class SchedulerOutOfStep(Rule):
         if found is not None:
             yield found
 
+    def _cadence(self, event: SourceParsed, loop: SourceLoop) -> Iterator[Finding]:
+        """A length in epochs that is stepped in the loop within, and the reverse."""
+        for moments in loop.moments("schedule"):
+            tick = moments[0].tick
+            name, _, length = tick.horizon.partition(": ")
+            inner = all(any(t.kind == "step" and t.depth > 0 for t in m.path) for m in moments)
+            if name == "CosineAnnealingLR" and tick.depth > 0 and length == loop.turns and inner:
+                message = f"{name} is sized in epochs (T_max={length}), and stepped in the loop within them"
+                fix = "step it once per epoch, or give it the number of all steps"
+            elif name == "OneCycleLR" and tick.depth == 0 and "len(" in length and inner:
+                message = f"{name} is sized in batches ({length}), and stepped once per epoch"
+                fix = "step it after every optimizer step"
+            else:
+                continue
+            cause = "one of its units is not the other: the rate runs through its schedule too fast, or hardly moves"
+            yield self.finding(
+                event, message, cause=cause, fix=fix, where=tick.where, key=f"cadence {line_of(tick.where)}"
+            )
+
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The logged rate: at its floor long before the end, or at its peak at once while the loss leaps up."""
         rate, loss = main(event, "learning_rate"), main(event, "train_loss")
@@ -89,6 +116,32 @@ class SchedulerOutOfStep(Rule):
             yield self._logged_early(event, rate, since)
         if loss is not None and falling_is_due(event) and (leap := self._leaps(rate, loss)) is not None:
             yield self._no_warm_up(event, rate, loss, leap)
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """The order of two calls, a call without parentheses, and none at all."""
+        for loop in event.loops:
+            for moments in loop.moments("schedule"):
+                if all(_ahead(m) for m in moments):
+                    tick = moments[0].tick
+                    yield self.finding(
+                        event,
+                        f"{tick.name}.step() comes before the optimizer's step in every turn of the loop",
+                        cause="the first value of the schedule is skipped, and every later one comes a step early",
+                        fix="call scheduler.step() after optimizer.step()",
+                        where=tick.where,
+                        key=line_of(tick.where),
+                    )
+            yield from self._cadence(event, loop)
+        for fact in event.of("uncalled schedule"):
+            message, cause = f"`{fact.text}` stands without parentheses: nothing is called", "the rate never changes"
+            yield self.finding(
+                event, message, cause=cause, fix=f"write {fact.text}()", where=fact.where, key=line_of(fact.where)
+            )
+        for fact in event.of("never stepped"):
+            message, cause = f"{fact.text} is built, and never used", "without step() the rate never changes"
+            yield self.finding(
+                event, message, cause=cause, fix=f"call {fact.name}.step()", where=fact.where, key=line_of(fact.where)
+            )
 
     def _floor_since(self, rate: Curve) -> float | None:
         """The step from which on the rate lies at its floor and does not move."""
@@ -257,3 +310,10 @@ def _left_after(event: ScheduleObserved, length: int | None) -> float | None:
         power = ticks // event.period
         return float(event.gamma**power) if power >= 3 else None
     return None
+
+
+def _ahead(moment: SourceMoment) -> bool:
+    """The schedule moves first in the turn, under no condition."""
+    before, after = moment.last("step", turn=False), moment.next("step", turn=False)
+    ahead = moment.repeats and moment.tick.always and moment.tick.known
+    return ahead and before is None and after is not None and after.kind == "step"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed, ScriptCrashed
+from flatline.events import LossComputed, ScriptCrashed, SourceParsed, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -84,6 +84,22 @@ class SigmoidBeforeBce(Rule):
             cause="BCELoss does not apply a sigmoid; the model returns scores",
             key="crash",
         )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A double sigmoid, and raw scores where probabilities are taken, as the source shows them."""
+        for loss in event.losses:
+            feed = f"{loss.feed}{beside(loss.feed_where, loss.where)}"
+            if loss.kind == "binary_cross_entropy_with_logits" and loss.fed_by == "sigmoid":
+                message = f"the input of binary_cross_entropy_with_logits is already a sigmoid: {feed}"
+                cause = (
+                    "the loss applies the sigmoid itself; the second one keeps every prediction between 0.5 and 0.73"
+                )
+            elif loss.kind == "binary_cross_entropy" and loss.fed_by == "linear":
+                message = f"binary_cross_entropy is given raw scores: {feed}"
+                cause = "BCELoss takes probabilities and applies no sigmoid; it raises for a number outside of [0, 1]"
+            else:
+                continue
+            yield self.finding(event, message, cause=cause, where=loss.where, key=line_of(loss.where))
 
     def _plain(self, event: LossComputed) -> Iterator[Finding]:
         self._stuck = self._stuck + 1 if event.wrong_and_saturated >= self.saturated else 0

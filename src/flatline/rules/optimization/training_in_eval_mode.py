@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ModesObserved
+from flatline.events import (
+    ModesObserved,
+    SourceMoment,
+    SourceParsed,
+    line_of,
+)
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -79,3 +84,25 @@ class TrainingInEvalMode(Rule):
             layers=event.sensitive,
             eval_line=event.eval_where.line if event.eval_where else None,
         )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """eval() on the way to the training loop, and no train() after it."""
+        for loop in event.loops:
+            for moments in loop.moments("eval"):
+                tick = moments[0].tick
+                if tick.modes and all(_trained_after(m) for m in moments):
+                    yield self.finding(
+                        event,
+                        f"{tick.name}.eval() comes before the steps that train it, and train() does not follow: "
+                        f"its {tick.modes} is off",
+                        cause="eval() stays in force until train() is called",
+                        where=tick.where,
+                        key=line_of(tick.where),
+                    )
+
+
+def _trained_after(moment: SourceMoment) -> bool:
+    """The same model's optimizer steps later on the way, with neither train() nor anything unknown on it."""
+    if moment.repeats or any(t.kind in ("train", "opaque") for t in moment.path):
+        return False
+    return any(t.kind == "step" and t.trains == moment.tick.of for t in moment.path[moment.at :])

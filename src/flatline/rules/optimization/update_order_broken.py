@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from flatline.events import OptimizerStepped, StepMissing, Tick
+from flatline.events import (
+    OptimizerStepped,
+    SourceLoop,
+    SourceMoment,
+    SourceParsed,
+    SourceTick,
+    StepMissing,
+    Tick,
+    line_of,
+)
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -89,6 +98,62 @@ class UpdateOrderBroken(Rule):
             cycles=event.cycles,
         )
 
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """The same orders, as the source of a loop shows them."""
+        for loop in event.loops:
+            for moments in loop.moments("step"):
+                yield from self._in_source(event, loop, moments)
+            if not event.steps and _never_stepped(loop):
+                zero = loop.moments("zero")[0][0].tick
+                yield self.finding(
+                    event,
+                    f"{zero.name} zeroes the gradients of every backward, and its step() is nowhere in this file",
+                    cause="step() is what changes the weights; without it every backward is work for nothing",
+                    fix="call optimizer.step() after backward()",
+                    where=zero.where,
+                    key=line_of(zero.where),
+                )
+        for fact in event.of("uncalled step") + event.of("uncalled zero_grad") + event.of("uncalled backward"):
+            yield self.finding(
+                event,
+                f"`{fact.text}` stands without parentheses: nothing is called",
+                cause="the name of a method alone is an expression without effect",
+                fix=f"write {fact.text}()",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+
+    def _in_source(self, event: SourceParsed, loop: SourceLoop, moments: Sequence[SourceMoment]) -> Iterator[Finding]:
+        step = moments[0].tick
+        if all(_wiped(m) for m in moments):
+            zero = moments[0].last("zero", of=step.of)
+            line = f" (line {zero.where.line})" if zero and zero.where else ""
+            yield self.finding(
+                event,
+                f"zero_grad(){line} stands between backward() and {step.name}.step()",
+                cause="the gradients are wiped before they are applied, so no weight can move",
+                fix="move zero_grad() before backward()",
+                where=zero.where if zero else step.where,
+                key=line_of(step.where),
+            )
+        elif (
+            step.known
+            and step.always
+            and step.depth == 0
+            and not step.fresh
+            and all(_never_zeroed(m) for m in moments)
+            and _zeroed_outside(event, loop, step)
+        ):
+            zeroed = "only outside of it" if event.zeroes else "nowhere in this file"
+            yield self.finding(
+                event,
+                f"{step.name}.step() follows backward() in every turn of a loop, and gradients are zeroed {zeroed}",
+                cause="gradients add up until they are zeroed: every step applies the sum of all batches so far",
+                fix="call optimizer.zero_grad() once per step, before backward()",
+                where=step.where,
+                key=line_of(step.where),
+            )
+
     def _never_zeroed(self, event: OptimizerStepped) -> Finding:
         return self.finding(
             event,
@@ -163,3 +228,41 @@ def _none(event: OptimizerStepped) -> str:
 
 def _last(tape: tuple[Tick, ...], what: Tick) -> int:
     return len(tape) - 1 - tape[::-1].index(what)
+
+
+def _wiped(moment: SourceMoment) -> bool:
+    """The last thing before the step is the end of its gradients, on a way with a backward."""
+    step = moment.tick
+    last = moment.last("zero", "backward", "step", of=None if moment.optimizers == 1 else step.of)
+    mine = moment.last("zero", of=step.of)
+    backward = any(tick.kind == "backward" for tick in moment.path)
+    between = moment.last("zero", "backward", "step")
+    return backward and last is mine is between and last is not None and last.kind == "zero" and last.of == step.of
+
+
+def _never_zeroed(moment: SourceMoment) -> bool:
+    last = moment.last("backward", "zero", "step", turn=False)
+    plain = all(tick.kind != "opaque" and tick.known for tick in moment.path if tick.kind in ("opaque", "backward"))
+    return moment.repeats and moment.optimizers == 1 and last is not None and last.kind == "backward" and plain
+
+
+def _zeroed_outside(event: SourceParsed, loop: SourceLoop, step: SourceTick) -> bool:
+    """Every zeroing in these files is seen on a way that comes by this step, but outside of the loop."""
+    around = [
+        path
+        for other in event.loops
+        for path in other.paths
+        if other is not loop and any(t.kind == "step" and t.where == step.where for t in path)
+    ]
+    seen = {(t.where.file, t.where.line) for path in around for t in path if t.kind == "zero" and t.where}
+    return all((place.file, place.line) in seen for place in event.zeroes) and not loop.has("zero")
+
+
+def _never_stepped(loop: SourceLoop) -> bool:
+    """Zeroed by an optimizer of torch in every turn, with a plain backward and nothing that may step."""
+    ticks = [tick for path in loop.paths for tick in path]
+    zeroed = bool(ticks) and all(any(t.kind == "zero" and t.known for t in path) for path in loop.paths if path)
+    plain = all(t.known for t in ticks if t.kind == "backward")
+    return (
+        loop.repeats and zeroed and plain and loop.has("backward") and not loop.has("opaque") and not loop.has("step")
+    )

@@ -117,7 +117,8 @@ class AttentionEntropyCollapse(Rule):
         if not layers or self._looks < 0:
             return
         bound = self.born if self._born is None else self.open_at
-        enough = len(layers) >= self.layers_needed or all((each.scale or 0.0) > self.enlarged for each in layers)
+        several = len(layers) >= self.layers_needed and not any(each.one_query for each in layers)
+        enough = several or all((each.scale or 0.0) > self.enlarged for each in layers)
         made = enough and all(each.projected and _mean(each) < bound for each in layers)
         if not made or (self._born is None and not self._untrained):
             self._looks = -1
@@ -168,11 +169,12 @@ class AttentionEntropyCollapse(Rule):
         spread = f", scores of a row have std {worst.spread:.3g}" if worst.spread is not None else ""
         several = f"all {len(layers)} attention layers attend" if len(layers) > 1 else "the attention attends"
         times = f", q·k is multiplied by {worst.scale:.3g}" if (worst.scale or 0.0) > self.enlarged else ""
+        which = worst.layer or ("one of them" if len(layers) > 1 else "it")
         return self.finding(
             event,
-            f"{several} to one key each since before the first step: the entropy of "
-            f"{worst.layer or ('one of them' if len(layers) > 1 else 'it')} was {_mean(worst):.2g} of ln({worst.keys} keys), where fresh projections give "
-            f"0.9{spread}{times}, and it stayed so; loss {event.first_loss:.3g} at first, {event.loss:.3g} at the end",
+            f"{several} to one key each since before the first step: the entropy of {which} was {_mean(worst):.2g} of "
+            f"ln({worst.keys} keys), where fresh projections give 0.9{spread}{times}, and it stayed so; "
+            f"loss {event.first_loss:.3g} at first, {event.loss:.3g} at the end",
             where=seen.where,
             fix="scale the scores by 1/√d (F.scaled_dot_product_attention does), keep nn.Linear's own initialisation for the "
             "projections, or normalise queries and keys before their product (qk-norm)",

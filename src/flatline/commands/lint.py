@@ -1,0 +1,67 @@
+"""``flatline lint``: training defects found in source code. Nothing is imported, nothing is run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from flatline import config
+from flatline.cli import fail, writable
+from flatline.findings import Report
+from flatline.linting import Linted, Linter, report
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status 0 when clean, 1 with findings, 2 when nothing could be linted."""
+    try:
+        linter = _linter(options)
+    except config.ConfigError as error:
+        return fail(str(error))
+    if options.output and (why := writable(options.output)):
+        return fail(why)
+    done = _linted(linter, options.paths or ["."])
+    if done.missing:
+        return fail("; ".join(done.missing))
+    if not done.files and done.notes:
+        return fail("; ".join(done.notes[:3]))
+    made = report(done)
+    _write(_rendered(made, options), options.output)
+    return int(any(finding.severity != "hint" for finding in made.findings))
+
+
+def _linter(options: argparse.Namespace) -> Linter:
+    """The command line over pyproject.toml. Raises ConfigError."""
+    table = config.load(Path.cwd())
+    select, ignore = config.codes(options.select, "--select"), config.codes(options.ignore, "--ignore")
+    settings = config.build(table, select=select, ignore=ignore, hints=options.hints)
+    return Linter(settings, config.per_file(table))
+
+
+def _linted(linter: Linter, paths: list[str]) -> Linted:
+    if paths == ["-"]:
+        linter.done.files = 1
+        return linter.standard_input(sys.stdin.buffer.read())
+    return linter.paths(paths)
+
+
+def _rendered(made: Report, options: argparse.Namespace) -> str:
+    if options.format != "text":
+        return str(import_module(f"flatline.reporters.{options.format}").render(made))
+    from flatline.reporters import text
+
+    colour = not options.output and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
+    return text.render(made, verbose=options.verbose, width=width, colour=colour)
+
+
+def _write(text: str, output: str | None) -> None:
+    if output:
+        Path(output).write_text(text, encoding="utf-8")
+    else:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()

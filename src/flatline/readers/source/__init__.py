@@ -1,0 +1,1 @@
+"""Reads Python source by syntax alone: nothing is imported, nothing is run."""

@@ -1,0 +1,568 @@
+"""What else a source shows: a kind a function."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from functools import cached_property
+
+from flatline.events import SourceFact
+from flatline.readers.source._loops import LOOPS, modes_of
+from flatline.readers.source._losses import kind_of
+from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
+
+UNCALLED = {"step", "zero_grad", "backward", "eval", "train", "unscale_"}
+CUTS = {"tensor", "detach", "item"}
+CLOSED_FORM = {"LambdaLR", "OneCycleLR", "CyclicLR", "ConstantLR", "LRScheduler", "ReduceLROnPlateau"}
+LAYERS = re.compile(
+    r"torch\.nn\.(Linear|Bilinear|Embedding|EmbeddingBag|Conv\w+|LSTM\w*|GRU\w*|RNN\w*|BatchNorm\w*|LayerNorm|Multihead\w+|"
+    r"Transformer\w*|Sequential)"
+)
+OTHER_SCALING = re.compile(r"scaler|scale_loss|loss_scale|accelerat|deepspeed|fabric|lightning", re.IGNORECASE)
+OTHER_MODE = re.compile(r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b")
+READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
+
+
+def facts(project: Project, module: Module) -> Iterator[SourceFact]:
+    """Everything that one of the functions below sees."""
+    trained: set[str] = set()
+    if not any(OTHER_MODE.search(line) for line in module.text.lines):
+        trained = {t.identity() for scope in module.scopes for t in _trained(project, scope)}
+    for scope in module.scopes:
+        seen = Seen(project, module, scope)
+        yield from seen.uncalled()
+        yield from seen.kept()
+        yield from seen.severed()
+        yield from seen.rates()
+        yield from seen.schedulers()
+        yield from seen.rebound()
+        yield from seen.anomaly()
+        yield from seen.half()
+        yield from seen.unshuffled()
+        yield from seen.validated(trained)
+    for owner in module.classes.values():
+        yield from plain_lists(project, module, owner.methods)
+
+
+class Seen:
+    """One function or module."""
+
+    def __init__(self, project: Project, module: Module, scope: Scope) -> None:
+        self.project, self.module, self.scope = project, module, scope
+
+    def _fact(
+        self, kind: str, node: ast.AST, *, name: str = "", text: str = "", other: ast.AST | None = None
+    ) -> SourceFact:
+        place = self.module.where(other, self.scope) if other is not None else None
+        return SourceFact(
+            kind=kind, name=name, text=text or spelled(node), where=self.module.where(node, self.scope), other=place
+        )
+
+    def _methods(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr, Use]]:
+        """Calls of methods with these names, and what they are called on."""
+        for call, use in self.scope.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr in names:
+                yield call, call.func.value, use
+
+    # ----------------------------------------------------------------------- statements
+
+    def uncalled(self) -> Iterator[SourceFact]:
+        """``optimizer.step`` without parentheses."""
+        for use in self.scope.statements:
+            node = use.statement
+            if not (
+                isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute) and node.value.attr in UNCALLED
+            ):
+                continue
+            if self._last_of_cell(node):
+                continue
+            things = self.project.things(node.value.value, use)
+            schedule = bool(things) and all(t.name.startswith("torch.optim.lr_scheduler.") for t in things)
+            yield self._fact("uncalled schedule" if schedule else f"uncalled {node.value.attr}", node)
+
+    def _last_of_cell(self, node: ast.stmt) -> bool:
+        """A notebook shows the value of a cell's last line."""
+        return bool(self.module.text.cells) and isinstance(self.scope.node, ast.Module)
+
+    def anomaly(self) -> Iterator[SourceFact]:
+        """Anomaly mode, switched on for good."""
+        for call, use in self.scope.calls:
+            if self.project.dotted(call.func, use) != "torch.autograd.set_detect_anomaly":
+                continue
+            given = call.args[0] if call.args else call.keywords[0].value if call.keywords else None
+            on = isinstance(given, ast.Constant) and given.value is True
+            if on and isinstance(use.statement, ast.Expr) and self._unconditional(use):
+                yield self._fact("anomaly", call)
+
+        for use in self.scope.statements:
+            heads = [item.context_expr for item in getattr(use.statement, "items", ())]
+            for head in heads:
+                name = self.project.dotted(head.func, use) if isinstance(head, ast.Call) and not head.args else ""
+                if (
+                    name == "torch.autograd.detect_anomaly"
+                    and any(_calls(use.statement, "backward"))
+                    and self._unconditional(use)
+                ):
+                    yield self._fact("anomaly", head)
+
+    def _unconditional(self, use: Use) -> bool:
+        blocks = {block for block, _ in use.path}
+        around = [s.statement for s in self.scope.statements if id(s.statement) in blocks]
+        return all(not isinstance(node, ast.If) or "__main__" in ast.unparse(node.test) for node in around)
+
+    def rates(self) -> Iterator[SourceFact]:
+        """``scheduler.get_lr()`` of schedules whose get_lr is a step of a recursion."""
+        for call, receiver, use in self._methods("get_lr"):
+            things = self.project.things(receiver, use)
+            names = {t.name.rpartition(".")[2] for t in things if t.name.startswith("torch.optim.lr_scheduler.")}
+            if names and len(names) == len({t.name for t in things}) and not names & CLOSED_FORM:
+                yield self._fact("get_lr", call, name=sorted(names)[0])
+
+    def schedulers(self) -> Iterator[SourceFact]:
+        """A scheduler that is built, and of which nothing is asked but its rate."""
+        if not self._trains:
+            return
+        for name, bindings in self.scope.bindings.items():
+            for binding in bindings:
+                if not isinstance(binding.value, ast.Call) or binding.use.scope is not self.scope:
+                    continue
+                things = self.project.things(binding.value, binding.use, 0, binding.index)
+                scheduled = bool(things) and all(
+                    t.call and t.name.startswith("torch.optim.lr_scheduler.") for t in things
+                )
+                if scheduled and len(bindings) == 1 and not self._mentioned(name, READ_ONLY):
+                    yield self._fact("never stepped", binding.value, name=name)
+
+    @cached_property
+    def _trains(self) -> bool:
+        """A backward is called in the file, and nothing in it is meant for others at this level."""
+        return any(".backward(" in line for line in self.module.text.lines)
+
+    def _sole(self, binding: Binding) -> Thing | None:
+        """What a plain call made, if the binding is one."""
+        if not isinstance(binding.value, ast.Call) or binding.index:
+            return None
+        if not self.project.dotted(binding.value.func, binding.use).startswith("torch.optim."):
+            return None
+        things = self.project.things(binding.value, binding.use)
+        return things[0] if len(things) == 1 and things[0].call is binding.value else None
+
+    # ----------------------------------------------------------------------- losses
+
+    def _backwards(self) -> Iterator[tuple[str, ast.Call, Use]]:
+        """Names whose backward is called, bare or scaled."""
+        for call, receiver, use in self._methods("backward"):
+            given = receiver
+            if isinstance(receiver, ast.Call) and receiver.args and _named(receiver, "scale"):
+                given = receiver.args[0]
+            if isinstance(given, ast.Name):
+                yield given.id, call, use
+
+    def kept(self) -> Iterator[SourceFact]:
+        """``total += loss``: a tensor with its graph, in something that outlives the turn."""
+        backwards = list(self._backwards())
+        if not backwards:
+            return
+        flowing = self._flowing(name for name, _, _ in backwards)
+        for use in self.scope.statements:
+            keeper, value = _keeping(use.statement)
+            for name, call, back in backwards if value is not None else ():
+                if (
+                    _carries(value, name)
+                    and keeper not in flowing
+                    and self._same_turn(use, back)
+                    and self.scope.reaching(name, use) == self.scope.reaching(name, back)
+                    and self._outlives(keeper, use)
+                    and not self._without_grad(use)
+                    and not self._freed(name)
+                ):
+                    yield self._fact("kept", use.statement, name=name, text=keeper, other=call)
+
+    def _freed(self, name: str) -> bool:
+        return any(isinstance(r, ast.Name) and r.id == name for _, r, _ in self._methods("detach_", "requires_grad_"))
+
+    def _flowing(self, names: Iterator[str]) -> set[str]:
+        """Everything that ends up in a backward."""
+        found: set[str] = set()
+        waiting = list(names)
+        for call, receiver, _ in self._methods("backward", "grad"):
+            waiting += [n for part in (receiver, *call.args) for n in _names(part)]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [n for value in self._values(name) for n in _names(value)]
+        return found
+
+    def _values(self, name: str) -> Iterator[ast.expr]:
+        for use in self.scope.statements:
+            node = use.statement
+            if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == name:
+                yield node.value
+        for binding in self.scope.bindings.get(name, ()):
+            if binding.value is not None:
+                yield binding.value
+
+    def _same_turn(self, one: Use, other: Use) -> bool:
+        """In the same innermost loop."""
+        return self._loop_of(one) is not None and self._loop_of(one) is self._loop_of(other)
+
+    def _loop_of(self, use: Use) -> ast.stmt | None:
+        around = {block for block, name in use.path if name == "body"}
+        inside = [
+            s.statement for s in self.scope.statements if id(s.statement) in around and isinstance(s.statement, LOOPS)
+        ]
+        return inside[-1] if inside else None
+
+    def _outlives(self, keeper: str, use: Use) -> bool:
+        """It starts as a number or an empty list outside of the loop, and gets nothing else in it."""
+        loop = self._loop_of(use)
+        if loop is None:
+            return False
+        started = False
+        for binding in self._keeper_bindings(keeper):
+            inside = loop.lineno <= getattr(binding.use.statement, "lineno", 0) <= (loop.end_lineno or 0)
+            plain = _plain_start(binding.value)
+            started = started or (plain and not inside)
+            if inside and binding.use.statement is not use.statement and not plain:
+                return False
+            if inside and plain and self._loop_of(binding.use) is loop and binding.use.path == use.path:
+                return False
+        return started
+
+    def _keeper_bindings(self, keeper: str) -> list[Binding]:
+        return [b for b in self.scope.bindings.get(keeper, []) if not isinstance(b.use.statement, ast.AugAssign)]
+
+    def _without_grad(self, use: Use) -> bool:
+        """Under no_grad, as a with statement or a decorator."""
+        line = getattr(use.statement, "lineno", 0)
+        heads = [
+            item.context_expr for s in self.scope.statements if isinstance(s.statement, ast.With)
+            and s.statement.lineno <= line <= (s.statement.end_lineno or 0) for item in s.statement.items
+        ]  # fmt: skip
+        if not isinstance(self.scope.node, ast.Module):
+            heads += self.scope.node.decorator_list
+        return any(re.search(r"no_grad|inference_mode", ast.unparse(head)) for head in heads)
+
+    def severed(self) -> Iterator[SourceFact]:
+        """backward() on a number that was cut from its graph."""
+        for call, receiver, use in self._methods("backward"):
+            if call.args or any(k.arg == "gradient" for k in call.keywords):
+                continue
+            made = self.project.made(receiver, use)
+            if (
+                made
+                and all(m.by in CUTS for m in made)
+                and not all(m.by == "tensor" and _literal(m.node) for m in made)
+            ):
+                yield self._fact("severed", call, name=made[0].by, text=spelled(made[0].node), other=made[0].node)
+
+    # ----------------------------------------------------------------------- optimizers and models
+
+    def _optimizers(self) -> Iterator[tuple[str, Thing, Use]]:
+        for name, bindings in self.scope.bindings.items():
+            for binding in bindings:
+                thing = self._sole(binding)
+                if thing is not None and thing.name.startswith("torch.optim.") and "lr_scheduler" not in thing.name:
+                    yield name, thing, binding.use
+
+    def rebound(self) -> Iterator[SourceFact]:
+        """A layer, or the model, that is replaced after the optimizer was built from it."""
+        for name, thing, built in self._optimizers():
+            model = _model_of(thing)
+            if model is None:
+                continue
+            later = [u for u in self.scope.statements if built.before(u) and u.path == built.path]
+            if any(_rebuilds(u.statement) for u in later):
+                continue
+            for use in later:
+                if self._replaces(use, model, built) and self._used_after(name, use):
+                    yield self._fact("rebound", use.statement, name=name, other=built.statement)
+
+    def _replaces(self, use: Use, model: ast.expr, built: Use) -> bool:
+        node = use.statement
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+            return False
+        target, text = node.targets[0], ast.unparse(model)
+        things = self.project.things(node.value, use)
+        new = bool(things) and all(t.call is node.value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
+        if isinstance(target, ast.Attribute) and ast.unparse(target).startswith(f"{text}."):
+            return new and all(_is_module(self.project, t) for t in things)
+        before = self.project.things(model, built)
+        given = {n for a in [*node.value.args, *(k.value for k in node.value.keywords)] for n in _names(a)}
+        return ast.unparse(target) == text and new and bool(before) and text.split(".")[0] not in given
+
+    def _used_after(self, name: str, use: Use) -> bool:
+        return any(
+            name in _names(inner)
+            for later in self.scope.statements
+            if later.order > use.order
+            for inner in [later.statement]
+        )
+
+    def _mentioned(self, name: str, harmless: Collection[str]) -> bool:
+        """Whether an object is given to anything, or asked for anything but what is harmless."""
+        kept = {id(n.value) for n in ast.walk(self.scope.node) if isinstance(n, ast.Attribute) and n.attr in harmless}
+        for call, use in self.scope.calls:
+            if self.project.dotted(call.func, use).startswith("torch.optim.lr_scheduler."):
+                kept |= {id(argument) for argument in call.args}
+        loads = (n for n in ast.walk(self.scope.node) if isinstance(n, ast.Name) and n.id == name)
+        return any(isinstance(n.ctx, ast.Load) and id(n) not in kept for n in loads)
+
+    # ----------------------------------------------------------------------- data, precision, modes
+
+    def half(self) -> Iterator[SourceFact]:
+        """float16 autocast around the forward pass of a loop with a bare backward, and no scaler anywhere."""
+        if any(OTHER_SCALING.search(line) for line in self.module.text.lines):
+            return
+        backs = [(c, u) for c, _, u in self._methods("backward") if not c.args]
+        for use in self.scope.statements:
+            node = use.statement
+            if not isinstance(node, ast.With) or not backs:
+                continue
+            half = next((i.context_expr for i in node.items if self._is_half(i.context_expr, use)), None)
+            near = [c for c, u in backs if self._loop_of(u) is self._loop_of(use) and c.lineno >= node.lineno]
+            if (
+                half is not None
+                and near
+                and self._loop_of(use) is not None
+                and any(True for _ in self._methods("step"))
+            ):
+                yield self._fact("half", half, other=near[0])
+
+    def _is_half(self, node: ast.expr, use: Use) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        dotted = self.project.dotted(node.func, use)
+        named = {k.arg: k.value for k in node.keywords}
+        dtype = named.get("dtype")
+        on = isinstance(named.get("enabled", ast.Constant(True)), ast.Constant) and None not in named
+        on = on and getattr(named.get("enabled", ast.Constant(True)), "value", True) is True
+        if dtype is not None:
+            half = self.project.dotted(dtype, use) in ("torch.float16", "torch.half")
+            return on and half and dotted in ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+        device = node.args[0] if node.args else named.get("device_type")
+        cuda = isinstance(device, ast.Constant) and device.value == "cuda"
+        plain = dotted == "torch.cuda.amp.autocast" and not node.args
+        return on and (plain or (dotted in ("torch.autocast", "torch.amp.autocast") and cuda and len(node.args) < 2))
+
+    def unshuffled(self) -> Iterator[SourceFact]:
+        """A loader in the order of the folders, in a loop that trains."""
+        for use in self.scope.statements:
+            node = use.statement
+            if not isinstance(node, ast.For) or not any(_calls(node, "backward")) or not _unpacks_labels(node):
+                continue
+            for thing in self.project.things(_iterated(node.iter), use):
+                if thing.name == "torch.utils.data.DataLoader" and thing.call is not None and self._in_order(thing):
+                    yield SourceFact(
+                        kind="unshuffled", name="ImageFolder", text=spelled(thing.call),
+                        where=thing.use.scope.module.where(thing.call, thing.use.scope), other=self.module.where(node, self.scope),
+                    )  # fmt: skip
+
+    def _in_order(self, thing: Thing) -> bool:
+        call = thing.call
+        assert call is not None
+        named = {k.arg: k.value for k in call.keywords}
+        shuffle = named.get("shuffle", ast.Constant(False))
+        if len(call.args) > 2 or {None, "sampler", "batch_sampler"} & set(named):
+            return False
+        if not (isinstance(shuffle, ast.Constant) and shuffle.value is False):
+            return False
+        given = call.args[0] if call.args else named.get("dataset")
+        things = self.project.things(given, thing.use)
+        return bool(things) and all(t.call is not None and t.name == "torchvision.datasets.ImageFolder" for t in things)
+
+    def validated(self, trained: set[str]) -> Iterator[SourceFact]:
+        """A pass without gradients over a loader, with a model that has Dropout or BatchNorm, in a file without eval()."""
+        for call, use in self.scope.calls if trained else ():
+            if not self._without_grad(use) or not self._judged(use):
+                continue
+            for thing in self.project.things(call.func, use):
+                if thing.identity() in trained and (modes := modes_of(self.project, thing)):
+                    yield self._fact("validated", call, name=modes, text=spelled(call.func))
+                    return
+
+    def _judged(self, use: Use) -> bool:
+        """In a loop, or beside one, that compares scores with labels."""
+        loop = self._loop_of(use)
+        if loop is None or any(_calls(loop, "backward")):
+            return False
+        calls = [(c, u) for c, u in self.scope.calls if loop.lineno <= c.lineno <= (loop.end_lineno or 0)]
+        names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
+        return bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
+
+
+def _trained(project: Project, scope: Scope) -> Iterator[Thing]:
+    """The models whose parameters are given to an optimizer."""
+    for call, use in scope.calls:
+        if project.dotted(call.func, use).startswith("torch.optim.") and call.args:
+            given = call.args[0]
+            if (
+                isinstance(given, ast.Call)
+                and isinstance(given.func, ast.Attribute)
+                and given.func.attr == "parameters"
+            ):
+                yield from project.things(given.func.value, use)
+
+
+def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> Iterator[SourceFact]:
+    """Layers in a list of a module, which registers none of them."""
+    start, forward = methods.get("__init__"), methods.get("forward")
+    if start is None or forward is None or start.owner is None or not _is_module_class(project, start):
+        return
+    for attribute, bindings in start.owner.attributes.items():
+        if not isinstance(bindings[0].value, (ast.List, ast.ListComp)):
+            continue
+        if (
+            len(bindings) != 1
+            or bindings[0].use.scope is not start
+            or f"self.{attribute}" not in ast.unparse(forward.node)
+        ):
+            continue
+        layers = [layer for layer in _listed(start, attribute, bindings[0]) if _parametric(project, *layer)]
+        elsewhere = (
+            ast.unparse(start.owner.node).count(f"self.{attribute}")
+            - _uses(forward, attribute)
+            - _uses(start, attribute)
+        )
+        if layers and not elsewhere and _only_listed(start, attribute):
+            node, _ = layers[0]
+            yield SourceFact(
+                kind="plain list",
+                name=attribute,
+                text=spelled(node),
+                where=module.where(bindings[0].use.statement, start),
+            )
+
+
+def _is_module_class(project: Project, start: Scope) -> bool:
+    assert start.owner is not None
+    return any(
+        thing.name == "torch.nn.Module"
+        for each in project.bases(start.owner)
+        for base in each.node.bases
+        for thing in project.things(base, each.use)
+    )
+
+
+def _listed(start: Scope, attribute: str, binding: Binding) -> Iterator[tuple[ast.expr, Use]]:
+    """What is put into the list."""
+    value = binding.value
+    if isinstance(value, ast.List):
+        yield from ((element, binding.use) for element in value.elts)
+    elif isinstance(value, ast.ListComp):
+        yield value.elt, binding.use
+    else:
+        return
+    for call, use in start.calls:
+        if ast.unparse(call.func) == f"self.{attribute}.append" and call.args:
+            yield call.args[0], use
+
+
+def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
+    things = project.things(node, use)
+    return bool(things) and all(t.call is node and _is_module(project, t) for t in things)
+
+
+def _is_module(project: Project, thing: Thing) -> bool:
+    if thing.made_of is not None and (start := thing.made_of.methods.get("__init__")):
+        return _is_module_class(project, start)
+    return LAYERS.fullmatch(thing.name) is not None
+
+
+def _uses(scope: Scope, attribute: str) -> int:
+    return ast.unparse(scope.node).count(f"self.{attribute}")
+
+
+def _only_listed(start: Scope, attribute: str) -> bool:
+    """Nothing in __init__ is done with the list but to fill it."""
+    text = ast.unparse(start.node)
+    filled = len(re.findall(rf"self\.{attribute}\.append\(|self\.{attribute}(: [\w\[\]., ]+)? = ", text))
+    return (
+        len(re.findall(rf"self\.{attribute}\b", text)) == filled and "add_module" not in text and "setattr" not in text
+    )
+
+
+def _named(call: ast.Call, method: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == method
+
+
+def _keeping(node: ast.stmt) -> tuple[str, ast.expr | None]:
+    """``total += x`` and ``kept.append(x)``."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
+        return node.target.id, node.value
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.BinOp):
+        name = node.targets[0].id
+        if _carries(node.value, name) and isinstance(node.value.op, ast.Add):
+            return name, node.value
+    call = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append" and call.args:
+        return ast.unparse(call.func.value), call.args[0]
+    return "", None
+
+
+def _carries(value: ast.expr | None, name: str) -> bool:
+    """The tensor itself, or arithmetic with it."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Div, ast.Add)):
+        return _carries(value.left, name) or _carries(value.right, name)
+    return isinstance(value, ast.Name) and value.id == name
+
+
+def _plain_start(value: ast.expr | None) -> bool:
+    number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
+    zeros = value is not None and re.match(r"torch\.(zeros\(|tensor\(0)", ast.unparse(value)) is not None
+    return number or zeros or (isinstance(value, ast.List) and not value.elts)
+
+
+def _literal(node: ast.AST) -> bool:
+    """A tensor of numbers that are written out, or one that is a new leaf on purpose."""
+    return isinstance(node, ast.Call) and not any(
+        isinstance(n, (ast.Name, ast.Call)) for a in node.args for n in ast.walk(a)
+    )
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _calls(node: ast.AST, method: str) -> Iterator[ast.Call]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == method:
+            yield inner
+
+
+def _unpacks_labels(node: ast.For) -> bool:
+    """Images and labels, and none of them thrown away."""
+    target = node.target
+    if isinstance(target, ast.Tuple) and spelled(node.iter).startswith("enumerate") and len(target.elts) == 2:
+        target = target.elts[1]
+    if not isinstance(target, (ast.Tuple, ast.List)) or len(target.elts) != 2:
+        return False
+    label = target.elts[1]
+    return isinstance(label, ast.Name) and not label.id.startswith("_")
+
+
+def _iterated(node: ast.expr) -> ast.expr:
+    """The loader in ``enumerate(tqdm(loader))``."""
+    while isinstance(node, ast.Call) and node.args and spelled(node.func).rpartition(".")[2] in ("enumerate", "tqdm"):
+        node = node.args[0]
+    return node
+
+
+def _model_of(thing: Thing) -> ast.expr | None:
+    """``model`` in ``Adam(model.parameters())``."""
+    given = thing.call.args[0] if thing.call is not None and thing.call.args else None
+    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "parameters":
+        return given.func.value
+    return None
+
+
+def _rebuilds(node: ast.stmt) -> bool:
+    """Another optimizer, or more parameters for this one."""
+    return (
+        bool(re.search(r"add_param_group|optim\b|\b(Adam\w*|SGD|RMSprop)\(", ast.unparse(node)))
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef))
+        else False
+    )

@@ -1,0 +1,495 @@
+"""Loops as every way through them: what happens to gradients, optimizers, schedules and modes, in order."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
+from flatline.readers.source._losses import is_mean
+from flatline.readers.source._resolve import Project, Thing, argument
+from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, evaluated, spelled
+
+WAYS = 64  # through a loop; one with more is left alone
+INLINED = 4  # calls within calls
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+MODES = re.compile(
+    r"torch\.nn\.((?:Alpha|Feature)?Dropout[123]?d?|(?:Sync)?BatchNorm(?:[123]d)?|Transformer(?:En|De)coderLayer)"
+)
+CLIPS = {f"torch.nn.utils.clip_grad_{name}" for name in ("norm_", "norm", "value_")}
+NAMES = {
+    "zero_grad",
+    "backward",
+    "step",
+    "unscale_",
+    "eval",
+    "train",
+    "zero_",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grad_norm",
+}
+LENGTHS = {"CosineAnnealingLR": ("T_max",), "OneCycleLR": ("total_steps", "steps_per_epoch")}
+SUSPECT = re.compile(r"backward|step|closure|train|update|optim|scaler|learn|fit|minimi[sz]e", re.IGNORECASE)
+Choices = Mapping[str, bool]
+Keys = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What has happened so far on one way."""
+
+    ticks: tuple[SourceTick, ...] = ()
+    choices: tuple[tuple[str, bool], ...] = ()
+    ended: str = ""  # by return or raise, break, continue
+
+
+class TooMany(Exception):
+    """More ways than are worth following."""
+
+
+class Loops:
+    """The loops of one module."""
+
+    def __init__(self, project: Project, module: Module) -> None:
+        self.project, self.module = project, module
+        self.zeroed = {key for scope in module.scopes for key in self._duck(scope)}
+        self._busy: dict[int, bool] = {}
+        self._busy_calls: dict[tuple[int, Use], bool] = {}
+
+    def _duck(self, scope: Scope) -> Iterator[str]:
+        """What zero_grad is called on: with a step of its own, it is an optimizer."""
+        for call, _ in scope.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
+                yield ast.unparse(call.func.value)
+
+    def busy(self, function: Scope) -> bool:
+        """Whether a function may do anything to the state of training."""
+        if id(function) not in self._busy:
+            self._busy[id(function)] = False
+            wipes = any(isinstance(u.statement, ast.Assign) and _wipes(u.statement) for u in function.statements)
+            self._busy[id(function)] = wipes or any(self.busy_call(call, use) for call, use in function.calls)
+        return self._busy[id(function)]
+
+    def busy_call(self, call: ast.Call, use: Use) -> bool:
+        """Whether a call is a tick, or may be one, or leads to one."""
+        key = (id(call), use)
+        if key not in self._busy_calls:
+            func = call.func
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            known = name in NAMES or SUSPECT.search(name) is not None or self.project.dotted(func, use) in CLIPS
+            function = None if known else self.project.callee(call, use)
+            passed = not known and function is None and any(self.is_trainer(a, use) for a in call.args)
+            self._busy_calls[key] = known or passed or (function is not None and self.busy(function))
+        return self._busy_calls[key]
+
+    def is_trainer(self, node: ast.expr, use: Use) -> bool:
+        """Whether an argument is an optimizer."""
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            return False
+        return any(t.call is not None and t.name.startswith("torch.optim.") for t in self.project.things(node, use))
+
+    def all(self) -> Iterator[SourceLoop]:
+        """Every loop with a backward or a step in it, and every function with one outside of its loops."""
+        for scope in self.module.scopes:
+            if not self.busy(scope):
+                continue
+            yield from self._loop(scope, scope.node.body, scope.node, repeats=False)
+            for use in scope.statements:
+                if isinstance(use.statement, LOOPS):
+                    yield from self._loop(scope, use.statement.body, use.statement, repeats=True)
+
+    def _loop(
+        self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, *, repeats: bool
+    ) -> Iterator[SourceLoop]:
+        walker = _Walker(self, scope, node if repeats and isinstance(node, ast.stmt) else None)
+        try:
+            ways = walker.block(body, [Way()], sure=True)
+        except (TooMany, RecursionError):
+            return
+        paths = tuple(way.ticks for way in ways if way.ended != "raise")
+        if any(tick.kind in ("backward", "step") for path in paths for tick in path):
+            yield SourceLoop(paths=paths, repeats=repeats, turns=_turns(node), where=self.module.where(node, scope))
+
+
+class _Walker:
+    """Follows the statements of one function."""
+
+    def __init__(
+        self, loops: Loops, scope: Scope, loop: ast.stmt | None, keys: Keys | None = None, depth: int = 0
+    ) -> None:
+        self.loops, self.project = loops, loops.project
+        self.scope, self.loop, self.keys, self.depth = scope, loop, keys or {}, depth
+        self.uses = {id(use.statement): use for use in scope.statements}
+        self.nested = 0
+
+    # ----------------------------------------------------------------------- statements
+
+    def block(self, body: Sequence[ast.stmt], ways: list[Way], *, sure: bool) -> list[Way]:
+        """All ways through some statements."""
+        for statement in body:
+            going = [way for way in ways if not way.ended]
+            ended = [way for way in ways if way.ended]
+            ways = _distinct(ended + self._statement(statement, going, sure=sure)) if going else ways
+            if len(ways) > WAYS:
+                raise TooMany
+        return ways
+
+    def _statement(self, node: ast.stmt, ways: list[Way], *, sure: bool) -> list[Way]:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            return ways
+        if isinstance(node, ast.If):
+            return self._if(node, ways)
+        if isinstance(node, LOOPS):
+            return self._inner(node, ways)
+        if isinstance(node, ast.Try):
+            return self._try(node, ways, sure=sure)
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                ways = self._expression(item.context_expr, node, ways, sure=sure)
+            return self.block(node.body, ways, sure=sure)
+        if isinstance(node, ast.Match):
+            return [way for case in node.cases for way in self.block(case.body, ways, sure=False)] + ways
+        ways = self._expression(node, node, ways, sure=sure)
+        end = {ast.Return: "return", ast.Raise: "raise", ast.Break: "break", ast.Continue: "continue"}.get(type(node))
+        return [replace(way, ended=end) for way in ways] if end else ways
+
+    def _if(self, node: ast.If, ways: list[Way]) -> list[Way]:
+        if not self._matters(node):
+            return ways
+        test, turned = node.test, False
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, turned = test.operand, not turned
+        text = ast.unparse(test)
+        found: list[Way] = []
+        for way in ways:
+            for choice in (True, False):
+                known = dict(way.choices).get(text)
+                if known is None or known == choice:
+                    chosen = replace(way, choices=tuple(sorted({**dict(way.choices), text: choice}.items())))
+                    found += self.block(node.body if choice != turned else node.orelse, [chosen], sure=False)
+        return found
+
+    def _matters(self, node: ast.stmt) -> bool:
+        """Whether anything in it is a tick, or ends the way."""
+        first, last = node.lineno, node.end_lineno or node.lineno
+        for use in self.scope.statements:
+            if first <= use.statement.lineno <= last:
+                inner = use.statement
+                if isinstance(inner, (ast.Return, ast.Break, ast.Continue, ast.Raise)):
+                    return True
+                if isinstance(inner, ast.Assign) and _wipes(inner):
+                    return True
+        return any(first <= call.lineno <= last and self.loops.busy_call(call, use) for call, use in self.scope.calls)
+
+    def _use_of(self, node: ast.stmt) -> Use | None:
+        return self.uses.get(id(node))
+
+    def _inner(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
+        """A loop within is gone through once."""
+        head = node.test if isinstance(node, ast.While) else node.iter  # type: ignore[attr-defined]
+        ways = self._expression(head, node, ways, sure=True)
+        self.nested += 1
+        through = self.block(node.body, ways, sure=True)  # type: ignore[attr-defined]
+        self.nested -= 1
+        return [replace(way, ended="") if way.ended in ("break", "continue") else way for way in through]
+
+    def _try(self, node: ast.Try, ways: list[Way], *, sure: bool) -> list[Way]:
+        return self.block([*node.body, *node.orelse, *node.finalbody], ways, sure=sure)
+
+    def _expression(self, node: ast.AST, statement: ast.stmt, ways: list[Way], *, sure: bool) -> list[Way]:
+        use = self._use_of(statement)
+        if use is None:
+            return ways
+        for inner in evaluated(node):
+            if isinstance(inner, ast.Call):
+                ways = self._call(inner, use, ways, sure=sure)
+        if isinstance(node, ast.Assign) and (kind := _wipes(node)):
+            tick = SourceTick(kind=kind, name=spelled(node.targets[0]), where=self._where(node), always=sure)
+            ways = [replace(way, ticks=(*way.ticks, tick)) for way in ways]
+        return ways
+
+    # ----------------------------------------------------------------------- calls
+
+    def _call(self, call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
+        if not self.loops.busy_call(call, use):
+            return ways
+        ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
+        if ticks:
+            return [replace(way, ticks=way.ticks + ticks) for way in ways]
+        inner = self._inlined(call, use)
+        if inner is None:
+            return ways
+        found = _distinct(
+            [
+                replace(way, ticks=way.ticks + tuple(replace(t, always=t.always and sure) for t in more))
+                for way in ways
+                for more in inner
+            ]
+        )
+        if len(found) > WAYS:
+            raise TooMany
+        return found
+
+    def _inlined(self, call: ast.Call, use: Use) -> list[tuple[SourceTick, ...]] | None:
+        """The ways through a function of the project that is called."""
+        if self.depth >= INLINED:
+            return None
+        function = self.project.callee(call, use)
+        if function is None or function is self.scope or isinstance(function.node, ast.Module):
+            return None
+        if not self.loops.busy(function):
+            return None
+        keys = {
+            name: self.key(given, use)
+            for name in function.params
+            if (given := argument(call, function, name)) is not None
+        }
+        walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1)
+        walker.nested = self.nested
+        ways = walker.block(function.node.body, [Way()], sure=True)
+        return [way.ticks for way in ways if way.ended != "raise"] or None
+
+    def key(self, node: ast.expr, use: Use) -> str:
+        """Equal for one object: the call that made it, or else how this function spells it."""
+        things = self.project.things(node, use)
+        if len({thing.identity() for thing in things}) == 1 and things[0].call is not None:
+            return things[0].identity()
+        if isinstance(node, ast.Name) and node.id in self.keys:
+            return self.keys[node.id]
+        return ast.unparse(node)
+
+    def _where(self, node: ast.AST) -> Where:
+        return self.scope.module.where(node, self.scope)
+
+    def _ticks(self, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        func = call.func
+        dotted = self.project.dotted(func, use)
+        if self.project.callee(call, use) is not None:
+            return
+        if dotted in CLIPS:
+            yield self._tick("clip", call, name=dotted.rpartition(".")[2], threshold=_number(_threshold(call)))
+        elif dotted in ("torch.autograd.backward",):
+            yield self._tick("backward", call)
+        elif isinstance(func, ast.Attribute) and not (dotted and not self.project.is_local(func, use)):
+            yield from self._method(func, call, use)
+        elif self._opaque(call, use):
+            yield self._tick("opaque", call, name=spelled(func))
+
+    def _method(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        made = getattr(self, f"_{func.attr}_tick", None)
+        if made is not None:
+            yield from made(func, call, use)
+        elif self._opaque(call, use):
+            yield self._tick("opaque", call, name=spelled(func))
+
+    def _opaque(self, call: ast.Call, use: Use) -> bool:
+        """An unknown function that is given, or named, like something that trains."""
+        if not SUSPECT.search(spelled(call.func)) and not any(self.loops.is_trainer(a, use) for a in call.args):
+            return False
+        if self.project.dotted(call.func, use).startswith(("torch.", "tqdm", "numpy")) or isinstance(
+            call.func, ast.Lambda
+        ):
+            return False
+        known = self.project.things(call.func, use)
+        return not known or any(t.function is None and t.made_of is None for t in known)
+
+    # ----------------------------------------------------------------------- methods
+
+    def _zero_grad_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        things = self.project.things(func.value, use)
+        optimizer = _all_of(things, "torch.optim.") or ast.unparse(func.value) in self._stepped
+        of = self.key(func.value, use) if optimizer else ""
+        yield self._tick("zero", call, of=of, name=spelled(func.value), known=optimizer)
+
+    @cached_property
+    def _stepped(self) -> set[str]:
+        return {
+            ast.unparse(call.func.value)
+            for call, _ in self.scope.calls
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "step"
+        }
+
+    def _backward_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        scaled = isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Attribute)
+        scaled = scaled and func.value.func.attr == "scale"  # type: ignore[attr-defined]
+        plain = not call.args or isinstance(func.value, ast.Call)
+        loss = func.value.args[0] if scaled and func.value.args else func.value  # type: ignore[attr-defined]
+        mean = self._is_mean(loss, use)
+        yield self._tick("backward", call, name=spelled(func.value), scaled=scaled, known=plain, mean=mean)
+
+    def _is_mean(self, node: ast.expr, use: Use) -> bool:
+        """A name for what a loss function of torch returned, with its usual reduction."""
+        if not isinstance(node, ast.Name) or node.id not in use.scope.bindings:
+            return False
+        found = use.scope.reaching(node.id, use)
+        return bool(found) and all(
+            isinstance(b.value, ast.Call) and not b.index and is_mean(self.project, b.value, b.use) for b in found
+        )
+
+    def _step_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        things = self.project.things(func.value, use)
+        if _all_of(things, "torch.optim.lr_scheduler."):
+            given = things[0].call.args[0] if things[0].call and things[0].call.args else None
+            of = self.key(given, things[0].use) if given is not None else ""
+            yield self._tick(
+                "schedule",
+                call,
+                of=of,
+                name=spelled(func.value),
+                known=not call.args and not call.keywords,
+                horizon=_horizon(things),
+            )
+        elif _all_of(things, "torch.optim.") or (not call.args and ast.unparse(func.value) in self.loops.zeroed):
+            yield self._stepping(func.value, call, use)
+        elif call.args and (self.loops.is_trainer(call.args[0], use) or ast.unparse(call.args[0]) in self.loops.zeroed):
+            yield replace(self._stepping(call.args[0], call, use), scaled=True)
+        elif not things and not call.args and re.search("opt", spelled(func.value), re.IGNORECASE):
+            yield self._tick("opaque", call, name=spelled(func.value))
+
+    def _stepping(self, node: ast.expr, call: ast.Call, use: Use) -> SourceTick:
+        things = self.project.things(node, use)
+        known = _all_of(things, "torch.optim.")
+        closure = (len(call.args) > 0 and node is not call.args[0]) or bool(call.keywords)
+        if closure:
+            return self._tick("opaque", call, name=spelled(node))
+        return self._tick(
+            "step", call, of=self.key(node, use), name=spelled(node), known=known,
+            fresh=any(self._inside(thing) for thing in things), trains=self._trained(things),
+        )  # fmt: skip
+
+    def _inside(self, thing: Thing) -> bool:
+        """Whether the loop itself builds it."""
+        first, last = getattr(self.loop, "lineno", 0), getattr(self.loop, "end_lineno", 0) or 0
+        here = thing.use.scope.module is self.loops.module and thing.call is not None
+        return here and self.loop is not None and first <= getattr(thing.call, "lineno", 0) <= last
+
+    def _trained(self, things: Sequence[Thing]) -> str:
+        """The model in ``Adam(model.parameters())``."""
+        keys = set()
+        for thing in things:
+            given = thing.call.args[0] if thing.call is not None and thing.call.args else None
+            if (
+                isinstance(given, ast.Call)
+                and isinstance(given.func, ast.Attribute)
+                and given.func.attr == "parameters"
+            ):
+                found = self.project.things(given.func.value, thing.use)
+                keys |= {t.identity() for t in found if t.call} if found else {ast.unparse(given.func.value)}
+        return keys.pop() if len(keys) == 1 else ""
+
+    def _unscale__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        yield self._tick("unscale", call)
+
+    def _eval_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        if not call.args:
+            yield self._mode("eval", func, call, use)
+
+    def _train_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        given = call.args[0] if call.args else call.keywords[0].value if call.keywords else None
+        if isinstance(given, ast.Constant) and given.value is False:
+            yield self._mode("eval", func, call, use)
+        elif given is None or isinstance(given, ast.Constant):
+            yield self._mode("train", func, call, use)
+        else:
+            yield self._tick("train", call)
+
+    def _mode(self, kind: SourceTickKind, func: ast.Attribute, call: ast.Call, use: Use) -> SourceTick:
+        things = self.project.things(func.value, use)
+        modes = next((m for thing in things if (m := modes_of(self.project, thing))), "")
+        return self._tick(kind, call, of=self.key(func.value, use), name=spelled(func.value), modes=modes)
+
+    def _zero__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        if re.search(r"\.grad(\.data)?$", ast.unparse(func.value)):
+            yield self._tick("zero", call, name=spelled(func.value))
+
+    def _tick(self, kind: SourceTickKind, node: ast.AST, **facts: object) -> SourceTick:
+        return SourceTick(kind=kind, where=self._where(node), depth=self.nested, **facts)  # type: ignore[arg-type]
+
+
+def _turns(node: ast.AST) -> str:
+    """``epochs`` in ``for e in range(epochs)``."""
+    head = node.iter if isinstance(node, ast.For) else None
+    while (
+        isinstance(head, ast.Call)
+        and head.args
+        and spelled(head.func).rpartition(".")[2] in ("tqdm", "trange", "range")
+    ):
+        if spelled(head.func) == "range" or spelled(head.func).endswith("trange"):
+            return ast.unparse(head.args[min(1, len(head.args) - 1)])
+        head = head.args[0]
+    return ""
+
+
+def _horizon(things: Sequence[Thing]) -> str:
+    """``T_max`` of a cosine, ``total_steps`` or ``steps_per_epoch`` of one cycle, with the name of the schedule."""
+    (thing, *more) = things
+    name = thing.name.rpartition(".")[2]
+    if more or thing.call is None or name not in LENGTHS:
+        return ""
+    named = {k.arg: k.value for k in thing.call.keywords}
+    given = [named[key] for key in LENGTHS[name] if key in named]
+    if not given and name == "CosineAnnealingLR" and len(thing.call.args) > 1:
+        given = [thing.call.args[1]]
+    return f"{name}: {ast.unparse(given[0])}" if given else ""
+
+
+def _distinct(ways: list[Way]) -> list[Way]:
+    """Ways on which the same happened are one, whatever was chosen."""
+    found: dict[tuple[object, ...], Way] = {}
+    for way in ways:
+        found.setdefault((tuple((t.kind, t.where, t.of) for t in way.ticks), way.choices, way.ended), way)
+    return list(found.values())
+
+
+def _wipes(node: ast.Assign) -> SourceTickKind | None:
+    """``p.grad = None`` zeroes; any other gradient that is set by hand stands for a backward."""
+    for target in node.targets:
+        if isinstance(target, ast.Attribute) and target.attr == "grad":
+            empty = isinstance(node.value, ast.Constant) and node.value.value is None
+            return "zero" if empty else "backward"
+    return None
+
+
+def _all_of(things: Sequence[Thing], start: str) -> bool:
+    return bool(things) and all(t.call is not None and t.name.startswith(start) for t in things)
+
+
+def _threshold(call: ast.Call) -> ast.expr | None:
+    named = [k.value for k in call.keywords if k.arg in ("max_norm", "clip_value")]
+    return named[0] if named else call.args[1] if len(call.args) > 1 else None
+
+
+def _number(node: ast.expr | None) -> float | None:
+    """A literal number; a threshold that is made from a scale counts as endless, as it was thought of."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return float(node.value)
+    return float("inf") if node is not None and re.search("scale|inf", ast.unparse(node)) else None
+
+
+def modes_of(project: Project, thing: Thing, depth: int = 0) -> str:
+    """A Dropout or BatchNorm that the source of a model shows: ``nn.Dropout(0.5)``."""
+    if thing.call is not None and (found := MODES.fullmatch(thing.name)):
+        drops = next((k.value for k in thing.call.keywords if k.arg in ("dropout", "p")), None)
+        if drops is not None and not (isinstance(drops, ast.Constant) and drops.value):
+            return ""
+        zero = thing.call.args and isinstance(thing.call.args[0], ast.Constant) and thing.call.args[0].value == 0
+        return "" if zero else found[1]
+    if thing.made_of is None or depth > 4:
+        inner = thing.call.args if thing.call is not None and thing.name == "torch.nn.Sequential" else ()
+        return next((m for node in inner for m in _modes_in(project, node, thing.use, depth)), "")
+    for each in project.bases(thing.made_of):
+        start = each.methods.get("__init__")
+        for call, use in start.calls if start else ():
+            if inside := next(iter(_modes_in(project, call, use, depth)), ""):
+                return inside
+    return ""
+
+
+def _modes_in(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[str]:
+    for thing in project.things(node, use):
+        if thing.call is node and (found := modes_of(project, thing, depth + 1)):
+            yield found

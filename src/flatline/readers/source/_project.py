@@ -1,0 +1,72 @@
+"""Files -> one event each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from flatline.events import SourceParsed, Where
+from flatline.readers.source._facts import facts
+from flatline.readers.source._files import Text, Unparsable, parse
+from flatline.readers.source._loops import Loops
+from flatline.readers.source._losses import losses
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module
+
+ZEROES = re.compile(r"zero_grad|\.grad\s*=\s*None|\.grad(\.data)?\.(zero_|fill_)|\.grad\.data\s*=|set_to_none")
+
+STEPS = re.compile(r"^(?!.*(?:sched|lr_)).*\bstep\b", re.IGNORECASE)
+
+
+def speaks_of_torch(text: Text) -> bool:
+    """Whether a file may train anything."""
+    return any("torch" in line for line in text.lines)
+
+
+def event(project: Project, text: Text) -> SourceParsed:
+    """What a file shows. Raises Unparsable."""
+    known = project.modules.get(text.path)
+    project.forget()
+    try:
+        module = known or Module(text, parse(text))
+        if known is None:
+            project.add(module, text.path)
+        reached = _reached(project, module)
+        return SourceParsed(
+            file=text.path,
+            losses=tuple(losses(project, module)),
+            loops=tuple(Loops(project, module).all()),
+            facts=tuple(facts(project, module)),
+            zeroes=tuple(dict.fromkeys(place for each in reached for place in _zeroes(each))),
+            steps=any(STEPS.search(line) for each in reached for line in each.text.lines),
+        )
+    except RecursionError:
+        raise Unparsable(f"{text.path}: is nested too deeply") from None
+
+
+def _reached(project: Project, module: Module) -> list[Module]:
+    """The module, and those of the project that it imports."""
+    found = {module.text.path: module}
+    for name in dict.fromkeys(_imports(module)):
+        imported = project.module_of(name, module)
+        if imported is not None:
+            found.setdefault(imported.text.path, imported)
+    return list(found.values())
+
+
+def _imports(module: Module) -> Iterator[str]:
+    """The dotted names that may be modules of the project."""
+    bindings = [b for scope in module.scopes for each in scope.bindings.values() for b in each if b.imported]
+    for name in dict.fromkeys(binding.imported for binding in bindings):
+        if name.startswith("torch"):
+            continue
+        for part in (name, name.rpartition(".")[0]):
+            if part.strip("."):
+                yield part
+
+
+def _zeroes(module: Module) -> Iterator[Where]:
+    for number, line in enumerate(module.text.lines, 1):
+        if ZEROES.search(line) and not line.lstrip().startswith("#"):
+            file, at = module.text.place(number)
+            yield Where(file, at)

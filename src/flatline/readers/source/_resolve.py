@@ -1,0 +1,552 @@
+"""What a name stands for, and what a tensor was made by. A question with no single answer has none."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from flatline.readers.source._files import Unparsable, parse, read
+from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
+
+ABOVE = 6  # folders in which an import is looked for
+DEPTH = 24  # steps from a name to what it stands for
+SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
+        "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
+WRAPPERS = re.compile(
+    r"torch\.(nn\.(DataParallel|parallel\.(DataParallel|DistributedDataParallel)|SyncBatchNorm\.convert_sync_batchnorm)"
+    r"|compile|jit\.script|distributed\.fsdp\.FullyShardedDataParallel)|copy\.deepcopy"
+)
+SHAPES = {"view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "permute", "transpose", "to", "cuda", "cpu",
+          "float", "double", "clone", "requires_grad_", "view_as", "reshape_as", "type", "t", "expand"}  # fmt: skip
+MAKES = {
+    "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "sigmoid_": "sigmoid", "linear": "linear",
+    "expit": "sigmoid", "detach": "detach", "item": "item", "tolist": "item", "numpy": "item",
+}  # fmt: skip
+LAYERS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid", "Linear": "linear",
+          "Softmax2d": "softmax"}  # fmt: skip
+CUT = {"tensor", "detach", "item"}  # what has no graph
+REDUCES = {"mean", "sum", "max", "min", "abs"}
+THROUGH = {"Identity", "Dropout", "Flatten", "Unflatten"}
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A class, a function, or an object that one call made."""
+
+    name: str  # the dotted name of its class or function
+    use: Use
+    call: ast.Call | None = None  # that made it; None for the class or function itself
+    made_of: Class | None = None
+    function: Scope | None = None
+    via: tuple[int, ...] = ()  # calls of functions that returned it: each call makes another one
+
+    def identity(self) -> str:
+        """Equal for one object."""
+        return f"{self.use.scope.module.text.path}:{id(self.call)}:{self.via}" if self.call else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The operation that made a tensor."""
+
+    by: str
+    node: ast.AST
+    use: Use
+
+
+@dataclass(slots=True)
+class Project:
+    """All modules that were read so far, and what is known of names in them."""
+
+    modules: dict[str, Module | None] = field(default_factory=dict)
+    sites: dict[int, list[tuple[ast.Call, Use]]] = field(default_factory=dict)
+    _outside: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of imported names
+    _names: dict[tuple[int, Use], str] = field(default_factory=dict)
+    _things: dict[tuple[int, Use, tuple[int, ...]], tuple[Thing, ...]] = field(default_factory=dict)
+    _callees: dict[tuple[int, Use], Scope | None] = field(default_factory=dict)
+    _files: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """What was concluded so far: more calls of a function may be known by now."""
+        for memory in (self._names, self._things, self._callees):
+            memory.clear()
+
+    def load(self, path: str) -> Module | None:
+        """A file of the project; None if it cannot be parsed."""
+        path = os.path.normpath(path)
+        if path not in self.modules:
+            self.modules[path] = None
+            try:
+                text = read(path)
+                self.add(Module(text, parse(text)), path)
+            except (Unparsable, RecursionError):
+                return None
+        return self.modules[path]
+
+    def add(self, module: Module, path: str) -> None:
+        """A module that is parsed already."""
+        self.modules[os.path.normpath(path)] = module
+        for scope in module.scopes:
+            for call, use in scope.calls:
+                function = self._callee(call, use)
+                if function is not None:
+                    self.sites.setdefault(id(function.node), []).append((call, use))
+                elif name := _last_imported(call, use):
+                    self._outside.setdefault(name, []).append((call, use))
+
+    def calls_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
+        """All calls of a function that are known."""
+        node = function.node
+        if isinstance(node, ast.Module):
+            return []
+        name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
+        outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
+        return self.sites.get(id(node), []) + outside
+
+    def _reaches(self, call: ast.Call, use: Use, function: Scope) -> bool:
+        things = self.things(call.func, use, DEPTH - 6)
+        return any(t.function is function or (t.made_of and t.made_of is function.owner) for t in things)
+
+    def _callee(self, call: ast.Call, use: Use) -> Scope | None:
+        """The function of this module that a call is certain to reach by its name alone."""
+        func = call.func
+        if isinstance(func, ast.Name):
+            found = [b for b in _bindings(func.id, use) if b.definition is not None]
+            if len(found) == 1:
+                definition = found[0].definition
+                made = use.scope.module.classes.get(id(definition))
+                return made.methods.get("__init__") if made else use.scope.module.functions.get(id(definition))
+        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and use.scope.owner:
+            if use.scope.params[:1] == (func.value.id,):
+                return use.scope.owner.methods.get(func.attr)
+        return None
+
+    # ----------------------------------------------------------------------- names
+
+    def dotted(self, node: ast.expr, use: Use) -> str:
+        """``F.cross_entropy`` -> ``torch.nn.functional.cross_entropy``; nothing if it does not begin with an import."""
+        known = self._names.get((id(node), use))
+        if known is None:
+            known = self._names[id(node), use] = self._dotted(node, use)
+        return known
+
+    def _dotted(self, node: ast.expr, use: Use) -> str:
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        found = _bindings(node.id, use)
+        names = {binding.imported for binding in found}
+        if len(names) != 1 or not (name := names.pop()):
+            return ""
+        return _plain(".".join([name, *parts[::-1]]))
+
+    def module_of(self, dotted: str, near: Module) -> Module | None:
+        """The file of the project that an import names."""
+        folder = os.path.dirname(near.text.path)
+        if (dotted, folder) not in self._files:
+            beside = os.path.join(folder, *dotted.lstrip(".").split(".")) + ".py"
+            self._files[dotted, folder] = beside if beside in self.modules else _file_of(dotted, folder)
+        path = self._files[dotted, folder]
+        return self.load(path) if path else None
+
+    def _imported(self, dotted: str, use: Use, depth: int) -> tuple[Thing, ...]:
+        """What an import of the project names, or the dotted name itself."""
+        if dotted.startswith("torch."):
+            return (Thing(_plain(dotted), use),)
+        head, _, last = dotted.rpartition(".")
+        module = self.module_of(head, use.scope.module) if head.strip(".") or head else None
+        if module is None and head and set(head) == {"."}:
+            module = self.module_of(dotted, use.scope.module)
+        if module is None or depth > DEPTH:
+            return (Thing(_plain(dotted), use),)
+        end = Use(module.top, len(module.top.statements), (), module.tree.body[-1]) if module.tree.body else use
+        return self.name(last, end, depth + 1) or ()
+
+    def name(self, name: str, use: Use, depth: int = 0) -> tuple[Thing, ...]:
+        """All things that a name may stand for; nothing if one of them is unknown."""
+        if name in use.scope.masked.get(id(use.statement), ()):
+            return ()
+        found = _bindings(name, use)
+        return self._all(name, found, depth) if found else self._starred(name, use, depth)
+
+    def _all(self, name: str, bindings: list[Binding], depth: int) -> tuple[Thing, ...]:
+        things: dict[tuple[str, str], Thing] = {}
+        for binding in bindings:
+            if isinstance(binding.value, ast.Constant) and binding.value.value is None:
+                continue
+            found = self._parameter(name, binding.use, depth) if binding.parameter else self._bound(binding, depth + 1)
+            if not found:
+                return ()
+            things |= {(thing.name, thing.identity()): thing for thing in found}
+        return tuple(things.values())
+
+    def _bound(self, binding: Binding, depth: int) -> tuple[Thing, ...]:
+        use = binding.use
+        if binding.definition is not None:
+            module = use.scope.module
+            made, function = module.classes.get(id(binding.definition)), module.functions.get(id(binding.definition))
+            name = getattr(binding.definition, "name", "")
+            return (Thing(f"{module.text.path}:{name}", use, made_of=made, function=function),)
+        if binding.imported:
+            return self._imported(binding.imported, use, depth)
+        return self.things(binding.value, use, depth, binding.index) if binding.value is not None else ()
+
+    def _parameter(self, name: str, use: Use, depth: int) -> tuple[Thing, ...]:
+        """What every call of the function in the project gives for a parameter."""
+        things: dict[tuple[str, str], Thing] = {}
+        for call, site in self.calls_of(use.scope) if depth < DEPTH else ():
+            found = self.things(argument(call, use.scope, name), site, depth + 1)
+            if not found:
+                return ()
+            things |= {(thing.name, thing.identity()): thing for thing in found}
+        return tuple(things.values())
+
+    def _starred(self, name: str, use: Use, depth: int) -> tuple[Thing, ...]:
+        for star in use.scope.module.stars:
+            module = self.module_of(star, use.scope.module) if depth < DEPTH else None
+            if module is not None and module.tree.body:
+                end = Use(module.top, len(module.top.statements), (), module.tree.body[-1])
+                if found := self.name(name, end, depth + 1):
+                    return found
+        return ()
+
+    # ----------------------------------------------------------------------- objects
+
+    def things(self, node: ast.expr | None, use: Use, depth: int = 0, index: tuple[int, ...] = ()) -> tuple[Thing, ...]:
+        """All things that an expression may stand for; nothing if one of them is unknown."""
+        if node is None or depth > DEPTH:
+            return ()
+        key = (id(node), use, index)
+        if key not in self._things:
+            self._things[key] = ()  # of itself nothing can be made
+            self._things[key] = self._found(node, use, depth, index)
+        return self._things[key]
+
+    def _found(self, node: ast.expr, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
+        if isinstance(node, ast.Name):
+            return self.name(node.id, use, depth) if not index else ()
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node, use, depth) if not index else ()
+        if isinstance(node, ast.IfExp):
+            both = [self.things(part, use, depth + 1, index) for part in (node.body, node.orelse)]
+            return both[0] + both[1] if all(both) else ()
+        if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
+            return self.things(node.elts[index[0]], use, depth + 1, index[1:])
+        if isinstance(node, ast.Call):
+            return self._called(node, use, depth, index)
+        return ()
+
+    def _attribute(self, node: ast.Attribute, use: Use, depth: int) -> tuple[Thing, ...]:
+        if (dotted := self.dotted(node, use)) and not self.is_local(node, use):
+            return self._imported(dotted, use, depth)
+        if node.attr == "module":
+            return self.things(node.value, use, depth + 1)
+        owner = self._class_of(node.value, use, depth)
+        return self._all(node.attr, self.attributes(owner, node.attr), depth) if owner else ()
+
+    def is_local(self, node: ast.expr, use: Use) -> bool:
+        """Whether the first name is bound by something else than an import."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return not isinstance(node, ast.Name) or not all(b.imported for b in _bindings(node.id, use))
+
+    def _class_of(self, node: ast.expr, use: Use, depth: int) -> Class | None:
+        if isinstance(node, ast.Name) and use.scope.owner and use.scope.params[:1] == (node.id,):
+            return use.scope.owner
+        found = {id(thing.made_of): thing.made_of for thing in self.things(node, use, depth + 1) if thing.call}
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def bases(self, owner: Class, depth: int = 0) -> Iterator[Class]:
+        """The class and those of the project that it inherits from."""
+        yield owner
+        for base in owner.node.bases if depth < 6 else ():
+            for thing in self.things(base, owner.use, DEPTH - 4):
+                if thing.made_of is not None and thing.call is None and thing.made_of is not owner:
+                    yield from self.bases(thing.made_of, depth + 1)
+
+    def attributes(self, owner: Class, name: str) -> list[Binding]:
+        """The assignments to an attribute of self."""
+        return [b for each in self.bases(owner) for b in each.attributes.get(name, ())]
+
+    def method(self, owner: Class, name: str) -> Scope | None:
+        """The method, perhaps inherited."""
+        return next((each.methods[name] for each in self.bases(owner) if name in each.methods), None)
+
+    def _called(self, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
+        func = node.func
+        dotted = self.dotted(func, use)
+        if WRAPPERS.fullmatch(dotted) and node.args:
+            inner = self.things(node.args[0], use, depth + 1, index)
+            return _via(node, inner) if dotted == "copy.deepcopy" else inner
+        if isinstance(func, ast.Attribute) and not dotted:
+            if func.attr in SAME:
+                return self.things(func.value, use, depth + 1, index)
+            if func.attr in ("prepare", "setup") and node.args and (index or len(node.args) == 1):
+                return (
+                    self.things(node.args[index[0] if index else 0], use, depth + 1)
+                    if (index or (0,))[0] < len(node.args)
+                    else ()
+                )
+        if isinstance(func, ast.Attribute) and (function := self.callee(node, use, depth)) is not None:
+            return _via(node, self._returned(function, depth, index))
+        found: list[Thing] = []
+        for thing in self.things(func, use, depth + 1):
+            if thing.call is not None:
+                return ()
+            if thing.function is not None:
+                inner = self._returned(thing.function, depth, index)
+                if not inner:
+                    return ()
+                found += _via(node, inner)
+            elif not index:
+                found.append(Thing(thing.name, use, node, thing.made_of))
+        return tuple(found)
+
+    def callee(self, node: ast.Call, use: Use, depth: int = 0) -> Scope | None:
+        """The one function or method of the project that a call runs; of a module, its forward."""
+        key = (id(node), use)
+        if key not in self._callees:
+            self._callees[key] = None
+            self._callees[key] = self._called_function(node, use, depth)
+        return self._callees[key]
+
+    def _called_function(self, node: ast.Call, use: Use, depth: int) -> Scope | None:
+        func = node.func
+        if isinstance(func, ast.Attribute) and not (self.dotted(func, use) and not self.is_local(func, use)):
+            owner = self._class_of(func.value, use, depth + 1)
+            if owner is None or (method := self.method(owner, func.attr)) is not None:
+                return method if owner else None
+        found = self.things(func, use, depth + 1)
+        if len({id(t.made_of) for t in found}) == 1 and found[0].call is not None and found[0].made_of is not None:
+            return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")
+        functions = {id(thing.function): thing.function for thing in found}
+        return next(iter(functions.values())) if len(functions) == 1 else None
+
+    def _returned(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
+        found: list[Thing] = []
+        for use in function.statements:
+            if isinstance(use.statement, ast.Return) and use.statement.value is not None:
+                inner = self.things(use.statement.value, use, depth + 1, index)
+                if not inner:
+                    return ()
+                found += inner
+        return tuple(found)
+
+    # ----------------------------------------------------------------------- tensors
+
+    def made(self, node: ast.expr | None, use: Use, depth: int = 0, index: tuple[int, ...] = ()) -> tuple[Made, ...]:
+        """The operations that may have made a tensor; nothing if one of them is unknown."""
+        if node is None or depth > DEPTH:
+            return ()
+        if isinstance(node, ast.Name):
+            return self._made_name(node.id, use, depth, index)
+        if isinstance(node, ast.IfExp):
+            both = [self.made(part, use, depth + 1, index) for part in (node.body, node.orelse)]
+            return both[0] + both[1] if all(both) else ()
+        if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
+            return self.made(node.elts[index[0]], use, depth + 1, index[1:])
+        if isinstance(node, ast.Subscript) and not index:
+            return self._made_item(node, use, depth)
+        if isinstance(node, ast.Attribute) and node.attr == "data" and not index:
+            return (Made("detach", node, use),)
+        return self._made_call(node, use, depth, index) if isinstance(node, ast.Call) else ()
+
+    def _made_item(self, node: ast.Subscript, use: Use, depth: int) -> tuple[Made, ...]:
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+            return self.made(node.value, use, depth + 1, (node.slice.value,))
+        return ()
+
+    def _made_name(self, name: str, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
+        if name in use.scope.masked.get(id(use.statement), ()) or name not in use.scope.bindings:
+            return ()
+        found: list[Made] = []
+        for binding in use.scope.reaching(name, use):
+            inner = (
+                self._made_argument(name, binding.use, depth, index)
+                if binding.parameter
+                else self.made(binding.value, binding.use, depth + 1, (*binding.index, *index))
+            )
+            if not inner:
+                return ()
+            found += inner
+        return tuple(found)
+
+    def _made_argument(self, name: str, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
+        found: list[Made] = []
+        for call, site in self.calls_of(use.scope) if depth < DEPTH else ():
+            inner = self.made(argument(call, use.scope, name), site, depth + 1, index)
+            if not inner:
+                return ()
+            found += inner
+        return tuple(found)
+
+    def _made_call(self, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
+        func, dotted = node.func, self.dotted(node.func, use)
+        if dotted.startswith("torch."):
+            return self._made_torch(dotted, node, use, depth) if not index else ()
+        if isinstance(func, ast.Attribute) and not index:
+            if func.attr in SHAPES and not dotted and self._class_of(func.value, use, depth) is None:
+                return self.made(func.value, use, depth + 1)
+            if func.attr in MAKES and not dotted and self._class_of(func.value, use, depth) is None:
+                return (Made(MAKES[func.attr], node, use),)
+            if func.attr == "log" and not dotted:
+                return _logged(self.made(func.value, use, depth + 1))
+            if func.attr in REDUCES and not dotted and not node.args:
+                return tuple(m for m in self.made(func.value, use, depth + 1) if m.by in CUT)
+        things = self.things(func, use, depth + 1)
+        layers = [thing for thing in things if thing.call is not None and thing.name.startswith("torch.nn.")]
+        if layers:
+            return self._made_layers(layers, node, use, depth) if len(layers) == len(things) and not index else ()
+        function = self.callee(node, use, depth)
+        return self._made_return(function, depth, index) if function is not None else ()
+
+    def _made_torch(self, dotted: str, node: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
+        last = dotted.rpartition(".")[2]
+        if (last in SHAPES or last == "Variable") and node.args:
+            return self.made(node.args[0], use, depth + 1)
+        if last == "log" and node.args:
+            return _logged(self.made(node.args[0], use, depth + 1))
+        if dotted in ("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.Tensor", "torch.FloatTensor"):
+            return (Made("tensor", node, use),)
+        return (Made(MAKES.get(last, last), node, use),)
+
+    def _made_layers(self, layers: list[Thing], node: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
+        found: list[Made] = []
+        for layer in layers:
+            last = layer.name.rpartition(".")[2]
+            if last in THROUGH and node.args:
+                inner = self.made(node.args[0], use, depth + 1)
+            elif last == "Sequential" and layer.call is not None:
+                inner = self._made_sequence(layer.call, layer.use, depth)
+            else:
+                inner = (Made(LAYERS.get(last, last), layer.call or node, layer.use),)
+            if not inner:
+                return ()
+            found += inner
+        return tuple(found)
+
+    def _made_sequence(self, sequence: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
+        """By the last layer of ``nn.Sequential(...)`` that changes numbers."""
+        for last in reversed(_layers(sequence)):
+            things = self.things(last, use, depth + 1)
+            if (
+                len(things) == 1
+                and things[0].name.rpartition(".")[2] in THROUGH
+                and things[0].name.startswith("torch.nn.")
+            ):
+                continue
+            if len(things) != 1 or (call := things[0].call) is None:
+                return ()
+            (thing,) = things
+            if thing.made_of is not None:
+                forward = self.method(thing.made_of, "forward")
+                return self._made_return(forward, depth, ()) if forward else ()
+            name = thing.name.rpartition(".")[2]
+            if name == "Sequential":
+                return self._made_sequence(call, thing.use, depth + 1)
+            return (Made(LAYERS.get(name, name), call, thing.use),) if thing.name.startswith("torch.nn.") else ()
+        return ()
+
+    def _made_return(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
+        found: list[Made] = []
+        for use in function.statements:
+            if isinstance(use.statement, ast.Return):
+                inner = self.made(use.statement.value, use, depth + 1, index)
+                if not inner:
+                    return ()
+                found += inner
+        return tuple(found)
+
+
+def _via(node: ast.Call, things: tuple[Thing, ...]) -> tuple[Thing, ...]:
+    return tuple(replace(thing, via=(id(node), *thing.via)) if thing.call is not None else thing for thing in things)
+
+
+def _file_of(dotted: str, folder: str) -> str:
+    """Looked for beside the file that imports, and in the folders above it."""
+    level = len(dotted) - len(dotted.lstrip("."))
+    parts = [part for part in dotted.lstrip(".").split(".") if part]
+    for _ in range(level - 1):
+        folder = os.path.dirname(folder)
+    for _ in range(1 if level else ABOVE):
+        for path in (os.path.join(folder, *parts) + ".py", os.path.join(folder, *parts, "__init__.py")):
+            if parts and os.path.isfile(path):
+                return path
+        if folder == os.path.dirname(folder):
+            break
+        folder = os.path.dirname(folder)
+    return ""
+
+
+def _layers(call: ast.Call) -> list[ast.expr]:
+    """The layers given to nn.Sequential; none if they are not written out."""
+    if (
+        len(call.args) == 1
+        and isinstance(call.args[0], ast.Call)
+        and spelled(call.args[0].func).endswith("OrderedDict")
+    ):
+        inner = call.args[0].args
+        pairs = inner[0].elts if inner and isinstance(inner[0], (ast.List, ast.Tuple)) else []
+        return [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple) and len(pair.elts) == 2]
+    return [] if any(isinstance(argument, ast.Starred) for argument in call.args) else call.args
+
+
+def _logged(inner: tuple[Made, ...]) -> tuple[Made, ...]:
+    return tuple(Made("log_softmax" if m.by == "softmax" else "log", m.node, m.use) for m in inner)
+
+
+def _bindings(name: str, use: Use) -> list[Binding]:
+    """The bindings of a name, in the innermost scope that has any."""
+    scope: Scope | None = use.scope
+    while scope is not None:
+        if name in scope.bindings:
+            return scope.reaching(name, use)
+        scope = scope.parent
+    return []
+
+
+def _last_imported(call: ast.Call, use: Use) -> str:
+    """The name of a function or class that a call finds in another module; nothing for torch."""
+    func = call.func
+    first = func
+    while isinstance(first, ast.Attribute):
+        first = first.value
+    found = _bindings(first.id, use) if isinstance(first, ast.Name) else []
+    name = found[0].imported if len(found) == 1 else ""
+    if not name or name.startswith("torch"):
+        return ""
+    return func.attr if isinstance(func, ast.Attribute) else name.rpartition(".")[2]
+
+
+def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
+    """What a call gives for a parameter."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    place = function.params.index(name) - (1 if function.owner is not None else 0)
+    if 0 <= place < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[: place + 1]):
+        return call.args[place]
+    return None
+
+
+PLAIN = (
+    (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
+    (re.compile(r"^torch\.optim\.(?!lr_scheduler)[a-z_]+\."), "torch.optim."),
+    (re.compile(r"^torch\.nn\.utils\.clip_grad\."), "torch.nn.utils."),
+    (re.compile(r"^torch\.(cuda\.)?amp\.(grad_scaler|autocast_mode)\."), "torch.amp."),
+)
+
+
+@cache
+def _plain(dotted: str) -> str:
+    """One name for what torch offers under several."""
+    for pattern, put in PLAIN:
+        dotted = pattern.sub(put, dotted)
+    return dotted

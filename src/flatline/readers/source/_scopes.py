@@ -1,0 +1,300 @@
+"""Modules, functions and classes of a project, and which assignments may reach a place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from flatline.events import Where
+from flatline.readers.source._files import Text
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+Path: TypeAlias = tuple[tuple[int, str], ...]  # the blocks around a statement, outermost first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """A name or an attribute of self gets a value."""
+
+    value: ast.expr | None  # None where it is not known
+    use: Use
+    index: tuple[int, ...] = ()  # of the value, which is unpacked
+    anywhere: bool = False  # reaches every place, as globals do
+    definition: ast.stmt | None = None  # a function or a class
+    imported: str = ""  # the dotted name behind an import
+    parameter: bool = False  # of the function: every call gives its own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """A place in a scope."""
+
+    scope: Scope
+    order: int
+    path: Path
+    statement: ast.stmt
+
+    def before(self, other: Use) -> bool:
+        """Whether every way to the other place comes by this one."""
+        return self.order < other.order and other.path[: len(self.path)] == self.path
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A module or a function: its statements in order, and what it binds."""
+
+    module: Module
+    node: ast.Module | Function
+    parent: Scope | None = None
+    owner: Class | None = None
+    statements: list[Use] = field(default_factory=list)
+    calls: list[tuple[ast.Call, Use]] = field(default_factory=list)
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    ended: set[tuple[int, str]] = field(default_factory=set)  # blocks that nothing flows out of
+    params: tuple[str, ...] = ()
+    outer: set[str] = field(default_factory=set)  # names that are declared global or nonlocal
+    masked: dict[int, set[str]] = field(default_factory=dict)  # names of comprehensions, by statement
+
+    @property
+    def name(self) -> str:
+        """``Trainer.fit``, or nothing for a module."""
+        if isinstance(self.node, ast.Module):
+            return ""
+        return f"{self.owner.node.name}.{self.node.name}" if self.owner else self.node.name
+
+    def reaching(self, name: str, use: Use) -> list[Binding]:
+        """The bindings of a name that may be in force at a place of this scope."""
+        known = self.bindings.get(name, [])
+        if use.scope is not self:
+            return known
+        before = [b for b in known if b.use.order < use.order and self._flows(b.use, use)]
+        sure = max((n for n, b in enumerate(before) if b.use.before(use)), default=None)
+        if sure is not None:
+            return before[sure:]
+        return before or [b for b in known if b.anywhere or b.use.order >= use.order]
+
+    def _flows(self, source: Use, target: Use) -> bool:
+        """Not from one branch of a condition into the other, and not out of a block that ends."""
+        for at, block in enumerate(source.path):
+            if at < len(target.path) and target.path[at] == block:
+                continue
+            if at < len(target.path) and target.path[at][0] == block[0]:
+                return False
+            return not any(inner in self.ended for inner in source.path[at:])
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Class:
+    """A class: its methods, and what they assign to attributes of self."""
+
+    module: Module
+    node: ast.ClassDef
+    use: Use
+    methods: dict[str, Scope] = field(default_factory=dict)
+    attributes: dict[str, list[Binding]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Module:
+    """A parsed file."""
+
+    text: Text
+    tree: ast.Module
+    top: Scope = field(init=False)
+    scopes: list[Scope] = field(default_factory=list)
+    classes: dict[int, Class] = field(default_factory=dict)
+    functions: dict[int, Scope] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.top = _Builder(self).scope(self.tree, self.tree.body, parent=None, owner=None)
+
+    def where(self, node: ast.AST, scope: Scope | None = None) -> Where:
+        """The place of a node, as people count."""
+        file, line = self.text.place(getattr(node, "lineno", 1))
+        return Where(file, line, scope.name if scope else "")
+
+    def line(self, node: ast.AST) -> str:
+        """The source line of a node."""
+        number = getattr(node, "lineno", 0)
+        return self.text.lines[number - 1] if 0 < number <= len(self.text.lines) else ""
+
+
+def spelled(node: ast.AST, *, limit: int = 60) -> str:
+    """The source of an expression, on one line."""
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class _Builder:
+    """One walk over a module."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def scope(
+        self, node: ast.Module | Function, body: Sequence[ast.stmt], *, parent: Scope | None, owner: Class | None
+    ) -> Scope:
+        made = Scope(self.module, node, parent, owner)
+        self.module.scopes.append(made)
+        if not isinstance(node, ast.Module):
+            self.module.functions[id(node)] = made
+            self._params(made, node)
+        self._block(body, made, ())
+        return made
+
+    def _params(self, scope: Scope, node: Function) -> None:
+        given = node.args
+        names = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        scope.params = tuple(argument.arg for argument in names)
+        start = Use(scope, -1, (), node)
+        for name in scope.params:
+            scope.bindings[name] = [Binding(None, start, parameter=True)]
+        for extra in (given.vararg, given.kwarg):
+            if extra is not None:
+                scope.bindings[extra.arg] = [Binding(None, start)]
+
+    def _block(self, body: Sequence[ast.stmt], scope: Scope, path: Path) -> None:
+        for statement in body:
+            use = Use(scope, len(scope.statements), path, statement)
+            scope.statements.append(use)
+            self._statement(statement, use)
+        if body and path and isinstance(body[-1], ENDS):
+            scope.ended.add(path[-1])
+
+    def _statement(self, node: ast.stmt, use: Use) -> None:
+        if isinstance(node, FUNCTIONS):
+            self._bind(node.name, Binding(None, use, definition=node))
+            self._expressions([*node.decorator_list, *node.args.defaults], use)
+            self.scope(node, node.body, parent=use.scope, owner=None)
+            return
+        if isinstance(node, ast.ClassDef):
+            self._bind(node.name, Binding(None, use, definition=node))
+            self._class(node, use)
+            return
+        self._binds(node, use)
+        self._expressions(_own(node), use)
+        self._below(node, use)
+
+    def _below(self, node: ast.stmt, use: Use) -> None:
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(node, name, None)
+            if isinstance(body, list) and body:
+                through = isinstance(node, (ast.With, ast.AsyncWith, ast.Try)) and name != "orelse"
+                self._block(body, use.scope, use.path if through else (*use.path, (id(node), name)))
+        for number, part in enumerate([*getattr(node, "handlers", ()), *getattr(node, "cases", ())]):
+            self._block(part.body, use.scope, (*use.path, (id(node), f"part {number}")))
+
+    def _class(self, node: ast.ClassDef, use: Use) -> None:
+        made = Class(self.module, node, use)
+        self.module.classes[id(node)] = made
+        for statement in node.body:
+            if isinstance(statement, FUNCTIONS):
+                made.methods[statement.name] = self.scope(statement, statement.body, parent=use.scope, owner=made)
+            elif isinstance(statement, ast.Assign):
+                self._expressions([statement.value], use)
+                for target in statement.targets:
+                    if isinstance(target, ast.Name):
+                        made.attributes.setdefault(target.id, []).append(Binding(statement.value, use))
+
+    # ----------------------------------------------------------------------- names
+
+    def _binds(self, node: ast.stmt, use: Use) -> None:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._target(target, node.value, use, ())
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self._target(node.target, node.value, use, ())
+        elif isinstance(node, ast.AugAssign):
+            self._target(node.target, None, use, ())
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            self._target(node.target, None, Use(use.scope, use.order, (*use.path, (id(node), "body")), node), ())
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for item in node.items:
+                if item.optional_vars is not None:
+                    self._target(item.optional_vars, None, use, ())
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._import(node, use)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            use.scope.outer |= set(node.names)
+
+    def _target(self, target: ast.expr, value: ast.expr | None, use: Use, index: tuple[int, ...]) -> None:
+        if isinstance(target, ast.Name):
+            self._bind(target.id, Binding(value, use, index))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for number, element in enumerate(target.elts):
+                inner = value
+                here = (*index, number)
+                if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts) and not index:
+                    inner, here = value.elts[number], ()
+                self._target(element, inner, use, here)
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and use.scope.owner:
+            if use.scope.params[:1] == (target.value.id,):
+                use.scope.owner.attributes.setdefault(target.attr, []).append(Binding(value, use, index))
+        elif isinstance(target, ast.Starred):
+            self._target(target.value, None, use, ())
+
+    def _bind(self, name: str, binding: Binding) -> None:
+        scope = binding.use.scope
+        if name in scope.outer:
+            outer = self.module.top if hasattr(self.module, "top") else _outermost(scope)
+            moved = Binding(binding.value, binding.use, binding.index, True, binding.definition, binding.imported)
+            outer.bindings.setdefault(name, []).append(moved)
+            return
+        scope.bindings.setdefault(name, []).append(binding)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, use: Use) -> None:
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                dotted = alias.name if alias.asname else alias.name.split(".")[0]
+                self._bind(alias.asname or dotted, Binding(None, use, imported=dotted))
+            elif alias.name == "*":
+                self.module.stars.append("." * node.level + (node.module or ""))
+            else:
+                dotted = f"{'.' * node.level}{node.module or ''}{'.' if node.module else ''}{alias.name}"
+                self._bind(alias.asname or alias.name, Binding(None, use, imported=dotted))
+
+    # ----------------------------------------------------------------------- expressions
+
+    def _expressions(self, nodes: Sequence[ast.AST], use: Use) -> None:
+        for node in nodes:
+            for inner in evaluated(node):
+                if isinstance(inner, ast.Call):
+                    use.scope.calls.append((inner, use))
+                elif isinstance(inner, ast.NamedExpr):
+                    self._target(inner.target, inner.value, use, ())
+                elif isinstance(inner, ast.comprehension):
+                    names = {name.id for name in ast.walk(inner.target) if isinstance(name, ast.Name)}
+                    use.scope.masked.setdefault(id(use.statement), set()).update(names)
+
+
+def _outermost(scope: Scope) -> Scope:
+    while scope.parent is not None:
+        scope = scope.parent
+    return scope
+
+
+def _own(node: ast.stmt) -> list[ast.AST]:
+    """The expressions of a statement itself, without the statements in it."""
+    return [
+        child
+        for child in ast.iter_child_nodes(node)
+        if not isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
+    ]
+
+
+def evaluated(node: ast.AST) -> list[ast.AST]:
+    """The nodes of an expression, those that are evaluated first coming first; no lambda is entered."""
+    found: list[ast.AST] = []
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, ast.Lambda):
+            found.append(node)
+            waiting += ast.iter_child_nodes(node)
+    return found[::-1]

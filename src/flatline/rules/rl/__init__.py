@@ -1,0 +1,1 @@
+"""Reinforcement learning: rewards, the distance from a reference, critics and seeds."""
