@@ -8,7 +8,7 @@ import random
 import pytest
 
 from flatline.cli import main
-from flatline.readers._classes import classes
+from flatline.readers._settings import classes_in
 from flatline.rules import all_rules
 
 HEADER = "epoch,step,train_loss,val_loss,lr\n"
@@ -202,7 +202,7 @@ def test_runs_that_differ_in_something_else(names, tmp_path, monkeypatch, capsys
 def test_classes_are_read_from_settings_beside_the_log(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     expected = 3 if "id2label" in text else 10
-    assert classes([tmp_path / "metrics.csv"], [str(tmp_path)]) == expected
+    assert classes_in([tmp_path / "metrics.csv"], [str(tmp_path)]) == expected
 
 
 def test_classes_are_not_looked_for_elsewhere(tmp_path):
@@ -210,14 +210,14 @@ def test_classes_are_not_looked_for_elsewhere(tmp_path):
     inner.mkdir()
     (tmp_path / "config.json").write_text('{"num_labels": 10}')
     (inner / "hparams.yaml").symlink_to(tmp_path / "config.json")
-    assert classes([inner / "metrics.csv"], [str(inner)]) is None
-    assert classes([inner / "metrics.csv"], [str(inner / "metrics.csv")]) is None
+    assert classes_in([inner / "metrics.csv"], [str(inner)]) is None
+    assert classes_in([inner / "metrics.csv"], [str(inner / "metrics.csv")]) is None
 
 
 def test_settings_that_differ_say_nothing(tmp_path):
     (tmp_path / "config.json").write_text('{"num_labels": 10}')
     (tmp_path / "args.json").write_text('{"num_classes": 7}')
-    assert classes([tmp_path / "metrics.csv"], [str(tmp_path)]) is None
+    assert classes_in([tmp_path / "metrics.csv"], [str(tmp_path)]) is None
 
 
 def test_stuck_at_chance_by_the_settings(tmp_path, capsys):

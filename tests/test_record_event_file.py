@@ -110,7 +110,12 @@ def test_a_name_stays_when_another_optimizer_comes(tmp_path):
     recorder.take(losses(1, 2.0))
     recorder.tick(2)
     found = curves(tmp_path / "tb" / "record")
-    assert {name: curve.count for name, curve in found.items()} == {"loss": 2, "lr": 2, "loss/Adam 2": 1, "lr/Adam 2": 1}
+    assert {name: curve.count for name, curve in found.items()} == {
+        "loss": 2,
+        "lr": 2,
+        "loss/Adam 2": 1,
+        "lr/Adam 2": 1,
+    }
 
 
 def test_tensorboard_reads_it(tmp_path):

@@ -13,9 +13,9 @@ from flatline.engine import Engine, watched
 from flatline.events import Curve, CurvesUpdated, Event, RunsCompared, SeedGroup
 from flatline.findings import Finding, Report, Unchecked, Value, causes
 from flatline.history import median
-from flatline.readers._classes import classes
 from flatline.readers._finding import Source, find
 from flatline.readers._log import Log
+from flatline.readers._settings import classes_in
 from flatline.rules import Rule
 
 # in the name of a run, where its seed stands: said so, as CleanRL writes it before a time, or last
@@ -70,9 +70,9 @@ def diagnose(
     for source in found.sources:
         by_run.setdefault(source.run, []).append(source)
     for sources in by_run.values():
-        told = classes((file for source in sources for file in source.files), paths)
+        count = classes_in((file for source in sources for file in source.files), paths)
         for read, form in _events(sources, chosen, notes):
-            event = dataclasses.replace(read, classes=read.classes or told)
+            event = dataclasses.replace(read, classes=count or read.classes)
             so_far = dataclasses.replace(event, ended=False) if running else event
             runs.append(judge(so_far, config, form=form, notes=notes))
     told = [run for run in runs if any(curve.count > 1 for curve in run.event.curves)] or runs

@@ -15,10 +15,14 @@ from flatline.rules import Rule
 Hook = Callable[[Event], Iterable[Finding] | None]
 
 
-@cache
 def hook_name(event: type[Event]) -> str:
     """``LossComputed`` -> ``on_loss_computed``."""
-    return "on_" + re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+    return _hook(event.__name__)
+
+
+@cache
+def _hook(name: str) -> str:
+    return "on_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def watched(rule: Rule | type[Rule]) -> tuple[type[Event], ...]:

@@ -589,7 +589,7 @@ class ScheduleObserved(Event):
     steps_at_floor: int = 0  # optimizer steps since the rate fell under a thousandth of its peak
     ended: str = ""  # how the run ended, "" while it runs
     others_stepped: bool = False  # another scheduler of the same optimizer advances
-    trainer: OptimizerFacts | None = None  # trains the parameters in place of the scheduler's own, which never stepped
+    trainer: OptimizerFacts | None = None  # trains the parameters in place of the scheduler's own, which does not step
     trainer_lr: float = 0.0
     built_where: Where | None = None
 

@@ -17,6 +17,7 @@ from flatline.config import Config
 from flatline.events import Curve
 from flatline.readers import all_readers
 from flatline.readers._finding import find
+from flatline.readers._lines import lines
 from flatline.readers._log import Log
 
 INPUTS = int(os.environ.get("FLATLINE_FUZZ", "10000"))  # take 15 seconds
@@ -72,7 +73,22 @@ def test_cut_off(sample):
 
 
 DAMAGES = ("flip", "cut", "remove", "repeat", "zero", "noise", "insert", "swap")
-WORDS = (b"nan", b"-inf", b"1e999", b"\0", b"\xff\xfe", b"\n", b"\r", b'"', b"{", b"[" * 40, b",", b"9" * 400, b"-", b"\x80" * 11)
+WORDS = (
+    b"nan",
+    b"-inf",
+    b"1e999",
+    b"\0",
+    b"\xff\xfe",
+    b"\n",
+    b"\r",
+    b'"',
+    b"{",
+    b"[" * 40,
+    b",",
+    b"9" * 400,
+    b"-",
+    b"\x80" * 11,
+)
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
@@ -126,7 +142,7 @@ def test_zeros_that_a_crash_left_in_a_text(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(text.encode() + bytes(100))
     with path.open("r+b") as file:
-        file.truncate(1 << 32)  # a hole of gigabytes
+        file.truncate(1 << 36)  # a hole
     (run,) = diagnose([str(path)], Config()).runs
     assert run.curve("train_loss").count == 50
 
@@ -139,3 +155,14 @@ def test_files_that_are_no_logs_cost_little(tmp_path):
     started = time.process_time()
     assert len(diagnose([str(tmp_path)], Config()).runs) == 1
     assert time.process_time() - started < SECONDS
+
+
+def test_a_file_that_grows_while_it_is_read_has_an_end(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "loss": 2}\n' * 9)
+    count = 0
+    for _ in lines(path):
+        count += 1
+        with path.open("a") as file:
+            file.write('{"step": 1, "loss": 2}\n' * 2)
+    assert count == 9

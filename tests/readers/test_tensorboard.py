@@ -9,9 +9,9 @@ import struct
 import pytest
 
 from flatline.readers import Head
-from flatline.record.checksum import crc32c, masked
 from flatline.readers._log import Log
 from flatline.readers.tensorboard import TensorBoard
+from flatline.record.checksum import crc32c, masked
 
 NAME = "events.out.tfevents.1700000000.host.1.0"
 

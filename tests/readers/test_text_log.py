@@ -78,7 +78,7 @@ def test_progress_bars(tmp_path):
 
 def test_table_with_the_time_in_front(tmp_path):
     found = read(tmp_path, TABLE)
-    assert set(found) == {"train_loss", "val_loss"}
+    assert set(found) == {"train_loss", "val_loss", "epoch"}
     assert found["train_loss"].steps == (0, 1, 2, 3)
 
 

@@ -8,10 +8,10 @@ from math import inf
 from pathlib import Path
 
 from flatline.readers import Head, Reader
-from flatline.record.checksum import masked
-from flatline.readers._lines import Unreadable
+from flatline.readers._lines import Unreadable, chunks
 from flatline.readers._log import Log, RunLog
 from flatline.readers._protobuf import BYTES, FIXED32, VARINT, fields, varint
+from flatline.record.checksum import masked
 
 CHUNK = 1 << 22  # bytes that are read at once
 BATCH = 256  # points of a tag that are handed on at once, at least
@@ -44,11 +44,10 @@ class TensorBoard(Reader):
         split = SPLITS.search(path.parent.name)
         tags = _Tags(log.run(), f"{split[1].lower()}/" if split else "")
         try:
-            with path.open("rb") as file:
-                data, at = b"", 0
-                while more := file.read(CHUNK):
-                    data = data[at:] + more
-                    at = tags.take(data)
+            data, at = b"", 0
+            for more in chunks(path, CHUNK):
+                data = data[at:] + more
+                at = tags.take(data)
             if at < len(data):
                 raise Unreadable("the last record is cut off")
         finally:

@@ -126,6 +126,8 @@ class _Printed:
         self.step = next((counted[name] for name in STEPS if name in counted), self.step)
         values = [pair for pair in found if not _counter(pair[0]) and not is_clock(pair[0])]
         self.run.row += bool(values)
+        if values and (epoch := counted.get("epoch")) is not None:  # where epochs begin is worth knowing
+            self.run.add("epoch", self.run.row if self.step is None else self.step, epoch)
         for name, value, of in values:
             accuracy = of and "accuracy" in role_of(name)
             self.run.add(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flatline.readers import Head, Reader
-from flatline.readers._lines import Unreadable
+from flatline.readers._lines import Unreadable, chunks
 from flatline.readers._log import Log
 from flatline.readers._protobuf import BYTES, fields
 from flatline.readers.json_lines import take
@@ -57,19 +57,18 @@ def _records(path: Path) -> Iterator[bytes]:
 
 
 def _parts(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        at = len(MAGIC) + 3
-        while block := file.read(BLOCK):
-            while at + HEADER <= len(block):
-                checksum, length, kind = struct.unpack_from("<IHB", block, at)
-                part = block[at + HEADER : at + HEADER + length]
-                if kind == 0 and length == 0:
-                    break  # the rest of the block is empty
-                if len(part) < length or zlib.crc32(block[at + 6 : at + HEADER + length]) != checksum:
-                    raise Unreadable("cut off or damaged, and read up to there")
-                yield kind, part
-                at += HEADER + length
-            at = 0
+    at = len(MAGIC) + 3
+    for block in chunks(path, BLOCK):
+        while at + HEADER <= len(block):
+            checksum, length, kind = struct.unpack_from("<IHB", block, at)
+            part = block[at + HEADER : at + HEADER + length]
+            if kind == 0 and length == 0:
+                break  # the rest of the block is empty
+            if len(part) < length or zlib.crc32(block[at + 6 : at + HEADER + length]) != checksum:
+                raise Unreadable("cut off or damaged, and read up to there")
+            yield kind, part
+            at += HEADER + length
+        at = 0
 
 
 def _items(record: bytes, start: int, stop: int) -> Iterator[tuple[str, object]]:

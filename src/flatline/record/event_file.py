@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-import socket
+import platform
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class EventFile:
 
     def _made(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname() or 'host'}.{os.getpid()}.flatline"
+        name = f"events.out.tfevents.{int(time.time())}.{platform.node() or 'host'}.{os.getpid()}.flatline"
         self.file = folder / name
         with self.file.open("xb") as file:
             file.write(record(_event(field(3, VERSION))))

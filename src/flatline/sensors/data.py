@@ -78,9 +78,9 @@ class Loader:
         self.persistent = bool(getattr(loader, "persistent_workers", False))
         streamed = any(kind.__name__ == "IterableDataset" for kind in type(loader.dataset).__mro__)
         init = getattr(loader, "worker_init_fn", None)
-        several = self.workers > 1 and not streamed
+        several = self.workers > 1
         self.copied = copied_generator(loader.dataset) if several and init is None else None
-        self.alike = seeded_alike(init, loader.dataset) if several and init is not None else None
+        self.alike = seeded_alike(init, loader.dataset) if several and not streamed and init is not None else None
         self.order: Order | None = None  # of the newest pass
         self.position = 0  # in it, of the newest batch
         self.same_order = 0  # complete passes in a row with the same order
@@ -258,7 +258,7 @@ class DataSensor:
 
     def _tell_workers(self, loader: Loader, where: Where | None) -> None:
         """A training loader with several workers: does its data set draw from a generator that each of them copies?"""
-        if loader.workers < 2 or loader.length is None:
+        if loader.workers < 2:
             return
         owner, generator, kind = loader.copied or ("", "", "")
         seeding, seeded, place = loader.alike or ("", "", where)

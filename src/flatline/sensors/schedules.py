@@ -13,6 +13,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import NO_FRAME, Patches
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
+ABANDONED = 50  # steps of others since an optimizer's last one, and of its schedule: nobody will step it again
 HORIZONS = ("T_max", "total_steps", "total_iters")
 READS = 200  # wrong rates that are told of each scheduler
 LAMBDA_HORIZONS = ("num_training_steps", "total_steps", "training_steps", "max_steps", "t_total", "num_steps")
@@ -264,21 +265,23 @@ class ScheduleSensor:
     def _look_beside(self, schedule: Schedule) -> None:
         """Both optimizers may be gone at the end: what was seen last counts."""
         state = schedule.state
-        trainer = self._trainer(state)
+        trainer = self._trainer(state, schedule.calls)
         if trainer is not None:
             schedule.trainer = trainer.facts, trainer.lr, _present(schedule)
-        elif state.steps or state.skipped:
+        elif state.ref() is not None and (state.steps or state.skipped):
             schedule.trainer = None
 
-    def _trainer(self, state: OptimizerState) -> OptimizerState | None:
-        """Another optimizer that trains the parameters of this one, which never stepped. Wrappers share the groups."""
+    def _trainer(self, state: OptimizerState, calls: int) -> OptimizerState | None:
+        """Another optimizer that trains the parameters of this one, which never stepped, or no longer does, while its
+        schedule goes on. Wrappers share the groups."""
         own = state.ref()
-        if own is None or state.steps or state.skipped:
+        left = self.loop.steps - state.last_step >= ABANDONED and calls - state.steps >= ABANDONED
+        if own is None or ((state.steps or state.skipped) and not left):
             return None
         groups = {id(group) for group in own.param_groups}
         for other in list(self.loop.optimizers.values()):
             theirs = other.ref()
-            if theirs is None or other.steps < 2 or not state.ids <= other.ids:
+            if theirs is None or other.steps < 2 or other.last_step <= state.last_step or not state.ids <= other.ids:
                 continue
             if not any(id(group) in groups for group in theirs.param_groups):
                 return other

@@ -43,6 +43,11 @@ def test_fires_on_a_schedule_of_an_optimizer_that_never_steps():
     )
 
 
+def test_fires_on_a_schedule_of_an_optimizer_that_was_replaced():
+    (finding,) = play(LoggedRateIsNotTheRate, replace(ORPHAN, optimizer_steps=70))
+    assert "in an optimizer that is no longer stepped; the AdamW" in finding.message
+
+
 def test_near_miss_its_own_optimizer_steps():
     assert play(LoggedRateIsNotTheRate, replace(ORPHAN, trainer=None)) == []
 

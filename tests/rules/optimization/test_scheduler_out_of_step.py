@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import Curve, CurvesUpdated, ScheduleObserved, Where
+from flatline.events import Curve, CurvesUpdated, OptimizerFacts, ScheduleObserved, Where
 from flatline.rules.optimization.scheduler_out_of_step import SchedulerOutOfStep
 from flatline.testing import lint, play
 
@@ -29,6 +29,12 @@ def quiet(event, **facts):
 def test_near_miss_one_step_per_batch():
     assert quiet(HEALTHY)
     assert quiet(COSINE, ended="finished")
+
+
+def test_near_miss_another_optimizer_took_over():
+    outrun = replace(HEALTHY, calls=280, optimizer_steps=70, backwards=280, epochs=0)
+    assert play(SchedulerOutOfStep, outrun)
+    assert quiet(outrun, trainer=OptimizerFacts(key=2, steps=560), trainer_lr=0.5)
 
 
 # --------------------------------------------------------------------------- before the first step

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
-from functools import cached_property
 
 from flatline.events import SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
@@ -27,8 +26,10 @@ READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
 
 def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     """Everything that one of the functions below sees."""
+    text = "\n".join(module.text.lines)
+    scaling, trains = OTHER_SCALING.search(text) is not None, ".backward(" in text
     trained: set[str] = set()
-    if not any(OTHER_MODE.search(line) for line in module.text.lines):
+    if OTHER_MODE.search(text) is None:
         trained = {t.identity() for scope in module.scopes for t in _trained(project, scope)}
     for scope in module.scopes:
         seen = Seen(project, module, scope)
@@ -36,10 +37,10 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from seen.kept()
         yield from seen.severed()
         yield from seen.rates()
-        yield from seen.schedulers()
+        yield from seen.schedulers() if trains else ()
         yield from seen.rebound()
         yield from seen.anomaly()
-        yield from seen.half()
+        yield from seen.half() if trains and not scaling else ()
         yield from seen.unshuffled()
         yield from seen.validated(trained)
     for owner in module.classes.values():
@@ -122,8 +123,6 @@ class Seen:
 
     def schedulers(self) -> Iterator[SourceFact]:
         """A scheduler that is built, and of which nothing is asked but its rate."""
-        if not self._trains:
-            return
         for name, bindings in self.scope.bindings.items():
             for binding in bindings:
                 if not isinstance(binding.value, ast.Call) or binding.use.scope is not self.scope:
@@ -134,11 +133,6 @@ class Seen:
                 )
                 if scheduled and len(bindings) == 1 and not self._mentioned(name, READ_ONLY):
                     yield self._fact("never stepped", binding.value, name=name)
-
-    @cached_property
-    def _trains(self) -> bool:
-        """A backward is called in the file, and nothing in it is meant for others at this level."""
-        return any(".backward(" in line for line in self.module.text.lines)
 
     def _sole(self, binding: Binding) -> Thing | None:
         """What a plain call made, if the binding is one."""
@@ -315,8 +309,6 @@ class Seen:
 
     def half(self) -> Iterator[SourceFact]:
         """float16 autocast around the forward pass of a loop with a bare backward, and no scaler anywhere."""
-        if any(OTHER_SCALING.search(line) for line in self.module.text.lines):
-            return
         backs = [(c, u) for c, _, u in self._methods("backward") if not c.args]
         for use in self.scope.statements:
             node = use.statement

@@ -102,12 +102,12 @@ def notebook(path: str, data: bytes) -> Text:
         sources = [(n, cell["source"]) for n, cell in enumerate(cells, 1) if cell.get("cell_type") == "code"]
         texts = [(n, source if isinstance(source, str) else "".join(source)) for n, source in sources]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise Unparsable(f"{path}: is no notebook of format 4") from None
+        raise Unparsable(f"{path}: cannot be read as a notebook") from None
     lines: list[str] = []
     places = []
     for number, text in texts:
         places.append((len(lines) + 1, number))
-        lines += _without_magics(text)
+        lines += _parsable(_without_magics(text))
     return Text(path, tuple(lines), tuple(places))
 
 
@@ -116,6 +116,17 @@ def _without_magics(text: str) -> list[str]:
     if text.lstrip().startswith("%%") and not text.lstrip().startswith(("%%time", "%%capture", "%%prun")):
         return [f"# {line}" for line in lines]
     return [re.sub(r"\S.*", lambda found: f"pass  # {found[0]}", line) if MAGIC.match(line) else line for line in lines]
+
+
+def _parsable(lines: list[str]) -> list[str]:
+    """A cell that was left half written is a comment."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [f"# {line}" for line in lines]
+    return lines
 
 
 def parse(text: Text) -> ast.Module:

@@ -11,7 +11,7 @@ from functools import cached_property
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project, Thing, argument
-from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, evaluated, spelled
+from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, spelled
 
 WAYS = 64  # through a loop; one with more is left alone
 INLINED = 4  # calls within calls
@@ -59,6 +59,9 @@ class Loops:
         self.zeroed = {key for scope in module.scopes for key in self._duck(scope)}
         self._busy: dict[int, bool] = {}
         self._busy_calls: dict[tuple[int, Use], bool] = {}
+        self._training: dict[int, bool] = {}
+        self.inlined: dict[tuple[object, ...], list[tuple[SourceTick, ...]] | None] = {}
+        self.matters: dict[int, bool] = {}
 
     def _duck(self, scope: Scope) -> Iterator[str]:
         """What zero_grad is called on: with a step of its own, it is an optimizer."""
@@ -73,6 +76,17 @@ class Loops:
             wipes = any(isinstance(u.statement, ast.Assign) and _wipes(u.statement) for u in function.statements)
             self._busy[id(function)] = wipes or any(self.busy_call(call, use) for call, use in function.calls)
         return self._busy[id(function)]
+
+    def trains(self, function: Scope) -> bool:
+        """Whether a backward or a step may be in it, or in what it calls."""
+        if id(function) not in self._training:
+            self._training[id(function)] = False
+            own = any(
+                isinstance(c.func, ast.Attribute) and c.func.attr in ("backward", "step") for c, _ in function.calls
+            )
+            called = (self.project.callee(c, u) for c, u in function.calls if not own)
+            self._training[id(function)] = own or any(f is not None and self.trains(f) for f in called)
+        return self._training[id(function)]
 
     def busy_call(self, call: ast.Call, use: Use) -> bool:
         """Whether a call is a tick, or may be one, or leads to one."""
@@ -95,7 +109,7 @@ class Loops:
     def all(self) -> Iterator[SourceLoop]:
         """Every loop with a backward or a step in it, and every function with one outside of its loops."""
         for scope in self.module.scopes:
-            if not self.busy(scope):
+            if not self.trains(scope):
                 continue
             yield from self._loop(scope, scope.node.body, scope.node, repeats=False)
             for use in scope.statements:
@@ -124,6 +138,9 @@ class _Walker:
         self.loops, self.project = loops, loops.project
         self.scope, self.loop, self.keys, self.depth = scope, loop, keys or {}, depth
         self.uses = {id(use.statement): use for use in scope.statements}
+        self.calls: dict[int, list[ast.Call]] = {}
+        for call, use in scope.calls:
+            self.calls.setdefault(id(use.statement), []).append(call)
         self.nested = 0
 
     # ----------------------------------------------------------------------- statements
@@ -148,8 +165,7 @@ class _Walker:
         if isinstance(node, ast.Try):
             return self._try(node, ways, sure=sure)
         if isinstance(node, (ast.With, ast.AsyncWith)):
-            for item in node.items:
-                ways = self._expression(item.context_expr, node, ways, sure=sure)
+            ways = self._expression(node, node, ways, sure=sure)
             return self.block(node.body, ways, sure=sure)
         if isinstance(node, ast.Match):
             return [way for case in node.cases for way in self.block(case.body, ways, sure=False)] + ways
@@ -160,6 +176,7 @@ class _Walker:
     def _if(self, node: ast.If, ways: list[Way]) -> list[Way]:
         if not self._matters(node):
             return ways
+        ways = self._expression(node, node, ways, sure=True)
         test, turned = node.test, False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, turned = test.operand, not turned
@@ -175,6 +192,11 @@ class _Walker:
 
     def _matters(self, node: ast.stmt) -> bool:
         """Whether anything in it is a tick, or ends the way."""
+        if id(node) not in self.loops.matters:
+            self.loops.matters[id(node)] = self._does_matter(node)
+        return self.loops.matters[id(node)]
+
+    def _does_matter(self, node: ast.stmt) -> bool:
         first, last = node.lineno, node.end_lineno or node.lineno
         for use in self.scope.statements:
             if first <= use.statement.lineno <= last:
@@ -190,8 +212,7 @@ class _Walker:
 
     def _inner(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         """A loop within is gone through once."""
-        head = node.test if isinstance(node, ast.While) else node.iter  # type: ignore[attr-defined]
-        ways = self._expression(head, node, ways, sure=True)
+        ways = self._expression(node, node, ways, sure=True)
         self.nested += 1
         through = self.block(node.body, ways, sure=True)  # type: ignore[attr-defined]
         self.nested -= 1
@@ -204,9 +225,8 @@ class _Walker:
         use = self._use_of(statement)
         if use is None:
             return ways
-        for inner in evaluated(node):
-            if isinstance(inner, ast.Call):
-                ways = self._call(inner, use, ways, sure=sure)
+        for call in self.calls.get(id(statement), ()):
+            ways = self._call(call, use, ways, sure=sure)
         if isinstance(node, ast.Assign) and (kind := _wipes(node)):
             tick = SourceTick(kind=kind, name=spelled(node.targets[0]), where=self._where(node), always=sure)
             ways = [replace(way, ticks=(*way.ticks, tick)) for way in ways]
@@ -243,15 +263,21 @@ class _Walker:
             return None
         if not self.loops.busy(function):
             return None
-        keys = {
-            name: self.key(given, use)
-            for name in function.params
-            if (given := argument(call, function, name)) is not None
-        }
-        walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1)
-        walker.nested = self.nested
-        ways = walker.block(function.node.body, [Way()], sure=True)
-        return [way.ticks for way in ways if way.ended != "raise"] or None
+        given = {name: argument(call, function, name) for name in function.params}
+        keys = {name: self.key(node, use) for name, node in given.items() if node is not None}
+        memory = (id(function), tuple(keys.items()), self.nested, self.depth, id(self.loop))
+        if memory not in self.loops.inlined:
+            self.loops.inlined[memory] = None
+            walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1)
+            walker.nested = self.nested
+            body = [] if isinstance(function.node, ast.Module) else function.node.body
+            try:
+                ways = walker.block(body, [Way()], sure=True)
+            except TooMany:
+                del self.loops.inlined[memory]
+                raise
+            self.loops.inlined[memory] = [way.ticks for way in ways if way.ended != "raise"] or None
+        return self.loops.inlined[memory]
 
     def key(self, node: ast.expr, use: Use) -> str:
         """Equal for one object: the call that made it, or else how this function spells it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from flatline.events import SourceParsed, Where
 from flatline.readers.source._facts import facts
@@ -38,7 +39,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             loops=tuple(Loops(project, module).all()),
             facts=tuple(facts(project, module)),
             zeroes=tuple(dict.fromkeys(place for each in reached for place in _zeroes(each))),
-            steps=any(STEPS.search(line) for each in reached for line in each.text.lines),
+            steps=any(_steps(each) for each in reached),
         )
     except RecursionError:
         raise Unparsable(f"{text.path}: is nested too deeply") from None
@@ -65,8 +66,13 @@ def _imports(module: Module) -> Iterator[str]:
                 yield part
 
 
-def _zeroes(module: Module) -> Iterator[Where]:
-    for number, line in enumerate(module.text.lines, 1):
-        if ZEROES.search(line) and not line.lstrip().startswith("#"):
-            file, at = module.text.place(number)
-            yield Where(file, at)
+@cache
+def _zeroes(module: Module) -> tuple[Where, ...]:
+    lines = enumerate(module.text.lines, 1)
+    found = [n for n, line in lines if "grad" in line and ZEROES.search(line) and not line.lstrip().startswith("#")]
+    return tuple(Where(*module.text.place(number)) for number in found)
+
+
+@cache
+def _steps(module: Module) -> bool:
+    return any("step" in line.lower() and STEPS.search(line) for line in module.text.lines)

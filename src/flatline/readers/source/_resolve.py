@@ -202,7 +202,10 @@ class Project:
         """What every call of the function in the project gives for a parameter."""
         things: dict[tuple[str, str], Thing] = {}
         for call, site in self.calls_of(use.scope) if depth < DEPTH else ():
-            found = self.things(argument(call, use.scope, name), site, depth + 1)
+            given = argument(call, use.scope, name)
+            if isinstance(given, ast.Name) and given.id == name and site.scope is use.scope:
+                continue  # it hands on its own
+            found = self.things(given, site, depth + 1)
             if not found:
                 return ()
             things |= {(thing.name, thing.identity()): thing for thing in found}

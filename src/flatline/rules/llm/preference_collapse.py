@@ -60,9 +60,7 @@ class PreferenceCollapse(Rule):
     share: float = 0.05  # of its first value
     sure: float = 6.0  # standard errors of a level
     grown: float = 3.0  # standard errors that a margin which grows has gained
-    apart: float = (
-        1.2  # times the fall of chosen, by which rejected falls if they are told apart; the margin may be noisy
-    )
+    apart: float = 1.2  # times the fall of chosen, that rejected falls by when they are told apart
 
     def lacks(self, event: CurvesUpdated) -> str:
         """The margin and both log-probabilities."""

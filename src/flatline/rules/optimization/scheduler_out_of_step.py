@@ -82,8 +82,8 @@ class SchedulerOutOfStep(Rule):
         """Compare the two counts, while the run goes on and at its end."""
         if event.calls_before_first_step and event.optimizer_steps and not event.skipped_steps:
             yield self._before(event)
-        if event.optimizer_steps < 2 or (event.name in CYCLIC and event.calls):
-            return
+        if event.optimizer_steps < 2 or (event.name in CYCLIC and event.calls) or event.trainer is not None:
+            return  # another optimizer took over, which is O23
         found = self._per_micro_batch(event) or self._epochs_per_batch(event) or self._at_the_end(event)
         if found is not None:
             yield found

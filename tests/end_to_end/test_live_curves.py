@@ -1,0 +1,73 @@
+"""Curves of running scripts, judged while they run and at their end."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+import flatline
+
+
+def train(steps: int, loss_of, optimizers) -> None:
+    for step in range(steps):
+        for at, optimizer in enumerate(optimizers):
+            optimizer.zero_grad()
+            loss_of(step, at).backward()
+            optimizer.step()
+
+
+def labelled():
+    torch.manual_seed(0)
+    x = torch.randn(64, 6)
+    return torch.nn.Linear(6, 3), x, x[:, :3].argmax(1)
+
+
+def reasons(run) -> dict[str, str]:
+    return {rule.code: rule.reason for rule in run.report.not_checked}
+
+
+def test_a_loss_that_never_moves():
+    net, x, y = labelled()
+    idle = torch.nn.Parameter(torch.zeros(1))
+    with flatline.watch(select="C") as run:
+        train(60, lambda *_: F.cross_entropy(net(x).detach() + 0 * idle, y), [torch.optim.SGD([idle], 0.1)])
+    assert [finding.code for finding in run.findings] == ["C10"]
+    assert reasons(run)["C4"] == "no val loss was logged"
+
+
+def test_a_loss_that_falls():
+    net, x, y = labelled()
+    with flatline.watch(select="C", hints=True) as run:
+        train(300, lambda *_: F.cross_entropy(net(x), y), [torch.optim.Adam(net.parameters(), 1e-2)])
+    assert run.findings == []
+    assert {"C1", "C2", "C3", "C6", "C10", "C11"} <= set(run.report.checked)
+
+
+def test_adversaries_are_not_judged():
+    net, x, y = labelled()
+    other = torch.nn.Linear(6, 3)
+    both = torch.optim.SGD(net.parameters(), 0.1), torch.optim.SGD(other.parameters(), 0.1)
+    with flatline.watch(select="C") as run:
+        train(60, lambda step, at: (1 + step) * F.cross_entropy((net, other)[at](x), y), both)
+    assert run.findings == []
+    assert reasons(run)["C1"].startswith("several optimizers trained")
+
+
+def test_nothing_trained():
+    with flatline.watch(select="C1") as run:
+        pass
+    assert reasons(run) == {"C1": "no loss was read"}
+
+
+def test_the_same_training_as_without():
+    weights = []
+    for watched in (False, True):
+        net, x, y = labelled()
+        optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+        if watched:
+            with flatline.watch(select="C"):
+                train(100, lambda *_: F.cross_entropy(net(x), y), [optimizer])  # noqa: B023
+        else:
+            train(100, lambda *_: F.cross_entropy(net(x), y), [optimizer])  # noqa: B023
+        weights.append(net.weight.detach().clone())
+    assert torch.equal(*weights)
