@@ -134,3 +134,53 @@ def test_notebook(here, capsys):
     assert status == 1
     assert "n.ipynb:cell 2:4" in said.out
     assert "▸ 4 │ loss" in said.out
+
+
+# --------------------------------------------------------------------------- fixes
+
+FIXABLE = """import torch
+from torch.optim.lr_scheduler import StepLR
+opt = torch.optim.SGD(net.parameters(), 0.1)
+sched = StepLR(opt, 3)
+torch.autograd.set_detect_anomaly(True)  # ä
+def run():
+    total = 0.0
+    for x, y in data:
+        opt.zero_grad()
+        loss = criterion(net(x), y)
+        loss.backward()
+        opt.step;  s = "ä"; sched.step()
+        total += loss  # kept
+    print(sched.get_lr())
+"""
+FIXED = (
+    FIXABLE.replace("anomaly(True)", "anomaly(False)")
+    .replace("opt.step;", "opt.step();")
+    .replace("+= loss", "+= loss.detach()")
+    .replace("get_lr", "get_last_lr")
+)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_fixes(here, capsys, end, mark):
+    (here / "train.py").write_bytes(mark + FIXABLE.replace("\n", end).encode())
+    status, said = lint(capsys, "--diff")
+    assert status == 1
+    assert "+    print(sched.get_last_lr())" in said.out
+    assert (here / "train.py").read_bytes() == mark + FIXABLE.replace("\n", end).encode()
+    status, said = lint(capsys, "--fix")
+    assert status == 0
+    assert "fixed: train.py" in said.out
+    assert (here / "train.py").read_bytes() == mark + FIXED.replace("\n", end).encode()
+    assert lint(capsys, "--diff")[0] == 0
+
+
+def test_what_is_silenced_or_not_utf_8_is_not_fixed(here, capsys):
+    code = FIXABLE.replace("  # kept", "  # flatline: ignore[M1]").replace("opt.step;", "opt.step();")
+    code = code.replace("anomaly(True)", "anomaly(False)").replace("get_lr", "get_last_lr")
+    (here / "train.py").write_text(code)
+    (here / "other.py").write_bytes(b"# coding: latin-1\n" + FIXABLE.encode("latin-1"))
+    before = [(here / name).read_bytes() for name in ("train.py", "other.py")]
+    assert lint(capsys, "--fix")[0] == 1
+    assert [(here / name).read_bytes() for name in ("train.py", "other.py")] == before

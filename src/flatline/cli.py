@@ -77,6 +77,8 @@ def _add_lint(commands: argparse._SubParsersAction[Parser]) -> None:
     lint.add_argument("--output", metavar="FILE", help="write the report to FILE")
     lint.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
     lint.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
+    lint.add_argument("--fix", action="store_true", help="write the fixes that cannot change what is computed")
+    lint.add_argument("--diff", action="store_true", help="show what --fix would write")
     lint.add_argument("--hints", action="store_true", help="show hints, too")
     lint.add_argument("--verbose", action="store_true", help="show the facts behind each finding")
 

@@ -1022,6 +1022,16 @@ def line_of(place: Where | None) -> str:
     return f"{place.file}:{place.line}" if place else ""
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SourceEdit:
+    """Bytes of one line to be replaced so that the fact is gone, and nothing else changes."""
+
+    line: int
+    start: int
+    end: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SourceFact:
     """Something else that the source shows."""
@@ -1031,6 +1041,7 @@ class SourceFact:
     text: str = ""  # the source of it
     where: Where | None = None
     other: Where | None = None
+    edit: SourceEdit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

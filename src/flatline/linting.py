@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import fnmatch
+import io
 import linecache
 import os
+import tokenize
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from flatline.config import Config, silenced
 from flatline.engine import Engine, watched
-from flatline.events import SourceParsed, Where
+from flatline.events import SourceEdit, SourceParsed, Where
 from flatline.findings import Finding, Report, causes
 from flatline.readers.source._files import Text, Unparsable, find, python, read
 from flatline.readers.source._project import event, speaks_of_torch
@@ -43,6 +47,7 @@ class Linter:
         self.ignores = {**USUALLY, **(ignores or {})}
         self.project = Project()
         self.rules = [rule for rule in config.rules() if SourceParsed in watched(rule)]
+        self.edits: dict[str, list[SourceEdit]] = {}  # by file
         self._told: set[tuple[str, Where | None]] = set()
         self._names: Counter[str] = Counter()
         self.done = Linted(checked=tuple(rule.code for rule in self.rules))
@@ -99,10 +104,15 @@ class Linter:
         for fresh, rule in zip(engine.rules, rules, strict=True):
             vars(fresh).update(vars(rule))
         try:
-            engine.emit(event(self.project, text))
+            seen = event(self.project, text)
         except Unparsable as error:
             self.done.notes.append(str(error))
+            return
+        engine.emit(seen)
         self._keep(text, engine.findings)
+        fixable = {fact.where: fact.edit for fact in seen.facts if fact.edit is not None}
+        told = {finding.where for finding in self.done.findings}
+        self.edits[text.path] = [edit for where, edit in fixable.items() if where in told]
 
     def _broken(self, code: str, error: Exception) -> None:
         self.done.notes.append(f"{code} was switched off: {type(error).__name__}: {error}")
@@ -158,6 +168,54 @@ def _show_lines(text: Text) -> None:
         linecache.cache[name] = (1, None, [f"{line}\n" for line in text.lines[first - 1 : after - 1]], name)
     if text.path == "<stdin>":
         linecache.cache[text.path] = (1, None, [f"{line}\n" for line in text.lines], text.path)
+
+
+# --------------------------------------------------------------------------- fixes
+
+
+def fixes(linter: Linter) -> dict[str, tuple[bytes, bytes]]:
+    """For each file that can be fixed: its bytes, and those to put in their place."""
+    found = {}
+    for path, edits in linter.edits.items():
+        if edits and path.endswith(".py"):
+            old = Path(path).read_bytes()
+            new = _fixed(linter, path, old, sorted(edits, key=lambda edit: (-edit.line, -edit.start)))
+            if new != old:
+                found[path] = (old, new)
+    return found
+
+
+def _fixed(linter: Linter, path: str, data: bytes, edits: Sequence[SourceEdit]) -> bytes:
+    """With every edit that makes findings fewer; the others are dropped."""
+    left = _count(linter, path, data)
+    for edit in edits:
+        edited = _edited(data, edit)
+        after = _count(linter, path, edited) if edited is not None else None
+        if edited is not None and left is not None and after is not None and after < left:
+            data, left = edited, after
+    return data
+
+
+def _count(linter: Linter, path: str, data: bytes) -> int | None:
+    """How many findings the file has by itself; None if it is none that Python reads."""
+    again = Linter(linter.config, linter.ignores)
+    try:
+        again._text(python(path, data), linter.rules)
+    except Unparsable:
+        return None
+    return None if again.done.notes else len(again.done.findings) + again.done.hidden_hints
+
+
+def _edited(data: bytes, edit: SourceEdit) -> bytes | None:
+    """The same bytes everywhere else. Only UTF-8 is edited, as places are counted in it."""
+    if b"\r" in data.replace(b"\r\n", b"") or tokenize.detect_encoding(io.BytesIO(data).readline)[0][:5] != "utf-8":
+        return None
+    lines = data.split(b"\n")
+    line = lines[edit.line - 1]
+    mark = 3 if edit.line == 1 and data.startswith(codecs.BOM_UTF8) else 0
+    start, end = edit.start + mark, edit.end + mark
+    lines[edit.line - 1] = line[:start] + edit.text.encode() + line[end:]
+    return b"\n".join(lines)
 
 
 def report(done: Linted) -> Report:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
 from flatline import config
 from flatline.cli import fail, writable
 from flatline.findings import Report
-from flatline.linting import Linted, Linter, report
+from flatline.linting import Linted, Linter, fixes, report
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,11 +25,19 @@ def run(options: argparse.Namespace) -> int:
         return fail(str(error))
     if options.output and (why := writable(options.output)):
         return fail(why)
-    done = _linted(linter, options.paths or ["."])
+    options.paths = options.paths or ["."]
+    done = _linted(linter, options.paths)
     if done.missing:
         return fail("; ".join(done.missing))
     if not done.files and done.notes:
         return fail("; ".join(done.notes[:3]))
+    if options.diff:
+        return _diff(fixes(linter))
+    if options.fix and (changed := fixes(linter)):
+        for path, (_, new) in changed.items():
+            Path(path).write_bytes(new)
+        done = _linted(_linter(options), options.paths)
+        done.notes.append(f"fixed: {', '.join(sorted(changed))}")
     made = report(done)
     _write(_rendered(made, options), options.output)
     return int(any(finding.severity != "hint" for finding in made.findings))
@@ -46,6 +56,14 @@ def _linted(linter: Linter, paths: list[str]) -> Linted:
         linter.done.files = 1
         return linter.standard_input(sys.stdin.buffer.read())
     return linter.paths(paths)
+
+
+def _diff(changed: Mapping[str, tuple[bytes, bytes]]) -> int:
+    """What --fix would change. Exit status 1 if there is anything."""
+    for path, versions in changed.items():
+        old, new = (data.decode("utf-8", "replace").splitlines(keepends=True) for data in versions)
+        sys.stdout.writelines(difflib.unified_diff(old, new, path, path))
+    return int(bool(changed))
 
 
 def _rendered(made: Report, options: argparse.Namespace) -> str:

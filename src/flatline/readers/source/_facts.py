@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from flatline.events import SourceFact
+from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
 from flatline.readers.source._losses import kind_of
 from flatline.readers.source._resolve import Project, Thing
@@ -54,12 +54,18 @@ class Seen:
         self.project, self.module, self.scope = project, module, scope
 
     def _fact(
-        self, kind: str, node: ast.AST, *, name: str = "", text: str = "", other: ast.AST | None = None
+        self,
+        kind: str,
+        node: ast.AST,
+        *,
+        name: str = "",
+        text: str = "",
+        other: ast.AST | None = None,
+        edit: SourceEdit | None = None,
     ) -> SourceFact:
         place = self.module.where(other, self.scope) if other is not None else None
-        return SourceFact(
-            kind=kind, name=name, text=text or spelled(node), where=self.module.where(node, self.scope), other=place
-        )
+        text, where = text or spelled(node), self.module.where(node, self.scope)
+        return SourceFact(kind=kind, name=name, text=text, where=where, other=place, edit=edit)
 
     def _methods(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr, Use]]:
         """Calls of methods with these names, and what they are called on."""
@@ -81,7 +87,8 @@ class Seen:
                 continue
             things = self.project.things(node.value.value, use)
             schedule = bool(things) and all(t.name.startswith("torch.optim.lr_scheduler.") for t in things)
-            yield self._fact("uncalled schedule" if schedule else f"uncalled {node.value.attr}", node)
+            kind = "uncalled schedule" if schedule else f"uncalled {node.value.attr}"
+            yield self._fact(kind, node, edit=_after(node.value, "()"))
 
     def _last_of_cell(self, node: ast.stmt) -> bool:
         """A notebook shows the value of a cell's last line."""
@@ -95,7 +102,7 @@ class Seen:
             given = call.args[0] if call.args else call.keywords[0].value if call.keywords else None
             on = isinstance(given, ast.Constant) and given.value is True
             if on and isinstance(use.statement, ast.Expr) and self._unconditional(use):
-                yield self._fact("anomaly", call)
+                yield self._fact("anomaly", call, edit=_instead(given, "False") if given is not None else None)
 
         for use in self.scope.statements:
             heads = [item.context_expr for item in getattr(use.statement, "items", ())]
@@ -119,7 +126,7 @@ class Seen:
             things = self.project.things(receiver, use)
             names = {t.name.rpartition(".")[2] for t in things if t.name.startswith("torch.optim.lr_scheduler.")}
             if names and len(names) == len({t.name for t in things}) and not names & CLOSED_FORM:
-                yield self._fact("get_lr", call, name=sorted(names)[0])
+                yield self._fact("get_lr", call, name=sorted(names)[0], edit=_renamed(call.func, "get_last_lr"))
 
     def schedulers(self) -> Iterator[SourceFact]:
         """A scheduler that is built, and of which nothing is asked but its rate."""
@@ -172,7 +179,9 @@ class Seen:
                     and not self._without_grad(use)
                     and not self._freed(name)
                 ):
-                    yield self._fact("kept", use.statement, name=name, text=keeper, other=call)
+                    yield self._fact(
+                        "kept", use.statement, name=name, text=keeper, other=call, edit=_detached(value, name)
+                    )
 
     def _freed(self, name: str) -> bool:
         return any(isinstance(r, ast.Name) and r.id == name for _, r, _ in self._methods("detach_", "requires_grad_"))
@@ -479,6 +488,29 @@ def _only_listed(start: Scope, attribute: str) -> bool:
 
 def _named(call: ast.Call, method: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == method
+
+
+def _after(node: ast.expr, text: str) -> SourceEdit:
+    end = node.end_col_offset or 0
+    return SourceEdit(node.end_lineno or 0, end, end, text)
+
+
+def _instead(node: ast.expr, text: str) -> SourceEdit:
+    return SourceEdit(node.lineno, node.col_offset, node.end_col_offset or 0, text)
+
+
+def _renamed(node: ast.expr, name: str) -> SourceEdit | None:
+    """Another name of the attribute."""
+    if not isinstance(node, ast.Attribute):
+        return None
+    end = node.end_col_offset or 0
+    return SourceEdit(node.end_lineno or 0, end - len(node.attr), end, name)
+
+
+def _detached(value: ast.expr | None, name: str) -> SourceEdit | None:
+    """``loss`` -> ``loss.detach()``: still a tensor, so that nothing after it has to change."""
+    found = [n for n in ast.walk(value) if isinstance(n, ast.Name) and n.id == name] if value is not None else []
+    return _after(found[0], ".detach()") if len(found) == 1 else None
 
 
 def _keeping(node: ast.stmt) -> tuple[str, ast.expr | None]:

@@ -28,12 +28,18 @@ NAMES = {
     "eval",
     "train",
     "zero_",
+    "copy_",
+    "add_",
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_grad_norm",
 }
 LENGTHS = {"CosineAnnealingLR": ("T_max",), "OneCycleLR": ("total_steps", "steps_per_epoch")}
-SUSPECT = re.compile(r"backward|step|closure|train|update|optim|scaler|learn|fit|minimi[sz]e", re.IGNORECASE)
+SUSPECT = re.compile(
+    r"backward|step|closure|train|update|optim|scaler|learn|fit|minimi[sz]e"
+    r"|(set|assign|load|copy|average|reduce|sync|unflatten|apply|write|put)\w*grad",
+    re.IGNORECASE,
+)
 Choices = Mapping[str, bool]
 Keys = Mapping[str, str]
 
@@ -328,8 +334,11 @@ class _Walker:
     def _zero_grad_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         things = self.project.things(func.value, use)
         optimizer = _all_of(things, "torch.optim.") or ast.unparse(func.value) in self._stepped
-        of = self.key(func.value, use) if optimizer else ""
-        yield self._tick("zero", call, of=of, name=spelled(func.value), known=optimizer)
+        key = self.key(func.value, use)
+        trains = key if things and not optimizer else ""
+        yield self._tick(
+            "zero", call, of=key if optimizer else "", name=spelled(func.value), known=optimizer, trains=trains
+        )
 
     @cached_property
     def _stepped(self) -> set[str]:
@@ -431,6 +440,13 @@ class _Walker:
     def _zero__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         if re.search(r"\.grad(\.data)?$", ast.unparse(func.value)):
             yield self._tick("zero", call, name=spelled(func.value))
+
+    def _copy__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+        """A gradient that is written by hand stands for a backward."""
+        if re.search(r"\.grad(\.data)?$", ast.unparse(func.value)):
+            yield self._tick("backward", call, name=spelled(func.value))
+
+    _add__tick = _copy__tick
 
     def _tick(self, kind: SourceTickKind, node: ast.AST, **facts: object) -> SourceTick:
         return SourceTick(kind=kind, where=self._where(node), depth=self.nested, **facts)  # type: ignore[arg-type]

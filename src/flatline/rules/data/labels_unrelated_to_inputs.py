@@ -61,9 +61,7 @@ class LabelsUnrelatedToInputs(Rule):
     fix = "index both with the same permutation: `order = torch.randperm(len(x)); x, y = x[order], y[order]`"
     consequences = ("C2", "C3", "C5", "O22")
 
-    deviations: float = (
-        2.0  # above the commonest class, of a binomial: what chance reaches in 1 of 40; of a correlation, 1/√rows
-    )
+    deviations: float = 2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation, 1/√rows
     rows_for_a_hint: int = 600  # measured: what 16 bits of a digit tell shows in 300
     lowest: float = 0.97  # loss over the labels' entropy; the probes' own noise is 1 or 2 %
     highest: float = 1.3  # a loss above it is broken rather than at chance

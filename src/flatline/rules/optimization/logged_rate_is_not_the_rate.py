@@ -95,7 +95,8 @@ class LoggedRateIsNotTheRate(Rule):
         yield self.finding(
             event,
             f"{event.name} made {event.calls} steps and took the rate from {event.first_lr:.3g} to {event.lr:.3g}, in an "
-            f"optimizer that {'is no longer stepped' if event.optimizer_steps else 'never stepped'}; the {trainer.name} that trains its parameters is at {event.trainer_lr:.3g}",
+            f"optimizer that {'is no longer stepped' if event.optimizer_steps else 'never stepped'}; the {trainer.name} "
+            f"that trains its parameters is at {event.trainer_lr:.3g}",
             cause="the scheduler was built for another optimizer than the one whose step() is called",
             fix="build the scheduler after the optimizer that trains, and from it",
             where=event.built_where,

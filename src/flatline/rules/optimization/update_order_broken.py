@@ -233,11 +233,10 @@ def _last(tape: tuple[Tick, ...], what: Tick) -> int:
 def _wiped(moment: SourceMoment) -> bool:
     """The last thing before the step is the end of its gradients, on a way with a backward."""
     step = moment.tick
-    last = moment.last("zero", "backward", "step", of=None if moment.optimizers == 1 else step.of)
-    mine = moment.last("zero", of=step.of)
-    backward = any(tick.kind == "backward" for tick in moment.path)
-    between = moment.last("zero", "backward", "step")
-    return backward and last is mine is between and last is not None and last.kind == "zero" and last.of == step.of
+    last = moment.last("zero", "backward", "step")
+    if last is None or last.kind != "zero" or not any(tick.kind == "backward" for tick in moment.path):
+        return False
+    return last.of == step.of or (last.trains != "" and last.trains == step.trains)
 
 
 def _never_zeroed(moment: SourceMoment) -> bool:
