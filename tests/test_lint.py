@@ -73,6 +73,13 @@ def test_standard_input(here, capsys, monkeypatch):
     assert "<stdin>:4" in said.out
 
 
+def test_broken_standard_input(here, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"import torch\ndef f(:")))
+    status, said = lint(capsys, "-")
+    assert (status, said.err.count("\n")) == (2, 1)
+    assert "<stdin>:2" in said.err
+
+
 @pytest.mark.parametrize(("comment", "status"), [("ignore[O12]", 0), ("ignore", 0), ("ignore[O4]", 1)])
 def test_comment(here, capsys, comment, status):
     (here / "train.py").write_text(SICK.rstrip() + f"  # flatline: {comment}\n")

@@ -74,6 +74,7 @@ class Linter:
             self._text(python("<stdin>", data), self.rules)
         except Unparsable as error:
             self.done.notes.append(str(error))
+        self.done.files = 0 if self.done.notes else 1
         self.done.findings.sort(key=_place)
         return self.done
 

@@ -53,7 +53,6 @@ def _linter(options: argparse.Namespace) -> Linter:
 
 def _linted(linter: Linter, paths: list[str]) -> Linted:
     if paths == ["-"]:
-        linter.done.files = 1
         return linter.standard_input(sys.stdin.buffer.read())
     return linter.paths(paths)
 

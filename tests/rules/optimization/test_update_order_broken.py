@@ -236,3 +236,26 @@ def test_near_miss_source_healthy_orders(lines):
 @pytest.mark.parametrize("more", ["model.zero_grad = opt.zero_grad", "from helpers import zero_grad"])
 def test_near_miss_source_zeroed_in_a_way_that_is_not_followed(more):
     assert lint(UpdateOrderBroken, looped("net(x).mean().backward()", "opt.step()") + more) == []
+
+
+CLOSURE = """
+import torch
+opt = torch.optim.LBFGS(net.parameters())
+for x, y in data:
+    def closure():
+        {}
+        loss = criterion(net(x), y)
+        loss.backward()
+        return loss
+    opt.step(closure)
+"""
+
+
+def test_source_closure_that_zeroes_nothing():
+    (finding,) = lint(UpdateOrderBroken, CLOSURE.format("pass"))
+    assert finding.where.line == 7
+
+
+@pytest.mark.parametrize("first", ["opt.zero_grad()", "for p in net.parameters(): p.grad = None"])
+def test_near_miss_source_closure_that_zeroes(first):
+    assert lint(UpdateOrderBroken, CLOSURE.format(first)) == []

@@ -37,6 +37,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from seen.kept()
         yield from seen.severed()
         yield from seen.rates()
+        yield from seen.closures()
         yield from seen.schedulers() if trains else ()
         yield from seen.rebound()
         yield from seen.anomaly()
@@ -127,6 +128,19 @@ class Seen:
             names = {t.name.rpartition(".")[2] for t in things if t.name.startswith("torch.optim.lr_scheduler.")}
             if names and len(names) == len({t.name for t in things}) and not names & CLOSED_FORM:
                 yield self._fact("get_lr", call, name=sorted(names)[0], edit=_renamed(call.func, "get_last_lr"))
+
+    def closures(self) -> Iterator[SourceFact]:
+        """``optimizer.step(closure)``, and the closure's backward."""
+        for call, receiver, use in self._methods("step"):
+            given = call.args[0] if len(call.args) == 1 else None
+            functions = [t.function for t in self.project.things(given, use) if t.function is not None]
+            things = self.project.things(receiver, use)
+            if len(functions) == 1 and things and all(t.call and t.name.startswith("torch.optim.") for t in things):
+                back = [
+                    c for c, _ in functions[0].calls if isinstance(c.func, ast.Attribute) and c.func.attr == "backward"
+                ]
+                if back and self._loop_of(use) is not None:
+                    yield self._fact("closure", call, name=spelled(receiver), other=back[0])
 
     def schedulers(self) -> Iterator[SourceFact]:
         """A scheduler that is built, and of which nothing is asked but its rate."""

@@ -80,7 +80,7 @@ class LearningRateTooHigh(Rule):
         if track.path >= self.path and stuck:
             what = f"its first {self.early} steps carried the weights {track.path:.1f} times their own size"
         elif lately >= self.sustained and stuck:
-            what = f"every step changes the weights by {track.updates.location:.0%} of their size"
+            what = f"every step changes the weights by {lately:.0%} of their size"
         elif recent >= self.grown * max(first, best) and track.updates.last >= self.fast:
             what = f"a step changes the weights by {track.updates.last:.1%} of their size"
         else:

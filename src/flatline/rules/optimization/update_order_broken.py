@@ -113,6 +113,15 @@ class UpdateOrderBroken(Rule):
                     where=zero.where,
                     key=line_of(zero.where),
                 )
+        for fact in event.of("closure") if not event.zeroes else ():
+            yield self.finding(
+                event,
+                f"the closure of {fact.name} runs backward(), and no gradient is zeroed anywhere in this file",
+                cause="gradients add up until they are zeroed: every call of the closure adds to the one before",
+                fix="call optimizer.zero_grad() first thing in the closure",
+                where=fact.other,
+                key=line_of(fact.other),
+            )
         for fact in event.of("uncalled step") + event.of("uncalled zero_grad") + event.of("uncalled backward"):
             yield self.finding(
                 event,
