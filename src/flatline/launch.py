@@ -186,15 +186,7 @@ def _execute(code: CodeType, path: str, spec: ModuleSpec | None) -> None:
     cached = spec.cached if spec is not None else None
     main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={}, __cached__=cached)
     sys.modules["__main__"] = main
-    sys.setrecursionlimit(sys.getrecursionlimit() + _depth())  # the script's own frames are counted from here
     exec(code, main.__dict__)
-
-
-def _depth() -> int:
-    frame, depth = sys._getframe(), 0
-    while frame.f_back is not None:
-        frame, depth = frame.f_back, depth + 1
-    return depth
 
 
 def wait_for_threads() -> None:

@@ -111,7 +111,7 @@ class Seen:
                 name = self.project.dotted(head.func, use) if isinstance(head, ast.Call) and not head.args else ""
                 if (
                     name == "torch.autograd.detect_anomaly"
-                    and any(_calls(use.statement, "backward"))
+                    and self._within(use.statement, "backward")
                     and self._unconditional(use)
                 ):
                     yield self._fact("anomaly", head)
@@ -367,7 +367,7 @@ class Seen:
         """A loader in the order of the folders, in a loop that trains."""
         for use in self.scope.statements:
             node = use.statement
-            if not isinstance(node, ast.For) or not any(_calls(node, "backward")) or not _unpacks_labels(node):
+            if not isinstance(node, ast.For) or not self._within(node, "backward") or not _unpacks_labels(node):
                 continue
             for thing in self.project.things(_iterated(node.iter), use):
                 if thing.name == "torch.utils.data.DataLoader" and thing.call is not None and self._in_order(thing):
@@ -375,6 +375,11 @@ class Seen:
                         kind="unshuffled", name="ImageFolder", text=spelled(thing.call),
                         where=thing.use.scope.module.where(thing.call, thing.use.scope), other=self.module.where(node, self.scope),
                     )  # fmt: skip
+
+    def _within(self, node: ast.stmt, method: str) -> bool:
+        """Whether a statement of this function holds a call of the method."""
+        last = node.end_lineno or node.lineno
+        return any(node.lineno <= call.lineno <= last for call, _, _ in self._methods(method))
 
     def _in_order(self, thing: Thing) -> bool:
         call = thing.call
@@ -402,7 +407,7 @@ class Seen:
     def _judged(self, use: Use) -> bool:
         """In a loop, or beside one, that compares scores with labels."""
         loop = self._loop_of(use)
-        if loop is None or any(_calls(loop, "backward")):
+        if loop is None or self._within(loop, "backward"):
             return False
         calls = [(c, u) for c, u in self.scope.calls if loop.lineno <= c.lineno <= (loop.end_lineno or 0)]
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
@@ -563,12 +568,6 @@ def _literal(node: ast.AST) -> bool:
 
 def _names(node: ast.AST) -> set[str]:
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-
-
-def _calls(node: ast.AST, method: str) -> Iterator[ast.Call]:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == method:
-            yield inner
 
 
 def _unpacks_labels(node: ast.For) -> bool:

@@ -294,7 +294,13 @@ def evaluated(node: ast.AST) -> list[ast.AST]:
     waiting = [node]
     while waiting:
         node = waiting.pop()
-        if not isinstance(node, ast.Lambda):
-            found.append(node)
-            waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Lambda):
+            continue
+        found.append(node)
+        for name in node._fields:  # half the time of ast.iter_child_nodes
+            value = getattr(node, name, None)
+            if isinstance(value, ast.AST):
+                waiting.append(value)
+            elif isinstance(value, list):
+                waiting += [item for item in value if isinstance(item, ast.AST)]
     return found[::-1]
