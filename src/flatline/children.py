@@ -125,7 +125,7 @@ class Member:
         if not _runs(self.parent):  # nobody will read it
             return shutil.rmtree(self.folder, ignore_errors=True)
         facts = {
-            "rank": rank(self.session),
+            "rank": self.session.rank(),
             "findings": [dataclasses.asdict(finding) for finding in report.findings],
             "checked": report.checked,
             "not_checked": [(u.code, u.reason) for u in report.not_checked],
@@ -152,13 +152,6 @@ def _runs(pid: int) -> bool:
     return state.split()[:1] != ["Z"]
 
 
-def rank(session: Session) -> int | None:
-    """This process's rank, as its group says, or its launcher."""
-    told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
-    known = session.rank()
-    return known if known is not None else int(told) if told.isdigit() else None
-
-
 def join() -> None:
     """Called when a child's interpreter starts: do nothing until it imports torch."""
     after_import("torch", _watch_safely)
@@ -181,7 +174,7 @@ def _watch() -> None:
     stderr = Stream("stderr")
 
     def tell(finding: Finding) -> None:
-        if not rank(session):
+        if not session.rank():
             stderr.tell(finding)
 
     session = Session(settings, budget=budget, tell=tell, keeping=keeping)

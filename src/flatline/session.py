@@ -106,8 +106,10 @@ class Session:
             self._record(lambda recorder: recorder.finish(self.report()))
 
     def rank(self) -> int | None:
-        """This process's rank in its group, when there is or was one."""
-        return self.sensors.rank() if self.sensors is not None else None
+        """This process's rank, as its group says when there is or was one, or its launcher."""
+        told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
+        known = self.sensors.rank() if self.sensors is not None else None
+        return known if known is not None else int(told) if told.isdigit() else None
 
     def silence(self) -> None:
         """Tell nothing while the script runs."""
@@ -182,13 +184,8 @@ class Session:
             return None
         place = Place(keeping.folder, keeping.token, shelf=keeping.shelf)
         return Recorder(
-            place, on_note=self.notes.append, limit=keeping.limit, rank=self._told_rank, tensorboard=keeping.tensorboard
+            place, on_note=self.notes.append, limit=keeping.limit, rank=self.rank, tensorboard=keeping.tensorboard
         )
-
-    def _told_rank(self) -> int | None:
-        told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or ""
-        known = self.rank()
-        return known if known is not None else int(told) if told.isdigit() else None
 
     def _wants(self, event: type[Event]) -> bool:
         keepers = (self.engine, self.curves, self.recorder)

@@ -6,24 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from watching import seen
 
 from flatline.events import GradientNotFinite, LossNotFinite
 from flatline.sensors.forensics import rows
-from flatline.sensors.live import LiveSensors
-
-
-def seen(act, *events):
-    """Events of these kinds while ``act`` runs; a sensor that breaks fails the test."""
-    found, broken = [], []
-    sensors = LiveSensors(found.append, wants=lambda event: True, budget=1.0, on_broken=lambda *why: broken.append(why))
-    sensors.attach()
-    try:
-        act()
-    finally:
-        sensors.finish("finished", None)
-        sensors.detach()
-    assert broken == []
-    return [event for event in found if isinstance(event, events)]
 
 
 def steps(loss_of, *, bad_at=2, model=None, count=4):

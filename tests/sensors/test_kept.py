@@ -3,24 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from watching import seen
 
 from flatline.events import LossesKept
-from flatline.sensors.live import LiveSensors
-
-
-def watch(loop):
-    seen, broken = [], []
-    sensors = LiveSensors(
-        seen.append, wants=lambda event: True, budget=1.0, on_broken=lambda *what: broken.append(what)
-    )
-    sensors.attach()
-    try:
-        loop()
-    finally:
-        sensors.finish("finished", None)
-        sensors.detach()
-    assert broken == []
-    return [event for event in seen if isinstance(event, LossesKept)]
 
 
 def trained(after, steps=60):
@@ -39,13 +24,13 @@ def trained(after, steps=60):
 
 
 def test_losses_that_are_kept():
-    (event,) = watch(trained(lambda kept, step, model, loss: kept.append(loss)))
+    (event,) = seen(trained(lambda kept, step, model, loss: kept.append(loss)), LossesKept)
     assert event.what == "losses"
     assert event.alive == event.seen == 8
 
 
 def test_validation_losses_that_are_kept_with_their_graphs():
-    (event,) = watch(trained(lambda kept, step, model, loss: kept.append(model(torch.ones(4, 4)).mean())))
+    (event,) = seen(trained(lambda kept, step, model, loss: kept.append(model(torch.ones(4, 4)).mean())), LossesKept)
     assert event.what == "outputs"
     assert event.nodes > 3
 
@@ -70,7 +55,7 @@ NEAR = {
 
 @pytest.mark.parametrize("name", NEAR)
 def test_near_miss(name):
-    assert watch(trained(NEAR[name])) == []
+    assert seen(trained(NEAR[name]), LossesKept) == []
 
 
 def test_near_miss_one_step_of_many_passes():
@@ -83,4 +68,4 @@ def test_near_miss_one_step_of_many_passes():
             torch.stack(values).mean().backward()
             optimizer.step()
 
-    assert watch(loop) == []
+    assert seen(loop, LossesKept) == []

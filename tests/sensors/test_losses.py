@@ -3,24 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from watching import seen
 
 from flatline.events import LossComputed
-from flatline.sensors.live import LiveSensors
-
-
-def watch(loop):
-    seen, broken = [], []
-    sensors = LiveSensors(
-        seen.append, wants=lambda event: True, budget=1.0, on_broken=lambda *what: broken.append(what)
-    )
-    sensors.attach()
-    try:
-        loop()
-    finally:
-        sensors.finish("finished", None)
-        sensors.detach()
-    assert broken == []
-    return [event for event in seen if isinstance(event, LossComputed)]
 
 
 def computed(loss, steps=2):
@@ -32,7 +17,7 @@ def computed(loss, steps=2):
             loss(model, torch.randn(6, 4), torch.randn(6)).backward()
             optimizer.step()
 
-    return watch(loop)
+    return seen(loop, LossComputed)
 
 
 def penalty(model):

@@ -9,25 +9,12 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from watching import seen
 
 from flatline.events import LossNotFinite, OptimizerStateSampled, PrecisionObserved, RunEnded, ScalerObserved, Where
 from flatline.sensors.live import LiveSensors
 from flatline.sensors.precision import counts, half_step, spread
 from flatline.sensors.sources import scaled_loss_read
-
-
-def seen(act, event):
-    """Events of one kind while ``act`` runs; a sensor that breaks fails the test."""
-    found, broken = [], []
-    sensors = LiveSensors(found.append, wants=lambda event: True, budget=1.0, on_broken=lambda *why: broken.append(why))
-    sensors.attach()
-    try:
-        act()
-    finally:
-        sensors.finish("finished", None)
-        sensors.detach()
-    assert broken == []
-    return [one for one in found if isinstance(one, event)]
 
 
 def train(model, optimizer, *, scaler=None, dtype=torch.float16, shrink=1.0, count=4, autocast=True):

@@ -41,7 +41,6 @@ from flatline.record.place import Place
 from flatline.record.writing import LIMIT, Writer
 
 MOST_PARAMETERS = 20_000
-RARE = ("epoch ended", "schedule", "validation")  # told again only after some steps
 
 
 class Recorder:

@@ -86,10 +86,7 @@ class ClipSensor:
                 state.window.norm = norm.detach() if later else None
 
     def _facts(self, state: OptimizerState, kind: Any, threshold: float, norm: Any) -> ClipFacts:
-        tape = state.window.tape
-        after_unscale = "unscale" in tape and (
-            "backward" not in tape or _last(tape, "unscale") > _last(tape, "backward")
-        )
+        after_unscale = state.window.last("unscale") > state.window.last("backward")
         return ClipFacts(
             kind=kind,
             threshold=threshold,
@@ -179,10 +176,6 @@ class ClipSensor:
 def _capturing(scale: torch.Tensor) -> bool:
     """Inside a CUDA graph: nothing may be added to it."""
     return scale.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def _last(tape: list[Any], what: str) -> int:
-    return len(tape) - 1 - tape[::-1].index(what)
 
 
 def _parameters(parameters: Any) -> set[int] | None:

@@ -50,6 +50,10 @@ class Window:
         if len(self.tape) < TAPE_LIMIT:
             self.tape.append(what)
 
+    def last(self, what: Tick) -> int:
+        """Its last place on the tape; -1 if it is not there."""
+        return len(self.tape) - 1 - self.tape[::-1].index(what) if what in self.tape else -1
+
     def next(self) -> Window:
         """An empty window; this very one while nothing but its tape was written."""
         if (

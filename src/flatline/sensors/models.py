@@ -540,8 +540,9 @@ class ModelSensor:
         """Range of what reaches the first layer with a weight matrix; the module after it decides about norms."""
         if self._weighted > 2:
             return
-        self._weighted += has_matrix(module)
-        if self._weighted == 1 and has_matrix(module) and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+        weighted = has_matrix(module)
+        self._weighted += weighted
+        if self._weighted == 1 and weighted and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
             first = next(tensors_in(args), None)
             if first is not None and first.is_floating_point() and first.numel():
                 low, high = (float(v) for v in torch.aminmax(first.detach()))

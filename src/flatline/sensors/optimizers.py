@@ -252,20 +252,18 @@ def probe_norm(state: OptimizerState) -> float | None:
 
 def wiped(state: OptimizerState) -> bool:
     """Gradients that the last backward left are gone or zero, and nobody called ``zero_grad`` or clipped."""
-    before, tape = state.window.norm_after_backward, state.window.tape
-    if not before or before - before != 0.0 or "backward" not in tape:
+    before, last = state.window.norm_after_backward, state.window.last("backward")
+    if not before or before - before != 0.0 or last < 0:
         return False
-    last = len(tape) - 1 - tape[::-1].index("backward")
-    if any(what in ("zero", "clip") for what in tape[last:]):
+    if any(what in ("zero", "clip") for what in state.window.tape[last:]):
         return False
     return not any(is_nonzero(p.grad) for p in state.probes if p.grad is not None)
 
 
 def _rescaled(state: OptimizerState) -> bool:
     """Gradients changed between the last backward and the step, though nothing clipped or unscaled them."""
-    before, tape = state.window.norm_after_backward, state.window.tape
-    last = len(tape) - 1 - tape[::-1].index("backward") if "backward" in tape else 0
-    if before is None or any(what in ("clip", "unscale", "zero") for what in tape[last:]):
+    before, last = state.window.norm_after_backward, max(state.window.last("backward"), 0)
+    if before is None or any(what in ("clip", "unscale", "zero") for what in state.window.tape[last:]):
         return False
     now = probe_norm(state)
     return now is not None and abs(now - before) > 1e-3 * max(before, 1e-12)

@@ -40,7 +40,6 @@ SUSPECT = re.compile(
     r"|(set|assign|load|copy|average|reduce|sync|unflatten|apply|write|put)\w*grad",
     re.IGNORECASE,
 )
-Choices = Mapping[str, bool]
 Keys = Mapping[str, str]
 
 
