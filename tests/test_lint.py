@@ -36,6 +36,13 @@ def test_a_finding_shows_its_line(here, capsys):
     assert "▸ 4 │ loss = F.cross_entropy(probs, y)" in said.out
 
 
+def test_lines_are_shown_as_they_are_now(here, capsys):
+    (here / "train.py").write_text(SICK)
+    lint(capsys)
+    (here / "train.py").write_text("# the first line\n" + SICK.replace("probs", "q"))
+    assert "▸ 5 │ loss = F.cross_entropy(q, y)" in lint(capsys)[1].out
+
+
 def test_clean(here, capsys):
     (here / "train.py").write_text("import torch\n")
     status, said = lint(capsys, "train.py")

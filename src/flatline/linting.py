@@ -54,6 +54,7 @@ class Linter:
 
     def paths(self, paths: Sequence[str]) -> Linted:
         """All Python files and notebooks there."""
+        linecache.checkcache()  # reporters show the lines as they are now
         found = find(paths)
         self.done.missing += found.missing
         self.done.notes += found.notes
