@@ -10,11 +10,14 @@ a while is slow for both. Shown are the median of the ratios and, in brackets, t
 from __future__ import annotations
 
 import argparse
+import atexit
+import functools
 import importlib.util
 import json
 import os
 import platform
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -47,6 +50,7 @@ class Plan:
 
 FULL = Plan(restarts=3, rounds=12, seconds=0.8, repeats=7)
 QUICK = Plan(restarts=1, rounds=3, seconds=0.1, repeats=3)
+SOME = 24  # steps of a process whose memory is measured
 WARM = 64  # steps at the start, counted apart: flatline looks at the first ones closely
 
 
@@ -95,7 +99,16 @@ def gpt() -> tuple[Any, Any]:
     return Gpt(), lambda: (torch.randint(0, 256, (12, 64)), torch.randint(0, 256, (12, 64)))
 
 
-MODELS = {"mlp": mlp, "cnn": cnn, "gpt": gpt}
+def wide() -> tuple[Any, Any]:
+    """113 million weights: 1.8 GB with their gradients and two moments."""
+    from torch import nn, randint, randn
+
+    hidden = [layer for _ in range(12) for layer in (nn.Linear(3072, 3072), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(3072, 10)), lambda: (randn(4, 3072), randint(0, 10, (4,)))
+
+
+TIMED = {"mlp": mlp, "cnn": cnn, "gpt": gpt}
+MODELS = {**TIMED, "wide": wide}
 
 
 # --------------------------------------------------------------------------- one contender's process
@@ -187,9 +200,18 @@ def pipe(stream: IO[str] | None) -> IO[str]:
 
 
 def environment(peer: str | None = None) -> dict[str, str]:
-    """One thread each, this checkout's flatline, and the peer where it is installed."""
+    """One thread each, this checkout's flatline with its bytecode compiled as by pip, and the peer where it is installed."""
     path = os.pathsep.join([str(SOURCE), *([peer] if peer else [])])
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONPYCACHEPREFIX": bytecode()}
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | own
+
+
+@functools.cache
+def bytecode() -> str:
+    """A folder for what Python compiles; it ends with this process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 # --------------------------------------------------------------------------- step time
@@ -274,18 +296,19 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 def memory_rows(model: str, plan: Plan) -> Iterator[Row]:
     """Peak resident memory of a whole run."""
     found: dict[str, list[float]] = {"plain": [], "flatline": []}
-    for _ in range(plan.repeats):
+    for repeat in range(plan.repeats + 1):
         for name in shuffled(list(found)):
             under = FLATLINE if name == "flatline" else ()
-            found[name].append(peak([*under, SCRIPT, "--child", model, name]))
+            held = peak([*under, SCRIPT, "--child", model, name])
+            found[name] += [held] if repeat else []  # the first one compiles
     for name, peaks in found.items():
         yield paired(f"{model}, peak memory", name, peaks, found["plain"], unit="MB")
 
 
 def peak(words: list[str]) -> float:
-    """Megabytes that a process held at most; it trains WARM steps."""
+    """Megabytes that a process held at most; it trains SOME steps."""
     process = subprocess.Popen([sys.executable, *words], env=environment(), text=True, **PIPES)
-    pipe(process.stdin).write(f"{WARM}\n")
+    pipe(process.stdin).write(f"{SOME}\n")
     pipe(process.stdin).close()
     pipe(process.stdout).read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -308,9 +331,10 @@ def start_rows(plan: Plan) -> Iterator[Row]:
 def processes(what: str, plan: Plan, commands: dict[str, list[str]]) -> Iterator[Row]:
     """Wall seconds of whole processes, beside an empty Python."""
     found: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(plan.repeats):
+    for repeat in range(plan.repeats + 1):
         for name in shuffled(list(commands)):
-            found[name].append(seconds(commands[name]))
+            took = seconds(commands[name])
+            found[name] += [took] if repeat else []  # the first one compiles
     for name, times in found.items():
         yield paired(f"{what}, wall", name, times, found.get("plain", times), unit="ms", scale=1e3)
 
@@ -351,7 +375,7 @@ def rows(plan: Plan, models: list[str], peer: str | None) -> Iterator[Row]:
     contenders = [name for name in CONTENDERS if peer is not None or not name.startswith(PEER)]
     for model in models:
         yield from step_rows(model, plan, contenders, peer)
-    for model in models:
+    for model in [*models, "wide"]:
         yield from memory_rows(model, plan)
     yield from start_rows(plan)
 
@@ -403,7 +427,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a minute, for CI; the numbers are rough")
     parser.add_argument("--json", metavar="FILE", help="write all rows to FILE")
-    parser.add_argument("--only", metavar="MODELS", default=",".join(MODELS), help="of mlp, cnn, gpt")
+    parser.add_argument("--only", metavar="MODELS", default=",".join(TIMED), help="of mlp, cnn, gpt")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
