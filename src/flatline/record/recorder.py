@@ -126,12 +126,12 @@ class Recorder:
     def _losses(self, event: LossesRead) -> None:
         self._know(event.optimizer)
         key = event.optimizer.key
-        names, row = (f"loss/#{key}", f"lr/#{key}"), self.writer.row
-        for step, loss, rate in zip(event.steps, event.losses, event.rates, strict=True):
-            if self.events is None:
-                row("scalars", names, step, (loss, rate))
-            else:
-                self._scalars(step, dict(zip(names, (loss, rate), strict=True)))
+        names = f"loss/#{key}", f"lr/#{key}"
+        if self.events is None:
+            self.writer.rows("scalars", names, event.steps, (event.losses, event.rates))
+            return
+        for step, *values in zip(event.steps, event.losses, event.rates, strict=True):
+            self._scalars(step, dict(zip(names, values, strict=True)))
 
     def _know(self, optimizer: OptimizerFacts) -> None:
         self._facts_of[optimizer.key] = optimizer

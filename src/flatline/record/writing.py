@@ -129,6 +129,24 @@ class Writer:
         if self._cells > WAITING and self._clock() > self.due:
             self.flush()
 
+    def rows(self, kind: str, names: Names, steps: Sequence[float], columns: Sequence[Sequence[float]]) -> None:
+        """Numbers of many steps, one column for each name. Faster than one by one, if all are finite."""
+        total = sum(map(sum, columns))
+        layout = self.layouts.get((kind, names)) if self.alive and total - total == 0.0 else None
+        if layout is None:
+            for step, *values in zip(steps, *columns, strict=True):
+                self.row(kind, names, step, values)
+            return
+        stride = stride_of(len(names), 1)
+        rows = array("d", bytes(8 * stride * len(steps)))
+        for place, column in enumerate((steps, *columns)):
+            rows[place::stride] = array("d", column)
+        layout.waiting.extend(rows)
+        self._rows = True
+        self._cells += len(rows)
+        if self._cells > WAITING and self._clock() > self.due:
+            self.flush()
+
     def _layout(self, kind: str, names: Names) -> Layout | None:
         if kind == "scalars":
             if len(self._names.union(names)) > MOST_NAMES:

@@ -23,8 +23,9 @@ SAMPLE_GAP = 16  # numbers are sampled twice in every sixteenth part of the step
 SAMPLE_GRANT = 150_000_000  # nanoseconds of sampling that are always granted
 MANY_OPTIMIZERS = 4  # built in one process: folds, ensembles; more of them are looked at within the budget only
 LEAD_PATIENCE = 8  # steps of other optimizers, before one of them leads
-TIMED_EVERY = 32  # light steps
-WATCHED_EVERY = 4  # light steps
+TIMED_EVERY = 128  # light steps
+WATCHED_EVERY = 4, 32  # light steps, at first and at most
+WATCHED_SHARE = 64  # in between, that part of the steps so far
 WATCHED = 8  # parameters whose requires_grad is compared then
 DECOUPLED = ("AdamW", "NAdamW", "Lion", "Muon", "RAdamW", "AdaBelief", "StableAdamW", "Adan", "LAMB", "Lamb")
 ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Rprop", "Muon")
@@ -227,7 +228,7 @@ class Loop:
         self.last_loss_step = 0
         self.largest_loss = 0.0
         self._next_sample = DENSE_STEPS
-        self._next_numbers = 0
+        self._next_numbers = self._next_watch = 0
         self._first_of_pair = False
         self._dense_until = 0
         self.lead: OptimizerState | None = None
@@ -287,12 +288,14 @@ class Loop:
             self.sampled += 1
         elif self.sampling:
             self.measured += 1
-        if not self.dense and self.steps % WATCHED_EVERY == 0 and state.refrozen():
+        if not self.dense and self.steps >= self._next_watch and state.refrozen():
             self._dense_until = self.steps + 2
         self._choose()
         self._choose_numbers()
-        watched = self.steps - self.steps % WATCHED_EVERY + WATCHED_EVERY
-        self.next_look = min(self._next_sample, self._next_numbers, watched)
+        if self.steps >= self._next_watch:
+            least, most = WATCHED_EVERY
+            self._next_watch = self.steps + min(most, max(least, self.steps // WATCHED_SHARE))
+        self.next_look = min(self._next_sample, self._next_numbers, self._next_watch)
 
     def _choose_numbers(self) -> None:
         """Numbers are taken of pairs of steps, so that one update can be compared with the next."""

@@ -106,7 +106,7 @@ class Patches:
         if not inspect.isfunction(original):
             return False
         first, last, instead = (callback and self.guard(callback) for callback in (before, after, failed))
-        layer = _wrapper(original, first, last, instead, light and self.quick(light))
+        layer = self._layer(original, light, first or _nothing, last or _nothing, instead or _nothing)
         for place in (owner, also):
             if inspect.getattr_static(place, name, None) is original:
                 setattr(place, name, layer)
@@ -133,6 +133,46 @@ class Patches:
 
         unseen_by_dynamo(tried)
         return tried
+
+    def _layer(
+        self, original: Callback, light: Callback | None, first: Callback, last: Callback, instead: Callback
+    ) -> Callback:
+        """What stands in the place of ``original``. ``quick`` is written out in it: it runs several times in every step."""
+        import torch
+
+        is_compiling = torch.compiler.is_compiling
+        user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
+
+        def observe(*args: Any, **kwargs: Any) -> Any:
+            nonlocal light
+            if is_compiling():
+                return original(*args, **kwargs)
+            if light is not None and self.active and not user_modes():
+                try:
+                    done = light(*args, **kwargs)
+                except Exception as error:
+                    done = self._on_broken(_name(light), error)
+                    light = None
+                if done:
+                    return original(*args, **kwargs)
+            first(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                instead()
+                raise
+            last(result, *args, **kwargs)
+            return result
+
+        def lower(below: Callback) -> None:
+            nonlocal original
+            original = observed.__wrapped__ = below  # type: ignore[attr-defined]
+
+        observe.__code__ = observe.__code__.replace(co_filename=NO_FRAME)
+        observed: Callback = functools.wraps(original)(observe)
+        observed.lower = lower  # type: ignore[attr-defined]
+        unseen_by_dynamo(observed)
+        return observed
 
     def on_undo(self, action: Callable[[], Any]) -> None:
         """Run ``action`` when the patches are taken off."""
@@ -175,44 +215,6 @@ def _none() -> int:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
-
-
-def _never(*args: Any, **kwargs: Any) -> bool:
-    return False
-
-
-def _wrapper(
-    original: Callback,
-    before: Callback | None,
-    after: Callback | None,
-    failed: Callback | None,
-    light: Callback | None,
-) -> Callback:
-    from torch.compiler import is_compiling
-
-    first, last, instead, done = before or _nothing, after or _nothing, failed or _nothing, light or _never
-
-    def observe(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or done(*args, **kwargs):
-            return original(*args, **kwargs)
-        first(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            instead()
-            raise
-        last(result, *args, **kwargs)
-        return result
-
-    def lower(below: Callback) -> None:
-        nonlocal original
-        original = observed.__wrapped__ = below  # type: ignore[attr-defined]
-
-    observe.__code__ = observe.__code__.replace(co_filename=NO_FRAME)
-    observed: Callback = functools.wraps(original)(observe)
-    observed.lower = lower  # type: ignore[attr-defined]
-    unseen_by_dynamo(observed)
-    return observed
 
 
 def unseen_by_dynamo(*functions: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,30 +55,28 @@ class RecordingSensor:
             return
         taken, losses[:] = list(losses), [entry for entry in losses if entry[0] > last]
         changed, rates[:] = list(rates), []
-        by_key: dict[int, dict[int, list[float]]] = {}
-        for step, loss, keys in taken:
-            for key in (keys if isinstance(keys, list) else [keys]) if step <= last else ():
-                by_key.setdefault(key, {}).setdefault(step, []).append(loss)
         states = {state.key: state for state in (*self.loop.retired, *self.loop.optimizers.values())}
-        for key, steps in by_key.items():
-            mine = [(step, _number(rate)) for step, rate, owner in changed if owner == key]
-            self._tell_one(states.get(key), key, steps, mine)
+        for key, means in _by_optimizer(taken, last):
+            if key in states:
+                self._tell_one(
+                    states[key], means, [(step, _number(rate)) for step, rate, owner in changed if owner == key]
+                )
 
-    def _tell_one(
-        self, state: OptimizerState | None, key: int, losses: dict[int, list[float]], changed: list[tuple[int, float]]
-    ) -> None:
-        if state is None:
-            return
-        steps = sorted(losses)
-        rate, rates, at = self._rates.get(key, math.nan), [], 0
-        for step in steps:
-            while at < len(changed) and changed[at][0] <= step:
-                rate, at = changed[at][1], at + 1
-            rates.append(rate)
-        self._rates[key] = changed[-1][1] if changed else rate
-        means = tuple(sum(losses[step]) / len(losses[step]) for step in steps)
-        event = LossesRead(optimizer=state.facts, step=steps[-1], steps=tuple(steps), losses=means, rates=tuple(rates))
-        self.loop.emit(event)
+    def _tell_one(self, state: OptimizerState, means: dict[int, float], changed: list[tuple[int, float]]) -> None:
+        """The mean loss of each step, and the rate that was set when it was taken."""
+        steps = sorted(means)
+        rate, at = self._rates.get(state.key, math.nan), 0
+        rates: list[float] = []
+        for step, new in changed:
+            before = bisect_left(steps, step, at)
+            rates += [rate] * (before - at)
+            at, rate = before, new
+        rates += [rate] * (len(steps) - at)
+        self._rates[state.key] = rate
+        losses = tuple(map(means.__getitem__, steps))
+        self.loop.emit(
+            LossesRead(optimizer=state.facts, step=steps[-1], steps=tuple(steps), losses=losses, rates=tuple(rates))
+        )
 
     # ------------------------------------------------------------------ histograms
 
@@ -111,6 +110,20 @@ class RecordingSensor:
             rows = torch.stack([made[name] for name in names]).tolist()
             told = [_facts(name, row) for name, row in zip(names, rows, strict=True)]
             self.loop.emit(HistogramsTaken(step=self.loop.step, what=what, histograms=tuple(told)))
+
+
+def _by_optimizer(taken: Sequence[tuple[int, float, int | list[int]]], last: int) -> list[tuple[int, dict[int, float]]]:
+    """The mean loss of each step up to the last one, for every optimizer that it reached."""
+    steps, losses, keys = zip(*taken, strict=True) if taken else ((), (), ())
+    means = dict(zip(steps, losses, strict=True))
+    if len(means) == len(steps) and len(steps) and steps[-1] <= last and keys.count(keys[0]) == len(keys):
+        owners = keys[0] if isinstance(keys[0], list) else [keys[0]]
+        return [(key, means) for key in owners]
+    found: dict[int, dict[int, list[float]]] = {}
+    for step, loss, owner in taken:
+        for key in (owner if isinstance(owner, list) else [owner]) if step <= last else ():
+            found.setdefault(key, {}).setdefault(step, []).append(loss)
+    return [(key, {step: sum(each) / len(each) for step, each in by_step.items()}) for key, by_step in found.items()]
 
 
 def _counted(tensor: Tensor) -> Tensor:
