@@ -179,6 +179,38 @@ def test_runs_that_differ_in_their_seed(tmp_path, monkeypatch, capsys):
     assert told["run"]["runs"] == 6
 
 
+def test_groups_of_seeds_are_a_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(3):
+        _rewards(tmp_path, f"runs/ppo_seed{seed}", 10 + seed)
+        _rewards(tmp_path, f"runs/sac_seed{seed}", 21 + seed)
+    _rewards(tmp_path, "runs/td3_seed0", 5)
+    main(["diagnose", "runs"])
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("same but for the seed"))
+    assert lines[at].split("  ")[-1] == "95 % interval"
+    assert [line.split()[:2] for line in lines[at + 1 : at + 4]] == [
+        ["runs/sac_seed*", "3"],
+        ["runs/ppo_seed*", "3"],
+        ["runs/td3_seed*", "1"],
+    ]
+    assert lines[at + 3].endswith("one seed has none")
+    assert " to " in lines[at + 1]
+
+
+def test_groups_of_seeds_without_a_reward_are_compared_by_what_there_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, top in (("big_seed0", 1), ("big_seed1", 1), ("small_seed0", 3), ("small_seed1", 3)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        lines = ["step,train_loss", *(f"{i},{top + 2.0 / (i + 1)}" for i in range(40))]
+        (tmp_path / "runs" / name / "log.csv").write_text("\n".join(lines))
+    main(["diagnose", "runs"])
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("same but for the seed"))
+    assert "final train loss, IQM" in lines[at]
+    assert [line.split()[0] for line in lines[at + 1 : at + 3]] == ["runs/big_seed*", "runs/small_seed*"]
+
+
 @pytest.mark.parametrize("names", [["lr_1", "lr_3"], ["ppo", "sac"], ["ppo-v1", "ppo-v2"]])
 def test_runs_that_differ_in_something_else(names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

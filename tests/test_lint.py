@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -57,13 +58,15 @@ def test_nothing_is_written(here, capsys):
     assert (here / "train.py").read_text() == SICK
 
 
-@pytest.mark.parametrize("form", ["json", "sarif", "github"])
+@pytest.mark.parametrize("form", ["json", "sarif", "github", "junit"])
 def test_formats(here, capsys, form):
     (here / "train.py").write_text(SICK)
     status, said = lint(capsys, "--format", form)
     assert status == 1
     assert "O12" in said.out
-    if form != "github":
+    if form == "junit":
+        assert ElementTree.fromstring(said.out).find(".//failure").get("type") == "error"
+    elif form != "github":
         json.loads(said.out)
 
 
@@ -91,6 +94,27 @@ def test_broken_standard_input(here, capsys, monkeypatch):
 def test_comment(here, capsys, comment, status):
     (here / "train.py").write_text(SICK.rstrip() + f"  # flatline: {comment}\n")
     assert lint(capsys)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("comment", "told"), [("ignore[O12]", ""), ("ignore[double-softmax, O4]", "ignore[O4]"), ("ignore", ""), ("O4", "")]
+)
+def test_unused_comment(here, capsys, comment, told):
+    (here / "train.py").write_text(SICK.rstrip() + f"  # flatline: {comment}\n")
+    status, said = lint(capsys, "--unused-ignores")
+    assert status == int(bool(told) or comment == "O4")
+    assert (f"train.py:4: {told} silences nothing" in said.out) == bool(told)
+    assert "silences nothing" not in lint(capsys)[1].out
+
+
+def test_confidence_and_repair(here, capsys):
+    (here / "train.py").write_text(SICK.replace("F.softmax", "F.log_softmax") + "opt.step\n")
+    shown = json.loads(lint(capsys, "--format", "json", "--hints")[1].out)["findings"]
+    evidence = {finding["code"]: finding["evidence"] for finding in shown}
+    assert evidence["O4"]["confidence"] == "high"
+    assert evidence["O4"]["repair"] == "--fix"
+    assert evidence["O12"]["confidence"] == "low"
+    assert evidence["O12"]["confirm"] == "flatline run --select O12 train.py"
 
 
 @pytest.mark.parametrize(
@@ -198,3 +222,250 @@ def test_what_is_silenced_or_not_utf_8_is_not_fixed(here, capsys):
     before = [(here / name).read_bytes() for name in ("train.py", "other.py")]
     assert lint(capsys, "--fix")[0] == 1
     assert [(here / name).read_bytes() for name in ("train.py", "other.py")] == before
+
+
+# --------------------------------------------------------------------------- fixes that change what is computed
+
+HEALTHY = """import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 8)])
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        for layer in self.hidden:
+            x = layer(x).relu()
+        return self.head(self.drop(x))
+
+def evaluate(model):
+    right = 0
+    model.eval()
+    with torch.no_grad():
+        for x, y in batches[:2]:
+            right += (model(x).argmax(1) == y).sum().item()
+    model.train()
+    return right
+
+torch.manual_seed(0)
+batches = [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(4)]
+criterion = nn.CrossEntropyLoss()
+net = Net()
+net.head = nn.Linear(8, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.StepLR(opt, 2)
+for epoch in range(3):
+    for x, y in batches:
+        opt.zero_grad()
+        loss = criterion(net(x), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        opt.step()
+    scheduler.step()
+    evaluate(net)
+"""
+CLIP = "        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)\n"
+BUILT = "opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)\nscheduler = torch.optim.lr_scheduler.StepLR(opt, 2)\n"
+ZERO, STEP, BACK = "        opt.zero_grad()\n", "        opt.step()\n", "        loss.backward()\n"
+TURN, LOOP = "    scheduler.step()\n", "    for x, y in batches:\n"
+UNSCHEDULED = [(TURN, ""), (BUILT, BUILT.splitlines(keepends=True)[0])]
+PLANTED = {
+    "O4 never zeroed": (ZERO, ""),
+    "O4 zeroed outside of the loop": (LOOP + ZERO, "    opt.zero_grad()\n" + LOOP),
+    "O4 zeroed before the step": [(ZERO, ""), (STEP, ZERO + STEP)],
+    "O4 never stepped": [(STEP, ""), *UNSCHEDULED],
+    "O4 not called": (STEP, "        opt.step\n"),
+    "G5": [(CLIP, ""), (STEP, STEP + CLIP)],
+    "G6": [(CLIP, ""), (BACK, CLIP + BACK)],
+    "O8 before the optimizer": [(TURN, ""), (LOOP, TURN + LOOP)],
+    "E1": [("    model.eval()\n", ""), ("    model.train()\n", "")],
+    "E2": ("    model.train()\n", ""),
+    "O2 rebound": [(BUILT, ""), ("net.head =", BUILT + "net.head =")],
+    "O2 plain list": ("nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 8)])", "[nn.Linear(4, 8), nn.Linear(8, 8)]"),
+}
+
+
+def trained(code):
+    torch = pytest.importorskip("torch")
+    space = {}
+    exec(compile(code, "train.py", "exec"), space)
+    return torch.nn.utils.parameters_to_vector(space["net"].parameters()).tolist()
+
+
+def changed(code, changes):
+    for old, new in [changes] if isinstance(changes, tuple) else changes:
+        assert old in code
+        code = code.replace(old, new, 1)
+    return code
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_repaired_script_trains_like_its_healthy_twin(here, capsys, name):
+    sick, file = changed(HEALTHY, PLANTED[name]), here / "train.py"
+    file.write_text(sick)
+    assert name[:2] in lint(capsys)[1].out
+    lint(capsys, "--diff", "--unsafe-fixes")
+    assert file.read_text() == sick
+    status, said = lint(capsys, "--fix", "--unsafe-fixes")
+    assert status == 0, said.out
+    repaired = file.read_text()
+    lint(capsys, "--fix", "--unsafe-fixes")
+    assert file.read_text() == repaired
+    assert trained(repaired) == trained(changed(HEALTHY, UNSCHEDULED) if "stepped" in name else HEALTHY)
+
+
+def repaired(here, capsys, code):
+    (here / "train.py").write_text(code)
+    lint(capsys, "--fix", "--unsafe-fixes")
+    return (here / "train.py").read_text()
+
+
+SCALED = """import torch
+opt = torch.optim.SGD(net.parameters(), 0.1)
+scaler = torch.amp.GradScaler()
+for x, y in data:
+    opt.zero_grad()
+    loss = criterion(net(x), y)
+    scaler.scale(loss).backward()
+    if clip:
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    scaler.step(opt)
+    scaler.update()
+"""
+CLOSURE = """import torch
+opt = torch.optim.LBFGS(net.parameters())
+for x, y in data:
+    def closure():
+        loss = criterion(net(x), y)
+        loss.backward()
+        return loss
+    opt.step(closure)
+"""
+ACCUMULATED = """import torch
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for i, (x, y) in enumerate(data):
+    loss = criterion(net(x), y) / 4
+    loss.backward()
+    if i % 4 == 3:
+        opt.zero_grad()  # for the next ones
+        opt.step()
+"""
+SUMMED = """import torch
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for i, (x, y) in enumerate(data):
+    loss = torch.nn.functional.cross_entropy(net(x), y)
+    loss.backward()
+    if (i + 1) % 4 == 0:
+        opt.step()
+        opt.zero_grad()
+"""
+FOLDER = """from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+loader = DataLoader(ImageFolder("train"), batch_size=8{})
+for x, y in loader:
+    criterion(net(x), y).backward()
+"""
+
+
+RANKS = """from torch.utils.data import DataLoader, DistributedSampler
+{}
+for epoch in range(9):
+    for x, y in loader:
+        criterion(net(x), y).backward()
+        opt.step()
+"""
+NAMED = RANKS.format("sampler = DistributedSampler(data)\nloader = DataLoader(data, 8, sampler=sampler)")
+UNNAMED = RANKS.format("loader = DataLoader(data, 8, sampler=DistributedSampler(data))")
+LOGGED = (
+    "import torch\nlogp = torch.log(torch.softmax(net(x), dim=1))\ntorch.nn.functional.nll_loss(logp, y).backward()\n"
+)
+EVALUATED = """import torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+net.eval()
+print(net(x))
+for x, y in data:
+    opt.zero_grad()
+    criterion(net(x), y).backward()
+    opt.step()
+"""
+PER_BATCH = """import torch
+opt = torch.optim.SGD(net.parameters(), 0.1)
+sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=epochs)
+for epoch in range(epochs):
+    for x, y in data:
+        opt.zero_grad()
+        criterion(net(x), y).backward()
+        opt.step()
+        sched.step()
+    print(epoch)
+"""
+
+
+HELD_OUT = """import torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def evaluate():
+    net.eval()
+    with torch.no_grad():
+        return criterion(net(held), targets)
+for epoch in range(3):
+    for x, y in data:
+        opt.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+    print(evaluate())
+"""
+
+
+@pytest.mark.parametrize(
+    ("sick", "old", "new"),
+    [
+        (NAMED, "    for x", "    sampler.set_epoch(epoch)\n    for x"),
+        (UNNAMED, "    for x", "    loader.sampler.set_epoch(epoch)\n    for x"),
+        (NAMED.replace("(data)\n", "(data) if many else None\n"), "", ""),  # it would have to be asked for
+        (LOGGED, "torch.log(torch.softmax(net(x), dim=1))", "torch.log_softmax(net(x), dim=1)"),
+        (EVALUATED, "for x", "net.train()\nfor x"),
+        (SUMMED, "loss.backward()", "(loss / 4).backward()"),
+        (HELD_OUT, "    for x", "    net.train()\n    for x"),
+        (PER_BATCH, "        sched.step()\n", "    sched.step()\n"),
+        (SCALED, "    if clip", "    scaler.unscale_(opt)\n    if clip"),
+        (CLOSURE, "        loss = ", "        opt.zero_grad()\n        loss = "),
+        (ACCUMULATED, "opt.zero_grad()  # for the next ones\n        opt.step()",
+         "opt.step()\n        opt.zero_grad()  # for the next ones"),
+        (FOLDER.format(""), "size=8", "size=8, shuffle=True"),
+        (FOLDER.format(", shuffle=False"), "shuffle=False", "shuffle=True"),
+    ],
+)  # fmt: skip
+def test_repairs(here, capsys, sick, old, new):
+    assert repaired(here, capsys, sick) == sick.replace(old, new)
+
+
+def test_repairs_keep_the_ends_of_lines(here, capsys):
+    (here / "train.py").write_bytes(b"\xef\xbb\xbf" + SCALED.replace("\n", "\r\n").encode())
+    lint(capsys, "--fix", "--unsafe-fixes")
+    new = SCALED.replace("    if clip", "    scaler.unscale_(opt)\n    if clip")
+    assert (here / "train.py").read_bytes() == b"\xef\xbb\xbf" + new.replace("\n", "\r\n").encode()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        SCALED.replace("step(opt)", "step(build())"),  # it is not called twice
+        SCALED.replace("    if clip:\n    ", "").replace("(loss).backward()\n    ", "(loss).backward(); "),
+        SCALED.replace("    scaler.step(opt)", "    advance(opt)").replace("data:", "data:\n    # flatline: ignore"),
+    ],
+)
+def test_what_cannot_be_repaired_stays(here, capsys, code):
+    assert repaired(here, capsys, code) == code
+
+
+def test_unsafe_fixes_are_not_for_fix_alone(here, capsys):
+    (here / "train.py").write_text(SCALED)
+    lint(capsys, "--fix")
+    assert (here / "train.py").read_text() == SCALED
+    assert lint(capsys, "--unsafe-fixes")[0] == 2

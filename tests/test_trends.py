@@ -8,7 +8,18 @@ from dataclasses import replace
 import pytest
 
 from flatline.events import Curve, CurvesUpdated
-from flatline.trends import drift, falling_is_due, kendall, slope, steps_of, trend, until, warming
+from flatline.trends import (
+    classes_of,
+    drift,
+    falling_is_due,
+    kendall,
+    range_test,
+    slope,
+    steps_of,
+    trend,
+    until,
+    warming,
+)
 
 
 def curve(values, role="train_loss", name="loss", every=1.0):
@@ -129,3 +140,25 @@ def test_a_rate_that_still_rises():
     assert warming(CurvesUpdated(curves=(rising,)))
     assert not warming(CurvesUpdated(curves=(replace(rising, values=(1e-3,) * 50),)))
     assert not warming(CurvesUpdated())
+
+
+def test_classes_are_known_or_shown_by_loss_and_accuracy_together():
+    right = curve([0.1 + 0.005 * i for i in range(60)], "train_accuracy", "acc")
+    begins = curve([2.33, 2.31, 2.3, 2.29, *[2.0] * 56])
+    assert classes_of(CurvesUpdated(curves=(begins, right))) == 10
+    percent = replace(right, values=tuple(100 * value for value in right.values))
+    assert classes_of(CurvesUpdated(curves=(begins, percent))) == 10
+    assert classes_of(CurvesUpdated(curves=(begins,), classes=7)) == 7
+    assert classes_of(CurvesUpdated(curves=(begins,))) is None
+    knows = curve([0.5] * 60, "train_accuracy", "acc")
+    assert classes_of(CurvesUpdated(curves=(begins, knows))) is None
+    assert classes_of(CurvesUpdated(curves=(curve([0.4] * 60), right))) is None
+
+
+def test_a_range_test_raises_the_rate_all_along():
+    raised = curve([1e-6 * 10 ** (i / 20) for i in range(100)], "learning_rate", "lr")
+    assert range_test(CurvesUpdated(curves=(raised,)))
+    warm_up = curve([min(1.0, (i + 1) / 50) for i in range(100)], "learning_rate", "lr")
+    line = curve([(i + 1) / 200 for i in range(200)], "learning_rate", "lr")
+    late = curve([0.01 if i < 50 else 0.01 * 1.3 ** (i - 50) for i in range(100)], "learning_rate", "lr")
+    assert not any(range_test(CurvesUpdated(curves=(rate,))) for rate in (warm_up, line, late))

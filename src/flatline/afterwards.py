@@ -17,6 +17,7 @@ from flatline.readers._finding import Source, find
 from flatline.readers._log import Log
 from flatline.readers._settings import classes_in
 from flatline.rules import Rule
+from flatline.trends import interval, iqm
 
 # in the name of a run, where its seed stands: said so, as CleanRL writes it before a time, or last
 SEEDS = (
@@ -26,6 +27,12 @@ SEEDS = (
 )
 FEWEST = 10  # points of a reward
 LAST = 10  # the last tenth of them
+OUTCOMES = (
+    "reward",
+    "val_accuracy",
+    "val_loss",
+    "train_loss",
+)  # what groups of seeds are compared by, the first that is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,18 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the runs of one group of seeds came to: the interquartile mean of their last levels, and its interval."""
+
+    name: str
+    runs: int
+    quantity: str
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """All runs under some paths."""
 
@@ -57,6 +76,7 @@ class Diagnosis:
     notes: tuple[str, ...]
     missing: tuple[str, ...]
     compared: Judged | None = None  # what was found of all of them together
+    outcomes: tuple[Outcome, ...] = ()  # of runs that differ in their seed, the best first
 
 
 def diagnose(
@@ -77,7 +97,7 @@ def diagnose(
             runs.append(judge(so_far, config, form=form, notes=notes))
     told = [run for run in runs if any(curve.count > 1 for curve in run.event.curves)] or runs
     compared = _compared(told, config, notes)
-    return Diagnosis(tuple(told), tuple(notes), tuple(found.missing), compared)
+    return Diagnosis(tuple(told), tuple(notes), tuple(found.missing), compared, _outcomes(told))
 
 
 def _events(
@@ -154,20 +174,34 @@ def _compared(runs: Sequence[Judged], config: Config, notes: list[str]) -> Judge
     return _judge(event, CurvesUpdated(step=event.step), rules, absent, config, form="", notes=notes)
 
 
-def seed_groups(runs: Sequence[Judged]) -> tuple[SeedGroup, ...]:
-    """Runs with a reward whose names are the same but for the seed."""
+def seed_groups(runs: Sequence[Judged], role: str = "reward") -> tuple[SeedGroup, ...]:
+    """Runs with a reward, or another outcome, whose names are the same but for the seed."""
     named: dict[str, list[tuple[str, float]]] = {}
     for run in runs:
-        reward = run.curve("reward")
-        if reward is not None and len(reward.values) >= FEWEST:
-            final = median(reward.values[-max(1, len(reward.values) // LAST) :])
+        curve = run.curve(role)
+        if curve is not None and len(curve.values) >= FEWEST:
+            final = median(curve.values[-max(1, len(curve.values) // LAST) :])
             named.setdefault(_without_seed(run.event.run), []).append((run.event.run, final))
     if max(map(len, named.values()), default=0) < 2:
         return ()
     return tuple(
-        SeedGroup(name=name, runs=tuple(run for run, _ in pairs), finals=tuple(final for _, final in pairs))
+        SeedGroup(
+            name=name,
+            runs=tuple(run for run, _ in pairs),
+            quantity=role.replace("_", " "),
+            finals=tuple(final for _, final in pairs),
+        )
         for name, pairs in named.items()
     )
+
+
+def _outcomes(runs: Sequence[Judged]) -> tuple[Outcome, ...]:
+    groups = next((groups for role in OUTCOMES if (groups := seed_groups(runs, role))), ())
+    made = [
+        Outcome(group.name, len(group.finals), group.quantity, iqm(group.finals), *interval(group.finals))
+        for group in groups
+    ]
+    return tuple(sorted(made, key=lambda one: one.middle if one.quantity.endswith("loss") else -one.middle))
 
 
 def _without_seed(name: str) -> str:

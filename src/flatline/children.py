@@ -67,7 +67,7 @@ def _merged(report: Report, members: list[dict[str, Any]]) -> Report:
     found: dict[tuple[str, str], Finding] = {(f.code, f.key): f for f in report.findings}
     for member in members:
         for entry in member["findings"]:
-            finding = _read(entry)
+            finding = finding_of(entry)
             known = found.get((finding.code, finding.key), finding)
             ranks = known.ranks if member["rank"] is None else (*known.ranks, member["rank"])
             found[finding.code, finding.key] = dataclasses.replace(known, ranks=ranks)
@@ -87,7 +87,8 @@ def _merged(report: Report, members: list[dict[str, Any]]) -> Report:
     )
 
 
-def _read(entry: dict[str, Any]) -> Finding:
+def finding_of(entry: dict[str, Any]) -> Finding:
+    """What ``dataclasses.asdict`` made of a finding, read back."""
     from flatline.events import Where
     from flatline.findings import Finding
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 from flatline import __version__
 
 FORMATS = ("text", "json", "sarif", "github")
+FAIL_ON = "exit 1 when a finding of this level exists (default: never)"
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,6 +29,7 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"flatline {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     _add_run(commands)
+    _add_preflight(commands)
     _add_lint(commands)
     _add_diagnose(commands)
     _add_export(commands)
@@ -49,7 +51,7 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument(
         "--fail-on",
         choices=("error", "warning", "never"),
-        help="exit 1 when a finding of this level exists (default: never)",
+        help=FAIL_ON,
     )
     run.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
     run.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
@@ -68,17 +70,58 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("-m", metavar="MODULE", dest="module", help="run a module, like python -m")
 
 
+def _add_preflight(commands: argparse._SubParsersAction[Parser]) -> None:
+    """``lr-find`` is one of its stages under a name of its own."""
+    for name, stages, about in (
+        (
+            "preflight",
+            "look,memorise,rates",
+            "check a script before a long run: data, parameters, one batch, learning rate",
+        ),
+        ("lr-find", "rates", "sweep the learning rate over the script's own optimizer"),
+    ):
+        usage = f"flatline {name} [OPTIONS] SCRIPT [ARGS…]\n       flatline {name} [OPTIONS] -m MODULE [ARGS…]"
+        command = commands.add_parser(name, help=about, usage=usage, allow_abbrev=False)
+        command.add_argument(
+            "--stages", metavar="NAMES", default=stages, help=f"of look, memorise, rates (default: {stages})"
+        )
+        command.add_argument(
+            "--steps", metavar="N", type=_positive, help="optimizer steps of a stage (default: its own)"
+        )
+        command.add_argument(
+            "--seconds", metavar="S", type=_positive, default=60, help="of a stage's training (default: 60)"
+        )
+        command.add_argument("--format", choices=("text", "json"), default="text", help="of the report (default: text)")
+        command.add_argument("--output", metavar="FILE", help="write the report to FILE")
+        command.add_argument("--fail-on", choices=("error", "warning", "never"), default="never", help=FAIL_ON)
+        command.add_argument("--hints", action="store_true", help="show hints, too")
+        command.add_argument("--answer", help=argparse.SUPPRESS)
+        command.add_argument("-m", metavar="MODULE", dest="module", help="run a module, like python -m")
+
+
+def _positive(words: str) -> int:
+    if not (words.isascii() and words.isdecimal()) or int(words) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1; it is {words!r}")
+    return int(words)
+
+
 def _add_lint(commands: argparse._SubParsersAction[Parser]) -> None:
     lint = commands.add_parser("lint", help="find training defects in source code; nothing is run", allow_abbrev=False)
     lint.add_argument(
         "paths", nargs="*", metavar="PATH", help="files, notebooks or folders; - reads standard input (default: .)"
     )
-    lint.add_argument("--format", choices=FORMATS, default="text", help="of the report (default: text)")
+    lint.add_argument("--format", choices=(*FORMATS, "junit"), default="text", help="of the report (default: text)")
     lint.add_argument("--output", metavar="FILE", help="write the report to FILE")
     lint.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
     lint.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
     lint.add_argument("--fix", action="store_true", help="write the fixes that cannot change what is computed")
+    lint.add_argument(
+        "--unsafe-fixes", action="store_true", help="with --fix or --diff: those that change what is computed, too"
+    )
     lint.add_argument("--diff", action="store_true", help="show what --fix would write")
+    lint.add_argument(
+        "--unused-ignores", action="store_true", help="name comments that silence nothing; exit 1 if there are any"
+    )
     lint.add_argument("--hints", action="store_true", help="show hints, too")
     lint.add_argument("--verbose", action="store_true", help="show the facts behind each finding")
 
@@ -93,7 +136,7 @@ def _add_diagnose(commands: argparse._SubParsersAction[Parser]) -> None:
     diagnose.add_argument(
         "--fail-on",
         choices=("error", "warning", "never"),
-        help="exit 1 when a finding of this level exists (default: never)",
+        help=FAIL_ON,
     )
     diagnose.add_argument("--select", metavar="CODES", action="append", default=[], help="check only these rules")
     diagnose.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
@@ -150,7 +193,12 @@ WITH_VALUE = {
     "--max-steps",
     "--record",
     "--tensorboard",
+    "--stages",
+    "--steps",
+    "--seconds",
+    "--answer",
 }
+STARTING = ("run", "preflight", "lr-find")  # commands that are given another command
 
 
 def split_run(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -170,14 +218,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command: list[str] = []
-    if given[:1] == ["run"]:
+    if given and given[0] in STARTING:
         own, command = split_run(given[1:])
-        given = ["run", *own]
+        given = [given[0], *own]
     options = parser().parse_args(given)
     if options.command == "run":
         from flatline.commands.run import run
 
         return run(options, command)
+    if options.command in STARTING:
+        from flatline.commands.preflight import preflight
+
+        return preflight(options, command)
     try:
         return _other(options)
     except BrokenPipeError:  # the reader, `head` say, has seen enough

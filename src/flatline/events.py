@@ -4,7 +4,8 @@ A training loop, with every event at its place::
 
     optimizer = AdamW(model.parameters())          # OptimizerCreated
     scheduler = CosineAnnealingLR(optimizer, 100)
-    model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointLost, RandomFrozen
+    model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointLost, RandomFrozen,
+                                                   # OptimizerBeganAnew
     for inputs, targets in loader:                 # PassEnded, when it begins again
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
@@ -20,7 +21,8 @@ A training loop, with every event at its place::
         scheduler.step()                           # ScheduleObserved, RateRead
     validate(model)                                # ValidationObserved
                                                    # now and then, and at the end: CurvesUpdated
-                                                   # ScriptCrashed, StageNotReached, LoaderWaited, RunEnded
+                                                   # ScriptCrashed, StageNotReached, AdaptersNotMade, LoaderWaited,
+                                                   # RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
 the first steps and then on sampled ones; the bookkeeping behind them counts every step. They are made without
@@ -551,6 +553,7 @@ class AttentionFacts:
     spread: float | None = None  # standard deviation of the scores within a row, of fused attention
     projected: bool = False  # the scores are a product of what two linear layers made
     scale: float | None = None  # constants that this product is multiplied by; None if one of them is not known
+    gain: float | None = None  # of those two layers: rms of the weight × √fan_in, their geometric mean
     one_query: bool = False  # to each sample: the rows looked at are those of several samples
 
 
@@ -591,6 +594,8 @@ class ScheduleObserved(Event):
     others_stepped: bool = False  # another scheduler of the same optimizer advances
     trainer: OptimizerFacts | None = None  # trains the parameters in place of the scheduler's own, which does not step
     trainer_lr: float = 0.0
+    told: str = ""  # a setting that the loop tells as its rate, at the end
+    told_where: Where | None = None
     built_where: Where | None = None
 
 
@@ -744,6 +749,7 @@ class BatchStoodOut(Event):
     usual: float = 1.0  # largest of the other batches looked at
     least: float = 1.0  # of those batches, the smallest largest value
     batches: int = 0  # looked at before
+    alike: int = 0  # and a few that were as far off as this one
     later: int = 0  # looked at after it, and as the others
     rows: tuple[int, ...] = ()  # the first few that are off
     off: int = 0  # rows that are off
@@ -770,6 +776,8 @@ class MinorityObserved(Event):
     ranking: float = 0.5  # chance that a rare sample is scored as the rarer one of two (AUC)
     surprise: float = 0.0  # mean of -log p(label)
     entropy: float = 0.0  # of the labels: the same for a model that knows only how frequent they are
+    ended: bool = False  # the run is over
+    decides: Where | None = None  # takes the class with the highest score, in a source that never ranks by scores
     by_means: float | None = None  # ranking, on samples it was not made from, by the difference of the classes' means
 
 
@@ -1062,6 +1070,17 @@ class SourceParsed(Event):
         return tuple(fact for fact in self.facts if fact.kind == kind)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OneBatchTrained(Event):
+    """``flatline preflight`` trained on one batch for ever, without dropout, weight decay and schedule."""
+
+    absent = "no batch was served again and again: that is for flatline preflight"
+    live = False
+    losses: tuple[float, ...] = ()
+    kind: str = ""  # of the loss
+    rate: float = 0.0
+
+
 # --------------------------------------------------------------------------- checkpoints and the end
 
 
@@ -1093,6 +1112,19 @@ class CheckpointLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OptimizerBeganAnew(Event):
+    """A run goes on from the count of a checkpoint, and its optimizer began anew, though the file holds its state."""
+
+    absent = "no run was resumed without the state of its optimizer"
+    defect = True
+    key: str = ""  # in the file, of the optimizer's state
+    counter: str = ""  # and of the count
+    count: int = 0
+    tensors: int = 0  # that the file has a state for
+    optimizer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RandomFrozen(Event):
     """Layers that a checkpoint left out are frozen as they were built, while the rest of their model trains."""
 
@@ -1115,6 +1147,20 @@ class StageNotReached(Event):
     condition: str = ""
     last: int = 0  # value of the loop's variable in its last round
     written: bool = True  # the number in the condition is a literal: nobody set it to switch the stage off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AdaptersNotMade(Event):
+    """The run is over, and a loop over the layers of a model that adds adapters to some of them came to none."""
+
+    absent = "no adapters were looked for that were not made"
+    defect = True
+    adapter: str = ""  # their class, of which there was never an object
+    function: str = ""  # that adds them, "" for the script itself
+    targets: tuple[str, ...] = ()  # names of layers that it asks for; empty where it asks for their type only
+    layers: tuple[str, ...] = ()  # names that there are
+    frozen: int = 0  # elements of the trained models
+    trainable: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,17 @@ class Program:
     in_process: bool = True
 
 
+def program(command: Sequence[str]) -> Program:
+    """What the words after flatline's own options name. Raises CannotLaunch."""
+    if not command:
+        raise CannotLaunch("there is no script to run: name one, and its arguments behind it")
+    if command[0] == "-m":
+        if len(command) < 2:
+            raise CannotLaunch("-m needs a module")
+        return module(command[1], command[2:])
+    return script(command[0], command[1:])
+
+
 def script(path: str, arguments: Sequence[str]) -> Program:
     """``python path …``; a bare name that is no file here is looked up on PATH (torchrun, accelerate)."""
     if not os.path.exists(path) and os.sep not in path and (found := shutil.which(path)):

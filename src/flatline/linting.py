@@ -10,17 +10,19 @@ import linecache
 import os
 import tokenize
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flatline.config import Config, silenced
-from flatline.engine import Engine, watched
+from flatline.config import COMMENT, Config, silenced
+from flatline.engine import Engine, hook_name
 from flatline.events import SourceEdit, SourceParsed, Where
 from flatline.findings import Finding, Report, causes
 from flatline.readers.source._files import Text, Unparsable, find, python, read
 from flatline.readers.source._project import event, speaks_of_torch
+from flatline.readers.source._repairs import PROPOSALS, edited, repairs
 from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module
 from flatline.rules import Rule
 
 EVERYTHING = "ALL"
@@ -46,8 +48,9 @@ class Linter:
         self.config = config
         self.ignores = {**USUALLY, **(ignores or {})}
         self.project = Project()
-        self.rules = [rule for rule in config.rules() if SourceParsed in watched(rule)]
-        self.edits: dict[str, list[SourceEdit]] = {}  # by file
+        self.rules = [rule for rule in config.rules() if hasattr(rule, hook_name(SourceParsed))]
+        self.linted: set[str] = set()
+        self.unused: list[str] = []  # comments that silence nothing, a line each
         self._told: set[tuple[str, Where | None]] = set()
         self._names: Counter[str] = Counter()
         self.done = Linted(checked=tuple(rule.code for rule in self.rules))
@@ -99,9 +102,10 @@ class Linter:
         self.done.files += 1
         return text
 
-    def _text(self, text: Text, rules: Sequence[Rule]) -> None:
+    def _text(self, text: Text, rules: Sequence[Rule]) -> SourceParsed | None:
+        self.linted.add(text.path)
         if not speaks_of_torch(text):
-            return
+            return None
         engine = Engine([type(rule)() for rule in rules], on_finding=_nothing, on_broken=self._broken)
         for fresh, rule in zip(engine.rules, rules, strict=True):
             vars(fresh).update(vars(rule))
@@ -109,18 +113,17 @@ class Linter:
             seen = event(self.project, text)
         except Unparsable as error:
             self.done.notes.append(str(error))
-            return
+            return None
         engine.emit(seen)
-        self._keep(text, engine.findings)
-        fixable = {fact.where: fact.edit for fact in seen.facts if fact.edit is not None}
-        told = {finding.where for finding in self.done.findings}
-        self.edits[text.path] = [edit for where, edit in fixable.items() if where in told]
+        self._keep(text, engine.findings, seen)
+        return seen
 
     def _broken(self, code: str, error: Exception) -> None:
         self.done.notes.append(f"{code} was switched off: {type(error).__name__}: {error}")
 
-    def _keep(self, text: Text, findings: Sequence[Finding]) -> None:
+    def _keep(self, text: Text, findings: Sequence[Finding], seen: SourceParsed) -> None:
         _show_lines(text)
+        self.unused += _unused(text, findings, {rule.code: rule.slug() for rule in self.rules})
         relevant = causes([f for f in findings if not silenced(f, self._line(text, f))])
         for finding in sorted(relevant, key=_place):
             place = finding.code, finding.where
@@ -128,7 +131,7 @@ class Linter:
                 continue  # a function that two files call is seen with both
             self._told.add(place)
             if self.config.shows(finding):
-                self.done.findings.append(self._keyed(finding, self._line(text, finding)))
+                self.done.findings.append(self._keyed(_told(finding, seen), self._line(text, finding)))
             else:
                 self.done.hidden_hints += 1
 
@@ -146,6 +149,33 @@ class Linter:
         path = where.file.partition(":cell ")[0]
         other = self.project.modules.get(path)
         return _line_at(other.text if path != text.path and other is not None else text, where)
+
+
+def _told(finding: Finding, seen: SourceParsed) -> Finding:
+    """With how sure it is, and which command repairs it."""
+    sure = {"error": "high", "warning": "medium", "hint": "low"}[finding.severity]
+    evidence = {**finding.evidence, "confidence": sure}
+    if any(fact.edit is not None and fact.where == finding.where for fact in seen.facts):
+        evidence["repair"] = "--fix"
+    elif finding.code in PROPOSALS:
+        evidence["repair"] = "--fix --unsafe-fixes"
+    if finding.severity == "hint" and finding.where is not None and finding.where.file.endswith(".py"):
+        evidence["confirm"] = f"flatline run --select {finding.code} {finding.where.file}"
+    return dataclasses.replace(finding, evidence=evidence)
+
+
+def _unused(text: Text, findings: Sequence[Finding], rules: Mapping[str, str]) -> list[str]:
+    """Comments that name a rule which finds nothing on their line, and those that name no rule."""
+    told = []
+    for number, line in enumerate(text.lines, 1):
+        found = COMMENT.search(line) if "flatline" in line else None
+        file, place = text.place(number)
+        here = [f for f in findings if f.where is not None and (f.where.file, f.where.line) == (file, place)]
+        for name in (found[1] or "").split(",") if found else ():
+            rule = next((code for code in rules if name.strip().lower() in (code.lower(), rules[code])), None)
+            if name.strip() and rule is not None and all(f.code != rule for f in here):
+                told.append(f"{file}:{place}: ignore[{name.strip()}] silences nothing that lint finds")
+    return told
 
 
 def _nothing(finding: Finding) -> None:
@@ -175,43 +205,94 @@ def _show_lines(text: Text) -> None:
 # --------------------------------------------------------------------------- fixes
 
 
-def fixes(linter: Linter) -> dict[str, tuple[bytes, bytes]]:
+def fixes(linter: Linter, *, unsafe: bool = False) -> dict[str, tuple[bytes, bytes]]:
     """For each file that can be fixed: its bytes, and those to put in their place."""
     found = {}
-    for path, edits in linter.edits.items():
-        if edits and path.endswith(".py"):
+    for path, codes in _told_codes(linter).items():
+        if path.endswith(".py"):
             old = Path(path).read_bytes()
-            new = _fixed(linter, path, old, sorted(edits, key=lambda edit: (-edit.line, -edit.start)))
+            new = _fixed(linter, path, old, codes, unsafe=unsafe)
             if new != old:
                 found[path] = (old, new)
     return found
 
 
-def _fixed(linter: Linter, path: str, data: bytes, edits: Sequence[SourceEdit]) -> bytes:
-    """With every edit that makes findings fewer; the others are dropped."""
-    left = _count(linter, path, data)
-    for edit in edits:
-        edited = _edited(data, edit)
-        after = _count(linter, path, edited) if edited is not None else None
-        if edited is not None and left is not None and after is not None and after < left:
-            data, left = edited, after
+def _told_codes(linter: Linter) -> dict[str, set[str]]:
+    """By file, what was found in it."""
+    codes: dict[str, set[str]] = {}
+    for finding in linter.done.findings:
+        if finding.where is not None and finding.where.file in linter.linted:
+            codes.setdefault(finding.where.file, set()).add(finding.code)
+    return codes
+
+
+def _fixed(linter: Linter, path: str, data: bytes, codes: Collection[str], *, unsafe: bool) -> bytes:
+    """With every edit after which something is found less and nothing more; the others are dropped."""
+    state, tried = _alone(linter, path, data), {data}
+    while state is not None and _editable(data):
+        for candidate in _candidates(data, state, codes, unsafe=unsafe):
+            if candidate in tried:
+                continue
+            tried.add(candidate)
+            after = _alone(linter, path, candidate)
+            if after is not None and after.codes < state.codes:
+                data, state = candidate, after
+                break
+        else:
+            break
     return data
 
 
-def _count(linter: Linter, path: str, data: bytes) -> int | None:
-    """How many findings the file has by itself; None if it is none that Python reads."""
-    again = Linter(linter.config, linter.ignores)
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A version of a file."""
+
+    module: Module
+    seen: SourceParsed
+    findings: Sequence[Finding]
+
+    @property
+    def codes(self) -> Counter[str]:
+        """How many findings it has of each rule."""
+        return Counter(finding.code for finding in self.findings)
+
+
+def _candidates(data: bytes, state: _State, codes: Collection[str], *, unsafe: bool) -> Iterator[bytes]:
+    """The file with one edit each: those that cannot change what is computed come first."""
+    findings = [finding for finding in state.findings if finding.code in codes and finding.where is not None]
+    told = {finding.where for finding in findings}
+    for fact in state.seen.facts:
+        if fact.edit is not None and fact.where in told:
+            yield _edited(data, fact.edit)
+    for finding in findings if unsafe else ():
+        assert finding.where is not None
+        for repair in repairs(state.module, state.seen, finding.code, finding.where):
+            if repair:
+                yield edited(data, repair)
+
+
+def _alone(linter: Linter, path: str, data: bytes) -> _State | None:
+    """The file judged by itself; None if it is none that Python reads."""
+    again = Linter(dataclasses.replace(linter.config, hints=True), linter.ignores)
     try:
-        again._text(python(path, data), linter.rules)
+        seen = again._text(python(path, data), linter.rules)
     except Unparsable:
         return None
-    return None if again.done.notes else len(again.done.findings) + again.done.hidden_hints
-
-
-def _edited(data: bytes, edit: SourceEdit) -> bytes | None:
-    """The same bytes everywhere else. Only UTF-8 is edited, as places are counted in it."""
-    if b"\r" in data.replace(b"\r\n", b"") or tokenize.detect_encoding(io.BytesIO(data).readline)[0][:5] != "utf-8":
+    module = again.project.modules.get(os.path.normpath(path))
+    if again.done.notes or seen is None or module is None:
         return None
+    return _State(module, seen, again.done.findings)
+
+
+def _editable(data: bytes) -> bool:
+    """Only UTF-8 with lines that end in one way, as places are counted in it."""
+    return b"\r" not in data.replace(b"\r\n", b"") and (
+        tokenize.detect_encoding(io.BytesIO(data).readline)[0][:5] == "utf-8"
+    )
+
+
+def _edited(data: bytes, edit: SourceEdit) -> bytes:
+    """The same bytes everywhere else."""
     lines = data.split(b"\n")
     line = lines[edit.line - 1]
     mark = 3 if edit.line == 1 and data.startswith(codecs.BOM_UTF8) else 0

@@ -15,13 +15,17 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flatline.events import Curve, CurvesUpdated, Role
-from flatline.history import median
+from flatline.history import fmean, median
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 MEDIAN_TO_MEAN = 1.2533  # standard error of a median over that of a mean
 MOST_BLOCKS = 32
 SHORTEST = 8  # points under which a curve says nothing
 SHARPEST = 0.98  # autocorrelation of neighbours that is believed at most
+BEGINNING = 5  # points that say where a run began
+EXCESS = 0.08  # relative, of a first loss over ln C: initial weights are a little worse than guessing
+UNSURE = 0.03  # error of an accuracy that still tells guessing among many from knowing
+PROBE = 100.0  # times its first value, that a rate grows to in a range test
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,7 @@ def lacking(event: CurvesUpdated, *, falling: bool = True, **needed: int) -> str
 
 
 # quantities that have no role, by the words of their names
+PARTS = r"bbox|box|cls|class|classifier|objectness|obj|dfl|giou|centerness|mask|rpn"  # of a detector's loss
 QUANTITIES = {
     "precision": r"(?:map(?:50|75)?|bbox m?ap|box m?ap|segm m?ap|mean average precision)",
     "overlap": r"(?:m ?iou|mean iou)",
@@ -221,6 +226,7 @@ QUANTITIES = {
     "normaliser": r"(?:log ?z|logsumexp|lse)",
     "logits": r"(?:max logits?|logits? (?:max|norm|rms|scale))",
     "critic": r"(?:(?:value|critic|vf|qf\d?|q) loss|loss (?:value|critic|vf))",
+    "part": rf"(?:{PARTS}) loss|loss (?:{PARTS})",
     "length": r"(?:(?:response|completions?|output|generation) (?:mean )?lengths?)",
 }
 PREFIXES = (
@@ -256,6 +262,36 @@ def short(what: str, curve: Curve | None, least: int) -> str:
         return f"no {what} was logged"
     few = len(curve.values) + len(curve.not_finite)
     return f"too short: {few:,} points of the {what}, {least:,} are needed" if few < least else ""
+
+
+def shares(curve: Curve) -> Curve:
+    """An accuracy as shares of 1, if it was logged in percent."""
+    percent = max(curve.values, default=0.0) > 1
+    return replace(curve, values=tuple(value / 100 for value in curve.values)) if percent else curve
+
+
+def classes_of(event: CurvesUpdated) -> int | None:
+    """How many classes there are: known, or about as many as a loss and an accuracy show that both begin at guessing."""
+    loss, accuracy = main(event, "train_loss"), main(event, "train_accuracy")
+    found = trend(shares(accuracy)) if accuracy is not None else None
+    if event.classes or loss is None or accuracy is None or found is None or len(loss.values) < SHORTEST:
+        return event.classes
+    begins, right = median(loss.values[:BEGINNING]), fmean(shares(accuracy).values[:BEGINNING])
+    classes = round(math.exp(min(begins, 20.0)))
+    error = found.spread / math.sqrt(BEGINNING)
+    if classes < 2 or not abs(begins / math.log(classes) - 1) <= EXCESS or error > max(1 / classes, UNSURE):
+        return None
+    return classes if abs(right - 1 / classes) <= max(0.25 / classes, 2 * error) else None
+
+
+def range_test(event: CurvesUpdated) -> bool:
+    """Whether the logged rate was raised all along, by orders of magnitude: the loss is meant to leave."""
+    rate = main(event, "learning_rate")
+    if rate is None or len(rate.values) < SHORTEST or not 0 < rate.values[0] * PROBE <= rate.values[-1]:
+        return False
+    middle = rate.values[len(rate.values) // 2]
+    grows = sum(b > a for a, b in pairwise(rate.values)) >= 0.9 * (len(rate.values) - 1)
+    return grows and middle < 0.3 * rate.values[-1]
 
 
 def falling_is_due(event: CurvesUpdated) -> bool:

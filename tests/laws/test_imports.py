@@ -21,13 +21,14 @@ ARROW: dict[str, tuple[str, ...]] = {
     "importing": (),
     "launch": (),
     "sensors": ("events", "history", "sensors"),
+    "toolbox": ("toolbox",),
     "history": (),
     "trends": ("events", "history"),
     "rules": ("events", "findings", "history", "trends", "rules."),
     "engine": ("events", "findings", "rules"),
     "record": ("events", "findings", "record"),
     "readers": ("events", "readers", "record"),
-    "afterwards": ("config", "engine", "events", "findings", "history", "readers", "rules"),
+    "afterwards": ("config", "engine", "events", "findings", "history", "readers", "rules", "trends"),
     "meanwhile": ("engine", "events", "findings", "readers", "rules", "trends"),
     "linting": ("config", "engine", "events", "findings", "readers.source", "rules"),
     "catalogue": ("engine", "findings", "rules"),
@@ -35,6 +36,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "testing": ("engine", "events", "findings", "readers.source", "rules"),
     "reporters": ("catalogue", "findings", "record", "reporters", "__version__", VALUES),
     "session": ("config", "engine", "events", "findings", "meanwhile", "record", "rules", "sensors"),
+    "preflight": ("events", "meanwhile", "preflight", "rules", "sensors", "session"),
     "api": ("config", "findings", "reporters", "session"),
     "telling": ("findings", "reporters"),
     "children": ("config", "events", "findings", "importing", "launch", "session", "telling"),
@@ -45,11 +47,13 @@ ARROW: dict[str, tuple[str, ...]] = {
         "cli",
         "commands.live",
         "commands.report",
+        "commands.run",
         "config",
         "findings",
         "importing",
         "launch",
         "linting",
+        "preflight",
         "readers",
         "record",
         "reporters",
@@ -62,7 +66,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "_site": ("children",),
 }
 THIRD_PARTIES = {
-    "torch": ("sensors", "api"),
+    "torch": ("sensors", "api", "preflight", "toolbox"),
     "rich": ("reporters",),
     "tomli": ("config",),
     "jinja2": ("reporters.html",),
@@ -79,6 +83,7 @@ DOORS = (
     "commands.rules",
     "commands.diagnose",
     "commands.lint",
+    "commands.preflight",
     "commands.report",
     "children",
     "api",
@@ -171,7 +176,7 @@ def test_nothing_opens_a_connection(module):
     assert [i.name for i in TREE[module] if any(f"{i.name}.".startswith(f"{name}.") for name in NETWORK)] == []
 
 
-@pytest.mark.parametrize("module", [module for module in TREE if not module.startswith("sensors")])
+@pytest.mark.parametrize("module", [module for module in TREE if not module.startswith(("sensors", "toolbox", "preflight"))])
 def test_torch_and_rich_are_imported_late(module):
     late = ("torch", "rich", "jinja2", "markupsafe")
     assert [f"{module}:{i.line}" for i in TREE[module] if i.early and i.name.split(".")[0] in late] == []

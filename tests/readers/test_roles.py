@@ -16,7 +16,7 @@ from flatline.readers._roles import role_of, roles
         ("gradient_norm", "grad_norm train/grad_norm gnorm gradient_norm grad_2.0_norm_total grad/norm total_grad_norm"),
         ("train_accuracy", "accuracy acc train/acc train_accuracy mean_token_accuracy train_acc_step"),
         ("val_accuracy", "val_acc eval_accuracy valid/acc test/accuracy val_top1"),
-        ("reward", "rollout/ep_rew_mean reward objective/rlhf_reward episode_reward charts/episodic_return train/reward r"),
+        ("reward", "rollout/ep_rew_mean objective/scores reward objective/rlhf_reward episode_reward charts/episodic_return train/reward r"),
         ("kl", "objective/kl train/approx_kl approx_kl kl policy/approx_kl_avg"),
         ("loss_scale", "loss_scale train/loss_scale amp/scale grad_scale"),
         ("epoch", "epoch train/epoch Epoch"),
@@ -56,3 +56,8 @@ def test_the_users_choice_wins():
     assert roles({"loss": 9, "a": 9}, {"train_loss": "a"}) == {"a": "train_loss"}
     assert roles({"reward": 9, "loss": 9}, {"train_loss": "loss"}) == {"reward": "reward", "loss": "train_loss"}
     assert roles({"loss": 9}, {"val_loss": "not there"}) == {"loss": "train_loss"}
+
+
+def test_the_distance_to_the_reference_goes_before_that_between_two_updates():
+    assert roles({"reward": 9, "approx_kl": 90, "kl": 9}) == {"reward": "reward", "kl": "kl"}
+    assert roles({"reward": 9, "approx_kl": 90}) == {"reward": "reward", "approx_kl": "kl"}

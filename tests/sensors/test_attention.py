@@ -223,3 +223,19 @@ def test_sums_of_weighted_things_that_are_no_attention():
         lambda: ((F.normalize(one(x[:, :1]), dim=-1) * other(x)).sum(-1).softmax(-1).unsqueeze(-1) * x).sum(1),
         lambda: ((one(x[:, :1]) * other(x)).sum(-1).softmax(-1).unsqueeze(-1) * x).sum(-1),
     ) == []  # fmt: skip
+
+
+def test_how_much_the_projections_widen():
+    torch.manual_seed(2)
+    q, k = nn.Linear(16, 16), nn.Linear(16, 16, bias=False)
+    nn.init.normal_(k.weight, std=2.0)
+    x = torch.randn(2, 10, 16)
+    (fused,), (by_hand,), (of_none,) = observed(
+        lambda: F.scaled_dot_product_attention(q(x).unsqueeze(1), k(x).unsqueeze(1), x.unsqueeze(1)),
+        lambda: torch.bmm(torch.softmax(q(x) @ k(x).transpose(1, 2), -1), q(x)),
+        lambda: torch.bmm(torch.softmax(q(x).tanh() @ k(x).transpose(1, 2), -1), q(x)),
+    )
+    gain = math.prod(float(layer.weight.detach().square().mean().sqrt()) * 4 for layer in (q, k)) ** 0.5
+    assert fused.gain == pytest.approx(gain)
+    assert by_hand.gain == pytest.approx(gain)
+    assert of_none.gain is None

@@ -383,7 +383,10 @@ UNFREEZE = "        model.body.requires_grad_(True)\n"
         (f"for epoch in range(5):\n    if epoch == 5:\n{UNFREEZE}", 3),
         (f"for epoch in tqdm(range(5)):\n    if epoch > 4:\n{UNFREEZE}", 3),
         ("def go(m):\n    for p in m: p.requires_grad = True\nfor i in range(3):\n    if i >= 3: go(model)\n", 4),
+        (f"for epoch in range(5):\n    if epoch in (5, 8):\n{UNFREEZE}", 3),
         (f"for epoch in range(5):\n    if epoch == 4:\n{UNFREEZE}", None),
+        (f"for epoch in range(5):\n    if epoch in (2, 8):\n{UNFREEZE}", None),
+        (f"for epoch in range(5):\n    if epoch in (5, n):\n{UNFREEZE}", None),
         (f"for epoch in range(n):\n    if epoch == 5:\n{UNFREEZE}", None),
         (f"for epoch in range(5):\n    if epoch % 5 == 5:\n{UNFREEZE}", None),
         (f"for epoch in range(5):\n    if full and epoch == 5:\n{UNFREEZE}", None),
@@ -403,6 +406,12 @@ class Config:
     epochs: int = 6
     unfreeze: int = 6
     other: int = 60
+    table = {"unfreeze": 9}
+
+class Run:
+    cfg = Config()
+
+Config.run = Run()
 """
 
 
@@ -412,6 +421,8 @@ class Config:
         ("for e in range(cfg.epochs):\n        if e == cfg.unfreeze: body.requires_grad_(True)\n", True),
         ("for e in range(LIMIT):\n        if e >= stage: body.requires_grad_(True)\n", True),
         ("for e in range(epochs):\n        if e >= stage: body.requires_grad_(True)\n", True),
+        ("for e in range(cfg.epochs):\n        if e == cfg.table['unfreeze']: body.requires_grad_(True)\n", True),
+        ("for e in range(cfg.run.epochs):\n        if e == cfg.run.other: body.requires_grad_(True)\n", None),
         ("for e in range(cfg.epochs):\n        if e == cfg.other: body.requires_grad_(True)\n", False),
         ("for e in range(cfg.epochs):\n        if e == never: body.requires_grad_(True)\n", False),
         ("for e in range(cfg.epochs):\n        if e == fifth: body.requires_grad_(True)\n", None),

@@ -76,7 +76,27 @@ def test_seen_before():
     data = batches()
     data[4] *= 1e4
     data[29] *= 1e4
+    (told,) = train(data)
+    assert (told.step, told.batches, told.alike) == (30, 28, 1)
+
+
+def test_one_batch_in_three_is_so():
+    data = [x * (1e4 if step % 3 == 2 else 1) for step, x in enumerate(batches())]
     assert train(data) == []
+
+
+def test_all_rows_of_one_batch_by_a_few_times():
+    data = batches()
+    data[29] *= 30
+    (told,) = train(data)
+    assert 3 * told.usual < told.largest < 100
+    assert told.off > 8
+
+
+def test_outliers_set_aside():
+    assert outliers.ordinary([3.0, 2.0, 4.0, 900.0, 2.5]) == [2.0, 2.5, 3.0, 4.0]
+    assert outliers.ordinary([3.0, 2.0, 4.0, 30.0, 2.5]) == [2.0, 2.5, 3.0, 4.0, 30.0]
+    assert len(outliers.ordinary([3.0, 2.0, 900.0, 800.0, 2.5])) == 5
 
 
 def test_the_first_losses_have_no_past():

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import sleep
 
 from flatline import config
-from flatline.afterwards import Diagnosis, Judged, diagnose, named, report
+from flatline.afterwards import Diagnosis, Judged, Outcome, diagnose, named, report
 from flatline.cli import fail, writable
 from flatline.findings import SEVERITIES, Finding, Report
 from flatline.readers._roles import ROLES
@@ -136,7 +136,7 @@ def _rendered(diagnosis: Diagnosis, made: Report, options: argparse.Namespace) -
     width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
     opening = _one(diagnosis.runs[0], verbose=options.verbose) if len(diagnosis.runs) == 1 else _table(diagnosis.runs)
     body = text.render(made, verbose=options.verbose, width=width, colour=colour)
-    return "\n".join([*opening, body])
+    return "\n".join([*opening, *_outcomes(diagnosis.outcomes), body])
 
 
 def _one(run: Judged, *, verbose: bool) -> Iterator[str]:
@@ -150,18 +150,46 @@ def _one(run: Judged, *, verbose: bool) -> Iterator[str]:
 
 
 def _table(runs: Sequence[Judged]) -> Iterator[str]:
-    rows = [("run", "steps", "train loss", "val loss", "findings"), *map(_row, runs)]
-    wide = [max(len(row[at]) for row in rows) for at in range(5)]
-    for name, steps, train, val, findings in rows:
-        cells = (f"{name:<{wide[0]}}", f"{steps:>{wide[1]}}", f"{train:>{wide[2]}}", f"{val:>{wide[3]}}", findings)
-        yield "  ".join(cells).rstrip()
+    yield from _aligned([("run", "steps", "train loss", "val loss", "findings"), *map(_row, runs)])
+
+
+def _outcomes(told: Sequence[Outcome]) -> Iterator[str]:
+    """What runs of the same settings and other seeds came to; few seeds say little, and it shows."""
+    if told:
+        rows = [
+            (
+                _shortened(one_line(one.name)),
+                f"{one.runs:,}",
+                f"{one.middle:.4g}",
+                f"{one.low:.4g} to {one.high:.4g}" if one.runs > 1 else "one seed has none",
+            )
+            for one in told
+        ]
+        head = ("same but for the seed", "runs", f"final {told[0].quantity}, IQM", "95 % interval")
+        yield from ("", *_aligned([head, *rows]), "")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The first and the last column to the left, numbers between them to the right."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *between, last in rows:
+        cells = (f"{cell:>{wide[at]}}" for at, cell in enumerate(between, 1))
+        yield "  ".join((f"{first:<{wide[0]}}", *cells, last)).rstrip()
 
 
 def _row(run: Judged) -> tuple[str, str, str, str, str]:
-    name = one_line(run.event.run)
-    short = name if len(name) <= SHOWN_NAME else "…" + name[1 - SHOWN_NAME :]
     codes = ", ".join(dict.fromkeys(finding.code for finding in run.findings))
-    return short, f"{run.steps:,}", _last(run, "train_loss"), _last(run, "val_loss"), codes or "none"
+    return (
+        _shortened(one_line(run.event.run)),
+        f"{run.steps:,}",
+        _last(run, "train_loss"),
+        _last(run, "val_loss"),
+        codes or "none",
+    )
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= SHOWN_NAME else "…" + name[1 - SHOWN_NAME :]
 
 
 def _last(run: Judged, role: str) -> str:

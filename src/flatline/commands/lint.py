@@ -25,6 +25,8 @@ def run(options: argparse.Namespace) -> int:
         return fail(str(error))
     if options.output and (why := writable(options.output)):
         return fail(why)
+    if options.unsafe_fixes and not (options.fix or options.diff):
+        return fail("--unsafe-fixes says which fixes --fix and --diff may use; give one of them, too")
     options.paths = options.paths or ["."]
     done = _linted(linter, options.paths)
     if done.missing:
@@ -32,15 +34,18 @@ def run(options: argparse.Namespace) -> int:
     if not done.files and done.notes:
         return fail("; ".join(done.notes[:3]))
     if options.diff:
-        return _diff(fixes(linter))
-    if options.fix and (changed := fixes(linter)):
+        return _diff(fixes(linter, unsafe=options.unsafe_fixes))
+    if options.fix and (changed := fixes(linter, unsafe=options.unsafe_fixes)):
         for path, (_, new) in changed.items():
             Path(path).write_bytes(new)
-        done = _linted(_linter(options), options.paths)
+        linter = _linter(options)
+        done = _linted(linter, options.paths)
         done.notes.append(f"fixed: {', '.join(sorted(changed))}")
+    unused = linter.unused if options.unused_ignores else []
+    done.notes += unused
     made = report(done)
     _write(_rendered(made, options), options.output)
-    return int(any(finding.severity != "hint" for finding in made.findings))
+    return int(bool(unused) or any(finding.severity != "hint" for finding in made.findings))
 
 
 def _linter(options: argparse.Namespace) -> Linter:

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
             return fail(why)
         options.output = options.output and os.path.abspath(options.output)
         voice = Voice(options)
-        program = _program(command)
+        program = launch.program(command)
         keeping = config.keeping(options, name_of(program.argv[0]))
     except (config.ConfigError, launch.CannotLaunch) as error:
         return fail(str(error))
@@ -47,16 +47,6 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
         session.stop_after(steps, launch.stop)
     session.command = [*command]
     return _watch(session, program, options, voice, keeping)
-
-
-def _program(command: Sequence[str]) -> launch.Program:
-    if not command:
-        raise launch.CannotLaunch("run needs a script: flatline run [OPTIONS] SCRIPT [ARGS…]")
-    if command[0] == "-m":
-        if len(command) < 2:
-            raise launch.CannotLaunch("-m needs a module")
-        return launch.module(command[1], command[2:])
-    return launch.script(command[0], command[1:])
 
 
 # --------------------------------------------------------------------------- the run itself
@@ -76,7 +66,7 @@ def _watch(
     os.register_at_fork(after_in_child=lambda: children.forked(session))
     sys.argv = list(program.argv)
     session.script = program.argv[0]
-    ending = _run(session, program)
+    ending = watched_run(session, program)
     if os.getpid() != session.pid:
         return ending.leave()
     with as_at_start():
@@ -111,7 +101,8 @@ def _silent(*args: Any) -> None:
     """The traceback was printed already."""
 
 
-def _run(session: Session, program: launch.Program) -> Ending:
+def watched_run(session: Session, program: launch.Program) -> Ending:
+    """Run the script to its end, and the session with it."""
     ending = _run_to_the_end(program)
     error = ending.error
     flush(sys.stdout)

@@ -26,7 +26,7 @@ ACCURACY = {"acc", "accuracy", "top1", "acc1", "precision1"}
 OPTIMIZERS = {
     "adam", "adamw", "sgd", "lion", "adafactor", "muon", "rmsprop", "adagrad", "lamb", "pg0", "pg1", "group0", "group", "0",
 }  # fmt: skip
-REWARD = {"reward", "rewards", "return", "returns", "rew", "score"}
+REWARD = {"reward", "rewards", "return", "returns", "rew", "score", "scores"}
 REWARDED = {"ep", "episode", "episodic", "rollout", "rlhf", "env", "charts", *PLAIN, *TRAIN}
 
 
@@ -130,10 +130,10 @@ def _best(role: Role, names: Iterable[str], lengths: Mapping[str, int]) -> str:
 
 
 def _preference(role: Role, name: str, length: int) -> tuple[int, int, int, str]:
-    """The smaller, the better: a train or validation loss that says so, the longer, the plainer name."""
+    """The smaller, the better: a train or validation loss that says so, the KL to the reference, the longer, the plainer name."""
     words = set(words_of(name))
     unsaid = role.startswith("train") and not words & TRAIN
-    tested = bool(words & {"test"}) or "ema" in words or "smoothed" in words
+    tested = bool(words & {"test", "approx"}) or "ema" in words or "smoothed" in words
     return int(tested), int(unsaid), -length, name
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flatline.readers import Head, Reader
 from flatline.readers._lines import Unreadable
 from flatline.readers._log import Log
-from flatline.record.reading import RecordError, Series, open_record
+from flatline.record.ranks import rank_of
+from flatline.record.reading import FILE, RecordError, Series, open_record
 from flatline.record.writing import APPLICATION
 
 MAGIC = b"SQLite format 3\0"
@@ -27,6 +28,10 @@ class OwnRecord(Reader):
     def claims(self, head: Head) -> int:
         """By the number in its header."""
         return 2 if head.start.startswith(MAGIC) and head.start[68:72] == APPLICATION.to_bytes(4, "big") else 0
+
+    def read_all(self, paths: Sequence[Path], log: Log) -> None:
+        """The first process first: its file is the one without a number."""
+        super().read_all(sorted(paths, key=lambda path: (path.name != FILE, rank_of(path) or 0, path.name)), log)
 
     def read(self, path: Path, log: Log) -> None:
         """Series by series. Of several ranks the first that has a curve tells it."""

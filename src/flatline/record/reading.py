@@ -93,11 +93,16 @@ class Happening:
 
 
 def open_record(path: str | Path) -> Recording:
-    """The record in a run's folder, or a record's file. Raises RecordError."""
+    """The record in a run's folder, those of all its processes as one, or a record's file. Raises RecordError."""
     try:
-        return Recording(_file(Path(path)))
+        file = _file(Path(path))
+        if Path(path).is_dir():
+            from flatline.record.ranks import Ranks
+
+            return Ranks(file.parent, file)
+        return Recording(file)
     except DAMAGE as error:
-        raise RecordError(f"{path}: {_reason(error)}") from None
+        raise RecordError(f"{path}: {reason_of(error)}") from None
 
 
 def _file(path: Path) -> Path:
@@ -116,7 +121,8 @@ def _file(path: Path) -> Path:
     return found[0]
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """Why a file cannot be read as a record."""
     text = " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())
     return f"is no record of flatline, or a damaged one ({text[:120]})"
 
@@ -206,7 +212,7 @@ class Recording:
         return found
 
     def _damaged(self, error: BaseException) -> RecordError:
-        return RecordError(f"{self.file}: {_reason(error)}")
+        return RecordError(f"{self.file}: {reason_of(error)}")
 
     # ------------------------------------------------------------------ what is known of the run
 

@@ -13,8 +13,8 @@ from flatline.reporters._plain import encodable
 SCHEMA = 1
 
 
-def render(report: Report) -> str:
-    """Findings, what was checked and what was not, and facts about the run."""
+def render(report: Report, **more: object) -> str:
+    """Findings, what was checked and what was not, and facts about the run; ``more`` is what a command adds."""
     return dump(
         {
             "schema": SCHEMA,
@@ -23,6 +23,7 @@ def render(report: Report) -> str:
             "not_checked": [{"code": rule.code, "reason": rule.reason} for rule in report.not_checked],
             "run": report.run,
             "notes": report.notes,
+            **more,
         }
     )
 

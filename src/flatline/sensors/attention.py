@@ -72,6 +72,7 @@ class AttentionSensor:
             spread=float(spread) if operation(node).startswith(FUSED) else None,
             projected=_projected(node),
             scale=_scale(node),
+            gain=_gain(node),
             one_query=not operation(node).startswith(FUSED) and _one_query(shape_of(node)),
         )
 
@@ -149,6 +150,26 @@ def _projected(node: Node) -> bool:
     """Queries and keys come straight from linear layers: no distances, no similarities of given length."""
     factors = _factors(node)
     return len(factors) == 2 and all(_linear(_through(factor)) for factor in factors)
+
+
+def _gain(node: Node) -> float | None:
+    """Of the two linear layers: by how much they widen numbers that have nothing to do with each other."""
+    layers = [_through(factor) for factor in _factors(node)]
+    weights = [_weight(layer) for layer in layers if layer is not None and operation(layer) in ("Addmm", "Mm")]
+    sizes = [float(w.float().norm()) / math.sqrt(w.shape[1]) for w in weights if w is not None]
+    return math.sqrt(math.prod(sizes)) if len(sizes) == 2 else None
+
+
+def _weight(layer: Node) -> Tensor | None:
+    """What a linear layer multiplies by, [in, out]; kept for the backward only where its input needs a gradient."""
+    weight: Any = saved(layer, "mat2")
+    below = layer.next_functions[-1][0]
+    if weight is None and below is not None:
+        turned = operation(below) == "T"
+        below = next(iter(children(below)), None) if turned else below
+        weight = getattr(below, "variable", None)
+        weight = weight.detach().T if turned and _usable(weight) and weight.dim() == 2 else weight
+    return weight.detach() if _usable(weight) and weight.dim() == 2 else None
 
 
 def _factors(node: Node) -> list[Node]:

@@ -20,7 +20,6 @@ from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, re
 from flatline.sensors.numbers import NumbersSensor, norms
 from flatline.sensors.tree import modules, named_modules, named_parameters, own_parameters, parameters
 
-LATELY = 10  # steps within which a model that trains has run
 RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
 LONG_TRAINED = 100  # steps
@@ -235,7 +234,7 @@ class AuditSensor:
 
     def _trains(self, model: Model) -> bool:
         """It ran with gradients, and not only long ago."""
-        return bool(model.grad_forwards) and self.loop.steps - model.last_seen <= LATELY
+        return bool(model.grad_forwards) and not self.models.fell_silent(model)
 
     def _plain_tensors(self) -> dict[int, str]:
         """Tensors that ask for gradients and are plain attributes of a module, not parameters."""

@@ -14,6 +14,7 @@ import torch
 from flatline.events import MinorityObserved, Where
 from flatline.sensors import batches
 from flatline.sensors.callers import caller
+from flatline.sensors.decisions import decides
 from flatline.sensors.graph import Node, children, operation, saved
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import readable
@@ -31,15 +32,15 @@ FEWEST_LABELS = 64  # before looks between the close ones are worth it
 ROWS = 256  # of one batch that are kept
 MOST_SCORES = 65_536
 KEPT = 512  # batches
-WAITING = 16  # batches that are read at once
-GAP = 4  # steps between two looks, at first
-SPREAD = 64  # later, looks in each doubling of the steps or so
+WAITING = 8  # batches that are read at once
+GAP = 2  # steps between two looks, at first
+SPREAD = 128  # later, looks in each doubling of the steps or so
 FIRST_TOLD = 2048  # steps, then at every doubling; and at the end
 COMPARED = 2_000  # scores on each side of a ranking
 
 FEATURES = 128  # numbers of an input that are kept
 DEEP = 200  # operations from the loss to the first layer
-GRANT = 100_000_000  # nanoseconds that are always granted
+GRANT = 60_000_000  # nanoseconds that are always granted
 BUDGET = 0.005  # share of the time
 BOTH_HALVES = 30  # rare samples, of which half teach and half are asked
 
@@ -86,6 +87,7 @@ class Imbalance:
         self._spent = 0  # nanoseconds
         self._looks: deque[Look] = deque(maxlen=KEPT)
         self._taken = 0
+        self._read_now = self._only = False  # the newest batches were read; all their answers are the commonest class
         self._counts: Counter[int] = Counter()
         self._width = 0  # columns of the scores
         self._kind = ""
@@ -129,14 +131,19 @@ class Imbalance:
         ignore = saved(node, "ignore_index")
         ignore = ignore - 2**64 if isinstance(ignore, int) and ignore >= 2**63 else ignore
         rows = target.shape[0] if target.dim() else 0
-        kept = scores.detach()[:ROWS].clone(), target.detach()[:ROWS].clone(), _inputs(node, rows)
+        with_inputs = self._taken // WAITING % 2 == 0
+        kept = (
+            scores.detach()[:ROWS].clone(),
+            target.detach()[:ROWS].clone(),
+            _inputs(node, rows) if with_inputs else None,
+        )
         self._waiting.append(Kept(self.loop.step, KINDS[operation(node)], ignore, *kept))
         self._taken += 1
         return True
 
     def _read(self) -> None:
         """Put what was kept into the window, all that is alike at once."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._read_now = self._waiting, [], True
         for _, some in groupby(waiting, key=Kept.alike):
             group = list(some)
             first, target = group[0], torch.cat([each.target for each in group])
@@ -168,14 +175,19 @@ class Imbalance:
         if self._off or total < FEWEST_LABELS or often < LOPSIDED * total:
             self.due = math.inf
             return
-        only = bool((self._looks[-1].answers == common).all())
+        if self._read_now:
+            self._read_now, self._only = False, bool((self._looks[-1].answers == common).all())
         gap = GAP if self._taken < SPREAD else max(GAP, self.loop.steps // SPREAD)
-        self.due = self.loop.steps + (gap if only else 4 * gap)
+        self.due = self.loop.steps + (gap if self._only else 4 * gap)
 
-    def tell(self) -> None:
+    def finish(self) -> None:
+        """The run is over."""
+        self.tell(ended=True)
+
+    def tell(self, ended: bool = False) -> None:
         """What was seen in the last three quarters of the steps."""
         self._read()
-        looks = [look for look in self._looks if 4 * look.last > self.loop.steps]
+        looks = [look for look in self._looks if 4 * look.step > self.loop.steps]
         total, (common, often) = sum(self._counts.values()), _commonest(self._counts)
         if self._off or not looks or often < LOPSIDED * total or len({look.scores.shape[1] for look in looks}) > 1:
             return
@@ -197,6 +209,8 @@ class Imbalance:
                 ranking=ranking_of(looks, common),
                 surprise=batches.surprise(self._kind, scores, labels),
                 entropy=_entropy(labels),
+                ended=ended,
+                decides=decides(self._where.file) if ended and self._where is not None else None,
                 by_means=by_means([look for look in self._looks if look.inputs is not None], common),
             )
         )

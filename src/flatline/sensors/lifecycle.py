@@ -10,11 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from flatline.events import CheckpointLost, RandomFrozen, StageNotReached, Where
+from flatline.events import AdaptersNotMade, CheckpointLost, RandomFrozen, StageNotReached, Where
+from flatline.sensors.adapters import never_made
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
+from flatline.sensors.resuming import Resuming
 from flatline.sensors.stages import built_anew, numbers_in, unreached_unfreezing
 from flatline.sensors.tree import buffers, named_modules, named_parameters, parameters
 
@@ -125,15 +127,18 @@ class LifecycleSensor:
         self._numbers: dict[tuple[str, str, int], Any] = {}  # of functions that train, when they began to
         self._shares = 0, 0  # elements frozen and trainable, at the newest close step
         self._stage = self._reads = self._anew = 0
+        self.resuming = Resuming(loop, patches)
 
     def attach(self) -> None:
         """Patch ``torch.load``."""
         self.patches.around(torch, "load", after=self._read)
+        self.resuming.attach()
 
     def _read(self, result: Any, *args: Any, **kwargs: Any) -> None:
         if self._reads < READS and len(self.files) < LOADS and isinstance(result, Mapping):
             self._reads += 1
             self.files.append(FileRead(result, caller()))
+            self.resuming.read(result, caller())
 
     def loaded(self, module: nn.Module, state: Any, missing: tuple[str, ...], assign: bool) -> None:
         """A state dict went into a module."""
@@ -210,6 +215,9 @@ class LifecycleSensor:
         """Training begins: tell what became of the loads."""
         if not state.steps and len(self._numbers) < STAGES:
             self._numbers.update(numbers_in(users_frame()))
+        if not state.steps:
+            self.models.note_classes()
+            self.resuming.first_step(state)
         if self._numbers:
             self._shares = self._frozen_and_trainable()
         if self._over:
@@ -259,6 +267,8 @@ class LifecycleSensor:
         frozen, trainable = self._frozen_and_trainable()
         if not trainable:  # the function that trained has returned, and its models are gone
             frozen, trainable = self._shares
+        if frozen and trainable:
+            self._tell_adapters(frozen, trainable)
         files = {state.where.file for state in states if state.where is not None}
         stage = (
             next((s for f in sorted(files) if (s := unreached_unfreezing(f, self._numbers)) is not None), None)
@@ -276,6 +286,24 @@ class LifecycleSensor:
                 condition=stage.condition,
                 last=stage.last,
                 written=stage.written,
+            )
+        )
+
+    def _tell_adapters(self, frozen: int, trainable: int) -> None:
+        found = never_made(self.models.made) if self.loop.wants(AdaptersNotMade) else None
+        if found is None:
+            return
+        names = [name for m in self.models.alive() for name, layer in named_modules(m) if hasattr(layer, "weight")]
+        self.loop.emit(
+            AdaptersNotMade(
+                step=self.loop.steps,
+                where=Where(found.file, found.line),
+                adapter=found.adapter,
+                function=found.function,
+                targets=found.targets,
+                layers=tuple(dict.fromkeys(name.rpartition(".")[2] for name in names if name)),
+                frozen=frozen,
+                trainable=trainable,
             )
         )
 

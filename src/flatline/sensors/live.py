@@ -171,7 +171,7 @@ class LiveSensors:
         guard(self.recording.finish)()
         guard(self.precision.finish)(how)
         guard(self.backward.outliers.finish)()
-        guard(self.backward.imbalance.tell)()
+        guard(self.backward.imbalance.finish)()
         guard(self.data.finish)()
         guard(self.numbers.flush)()
         if error is not None and how == "crashed":

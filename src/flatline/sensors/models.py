@@ -25,6 +25,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 )
 DROPOUTS = (nn.modules.dropout._DropoutNd,)
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+LATELY = 10  # steps within which a model that trains has run
 FINGERPRINT_SAMPLE = 32
 CALL_LIMIT = 4_000  # module calls looked at closely in one step
 HELD_ELEMENTS = 2_000_000  # kept alive to the end of a pass under close look, at most
@@ -172,6 +173,7 @@ class ModelSensor:
         self.models: dict[int, Model] = {}
         self.labels: dict[str, int] = {}
         self.parents: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        self.made: set[type] = set()  # classes of the modules that were built
         self.eval_calls: dict[int, Where | None] = {}
         self.in_backward = False
         self.touched = False  # something to clean up or to judge at the next step
@@ -275,6 +277,7 @@ class ModelSensor:
     def _parameter_registered(self, module: nn.Module, name: str, parameter: Any) -> None:
         self.loop.clock += 1
         self.loop.born.setdefault(id(parameter), self.loop.clock)
+        self.made.add(type(module))
 
     def _watch_closely(self, closely: bool) -> None:
         """Dynamo's guards hold the keys of the global hooks: once anything is compiled they stay as they are."""
@@ -339,6 +342,7 @@ class ModelSensor:
     def _registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         if child is not None:
             self.parents[child] = weakref.ref(parent), name
+            self.made.update((type(parent), type(child)))
 
     def _mode_set(self, module: nn.Module, mode: bool = True) -> None:
         """``train()`` recurses into the children; only the outermost call is the user's."""
@@ -579,6 +583,14 @@ class ModelSensor:
     def alive(self) -> list[nn.Module]:
         """The modules that the user's code called, and that are still there."""
         return [module for model in list(self.models.values()) if (module := model.ref()) is not None]
+
+    def note_classes(self) -> None:
+        """Of the modules that there are: those built under a mode of torch's were not seen."""
+        self.made.update(type(each) for model in self.alive() for each in modules(model))
+
+    def fell_silent(self, model: Model) -> bool:
+        """It ran long ago, as far as was looked at."""
+        return self.loop.steps - model.last_seen > LATELY
 
     def _model(self, module: nn.Module) -> Model | None:
         known = self.models.get(id(module))

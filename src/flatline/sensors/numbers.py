@@ -115,7 +115,7 @@ class NumbersSensor:
         self._order: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._kinds: dict[int, Any] = {}
-        self._known_at = -1
+        self._known_at = -1, 0
 
     def before_step(self, state: OptimizerState) -> None:
         """Copy some elements of every weight."""
@@ -216,7 +216,7 @@ class NumbersSensor:
 
     def _learn(self) -> None:
         """Names, and places in the forward pass, as the last close look saw them."""
-        now = self.loop.sampled
+        now = self.loop.sampled, len(self.models.models)
         if now == self._known_at and self._names:
             return
         self._known_at = now

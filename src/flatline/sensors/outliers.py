@@ -20,15 +20,18 @@ from flatline.sensors.models import readable
 LOSSES = 32  # the newest ones, that a loss is compared with
 FEWEST_LOSSES = 16
 RENEWED = 8  # steps after which the limit is taken anew
-JUMP = 10.0  # over their median
-BEYOND = 3.0  # over the largest of them
-SUSPICIONS = 12  # jumps that are looked into
+JUMP = 4.0  # over their median
+BEYOND = 3.0  # over the largest of them, those of a few other batches that stood out left aside
+ASIDE = 3
+SUSPICIONS = 24  # jumps that are looked into
 BATCHES = 5  # that were measured, before one of them is off
 REMEMBERED = 64
-OFF = 20.0  # times the largest number of the other batches: worth telling
+OFF = 3.0  # times the largest number of the other batches: worth telling
+APART = 20.0  # times the largest of the others: such a batch was an outlier, too
+FEW = 0.2  # of the batches looked at, at most, that were
 BACK = 3.0  # times that number: a later batch is as the others again
 LATER = 3  # batches as the others, that follow an outlier
-ROW_OFF = 10.0  # times that number: a row that is off
+ROW_OFF = 10.0  # times that number, or half of what the largest is: a row that is off
 NAMED_ROWS = 3
 MOST_NUMBERS = 4_000_000
 FED = {"Addmm": ("mat1", 1), "Mm": ("self", 0), "Convolution": ("input", 0), "NativeBatchNorm": ("input", 0)}
@@ -81,7 +84,7 @@ class Outliers:
         if len(self.recent) < FEWEST_LOSSES or self._suspicions >= SUSPICIONS:
             return math.inf
         usual = median(self.recent)
-        return max(JUMP * usual, BEYOND * max(self.recent)) if usual > 0 else math.inf
+        return max(JUMP * usual, BEYOND * sorted(self.recent)[-1 - ASIDE]) if usual > 0 else math.inf
 
     def _look_into(self, step: int, loss: float, root: torch.Tensor) -> None:
         """The loss jumped: what did the batch hold?"""
@@ -89,7 +92,7 @@ class Outliers:
             return
         self._suspicions += 1
         for key, tensor in batch_of(walk(root.grad_fn)):
-            others = [size for at, size in self._seen.get(key, ()) if at != step and size > 0]
+            others = ordinary([size for at, size in self._seen.get(key, ()) if at != step and size > 0])
             size = largest(tensor)
             if len(others) >= BATCHES and math.inf > size > OFF * max(others):
                 self._hold(step, loss, key, tensor, others)
@@ -100,15 +103,18 @@ class Outliers:
         at = [place for place, _ in self._seen[key]]
         if step in at:
             del self._seen[key][at.index(step)]
-        rows = [] if key[0] in TIME_FIRST else rows_above(tensor, ROW_OFF * max(others))
+        size, seen = largest(tensor), [each for _, each in self._seen[key] if each > 0]
+        limit = min(ROW_OFF * max(others), size / 2)
+        rows = [] if key[0] in TIME_FIRST else rows_above(tensor, limit)
         told = BatchStoodOut(
             step=step,
             where=caller(),
             what="targets" if key[0] in ASKED else "inputs",
-            largest=largest(tensor),
+            largest=size,
             usual=max(others),
             least=min(others),
             batches=len(others),
+            alike=len(seen) - len(others),
             rows=tuple(rows[:NAMED_ROWS]),
             off=len(rows),
             of=int(tensor.shape[0]) if tensor.dim() else 1,
@@ -164,6 +170,15 @@ def batch_of(graph: Graph) -> Iterator[tuple[Key, torch.Tensor]]:
     found.sort(key=lambda each: sequence(each[0]))
     for at, (_, name, tensor) in enumerate(found):
         yield (name, at, tuple(tensor.shape[1:])), tensor
+
+
+def ordinary(sizes: list[float]) -> list[float]:
+    """Without a few that lie far above all the others."""
+    sizes = sorted(sizes)
+    for aside in range(int(FEW * len(sizes)), 0, -1):
+        if sizes[-aside] > APART * sizes[-aside - 1]:
+            return sizes[:-aside]
+    return sizes
 
 
 def _measurable(tensor: torch.Tensor) -> bool:

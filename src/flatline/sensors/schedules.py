@@ -11,6 +11,7 @@ from flatline.events import OptimizerFacts, RateRead, ScheduleObserved, Where
 from flatline.sensors.callers import PACKAGE, caller, is_users
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import NO_FRAME, Patches
+from flatline.sensors.told_rates import constant_told
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
 ABANDONED = 50  # steps of others since an optimizer's last one, and of its schedule: nobody will step it again
@@ -236,6 +237,8 @@ class ScheduleSensor:
         floor = schedule.floor_since
         self._look_beside(schedule)
         trainer, trainer_lr, lr = schedule.trainer or (None, 0.0, _present(schedule))
+        at = schedule.stepped_at if ended and schedule.calls else None
+        told = constant_told(at.file, at.line) if at is not None else None
         return ScheduleObserved(
             step=self.loop.steps,
             where=schedule.stepped_at or schedule.built,
@@ -260,6 +263,8 @@ class ScheduleSensor:
             others_stepped=any(o is not schedule and o.state is state and o.calls for o in everyone),
             trainer=trainer,
             trainer_lr=trainer_lr,
+            told=told.text if told is not None else "",
+            told_where=told.where if told is not None else None,
         )
 
     def _look_beside(self, schedule: Schedule) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from flatline.sensors.callers import is_users
 
+WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
 LOOPS = (ast.For, ast.AsyncFor)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NO_SETTINGS = (
@@ -34,7 +35,9 @@ NO_SETTINGS = (
     set,
     torch.Tensor,
 )
+NEARLY = 2  # times the rounds: a stage that was meant to come
 NAMES = 64  # of a function's variables and attributes that are looked at
+SETTINGS = 16  # objects in objects that are looked into
 Numbers = Mapping[tuple[str, str, int], Mapping[str, int]]  # file, function and its line -> what had which whole number
 
 
@@ -56,14 +59,24 @@ def numbers_in(frame: FrameType | None) -> Numbers:
         if code.co_name != "<module>" and is_users(code.co_filename) and _speaks_of_freezing(code.co_filename):
             held = {name: frame.f_globals[name] for name in code.co_names[:NAMES] if name in frame.f_globals}
             held.update(list(frame.f_locals.items())[:NAMES])
-            numbers = {name: value for name, value in held.items() if type(value) is int}
-            for name, value in held.items():
-                if name.isidentifier() and not isinstance(value, (int, type(None), *NO_SETTINGS)):
-                    read = ((f"{name}.{each}", _attribute(value, each)) for each in code.co_names[:NAMES])
-                    numbers.update((key, number) for key, number in read if type(number) is int)
+            wanted = code.co_names[:NAMES]
+            parts = {key: part for name, value in held.items() for key, part in _parts(name, value, wanted)}
+            deeper = [(k, v) for k, v in parts.items() if not isinstance(v, (int, type(None), torch.nn.Module))][
+                :SETTINGS
+            ]
+            parts.update((k, p) for name, value in deeper for k, p in _parts(name, value, wanted))
+            numbers = {name: value for name, value in (held | parts).items() if type(value) is int}
             found[code.co_filename, code.co_name, code.co_firstlineno] = numbers
         frame = frame.f_back
     return found
+
+
+def _parts(name: str, value: Any, wanted: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Attributes of an object, entries of a dictionary, as the source spells them."""
+    if isinstance(value, dict):
+        yield from ((f"{name}[{key!r}]", part) for key, part in list(value.items())[:NAMES] if type(key) is str)
+    elif name.partition(".")[0].isidentifier() and not isinstance(value, (int, type(None), *NO_SETTINGS)):
+        yield from ((f"{name}.{each}", _attribute(value, each)) for each in wanted)
 
 
 def _speaks_of_freezing(file: str) -> bool:
@@ -135,16 +148,24 @@ def _unfreezing_functions(tree: ast.AST) -> frozenset[str]:
     return frozenset(f.name for f in functions if any(_unfreezes(inner) for inner in ast.walk(f)))
 
 
-def _number(node: ast.AST | None, names: Mapping[str, Any]) -> int | None:
-    value: Any = None
-    if isinstance(node, ast.Constant):
-        value = node.value
-    elif isinstance(node, ast.Name):
-        value = names.get(node.id)
-    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        space = names.get(node.value.id)
-        value = _attribute(space, node.attr) if space is not None else names.get(ast.unparse(node))
+def _number(node: ast.expr | None, names: Mapping[str, Any]) -> int | None:
+    value = _held(node, names) if node is not None else None
     return value if type(value) is int else None
+
+
+def _held(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What a name, an attribute or an entry of a dictionary is, as far as is known."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    known = names.get(ast.unparse(node))
+    if known is not None or isinstance(node, ast.Name):
+        return known
+    if isinstance(node, ast.Attribute):
+        space = _held(node.value, names)
+        return _attribute(space, node.attr) if space is not None else None
+    key = node.slice if isinstance(node, ast.Subscript) else None
+    space = _held(node.value, names) if isinstance(node, ast.Subscript) and isinstance(key, ast.Constant) else None
+    return space.get(key.value) if type(space) is dict and isinstance(key, ast.Constant) else None
 
 
 def _last_round(loop: Any, names: Mapping[str, Any]) -> int | None:
@@ -166,31 +187,57 @@ def _never(branch: ast.If, loop: Any, last: int, names: Mapping[str, Any], helpe
     test = branch.test
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.left, ast.Name):
         return None
-    wanted = _number(test.comparators[0], names)
-    if test.left.id != loop.target.id or wanted is None or wanted <= 0:
-        return None
-    first = wanted + isinstance(test.ops[0], ast.Gt)
-    if not isinstance(test.ops[0], (ast.Eq, ast.GtE, ast.Gt)) or first <= last:
+    first = _first_round(test, names)
+    if test.left.id != loop.target.id or first is None or first <= max(0, last):
         return None
     lines = [node.lineno for node in _inside(branch) if _unfreezes(node, helpers)]
-    written = isinstance(test.comparators[0], ast.Constant)
-    return Unreached("", min(lines), ast.unparse(test), last, written) if lines else None
+    written = isinstance(test.comparators[0], WRITTEN)
+    condition = ast.unparse(test) + ("" if written else f", which is {_number(test.comparators[0], names)}")
+    return Unreached("", min(lines), condition, last, written) if lines else None
 
 
-def _set_to(tree: ast.AST, name: ast.expr, number: int) -> bool:
-    """A name or an attribute is given this number somewhere, as a literal: in a statement, a call, or as a default."""
+def _first_round(test: ast.Compare, names: Mapping[str, Any]) -> int | None:
+    """In which ``epoch == 5``, ``epoch >= 5``, ``epoch > 4`` or ``epoch in (5, 8)`` is true."""
+    other, op = test.comparators[0], test.ops[0]
+    if isinstance(op, ast.In) and isinstance(other, (ast.Tuple, ast.List, ast.Set)):
+        all_of_them = [_number(each, names) for each in other.elts]
+        return min((n for n in all_of_them if n is not None), default=None) if None not in all_of_them else None
+    wanted = _number(other, names) if isinstance(op, (ast.Eq, ast.GtE, ast.Gt)) else None
+    return None if wanted is None or wanted <= 0 else wanted + isinstance(op, ast.Gt)
+
+
+def _set_to(tree: ast.AST, name: ast.expr, rounds: int) -> bool:
+    """A name, an attribute or a key is given a number somewhere, as a literal, that a loop of as many rounds nearly comes to.
+
+    In a statement, a call, a dictionary or as a default. One that is far beyond is a way to say never.
+    """
     last = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
+    if isinstance(name, ast.Subscript) and isinstance(name.slice, ast.Constant):
+        last = str(name.slice.value)
     given: list[tuple[str, ast.expr | None]] = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            given += [(ast.unparse(target).rpartition(".")[2], node.value) for target in _targets(node)]
+            pairs = [pair for target in _targets(node) for pair in _pairs(target, node.value)]
+            given += [(ast.unparse(target).rpartition(".")[2], value) for target, value in pairs]
         elif isinstance(node, ast.arguments):
             given += [(a.arg, d) for a, d in zip(node.args[::-1], node.defaults[::-1], strict=False)]
         elif isinstance(node, ast.Call):
             options = [str(a.value).lstrip("-").replace("-", "_") for a in node.args if isinstance(a, ast.Constant)]
             given += [(k.arg or "", k.value) for k in node.keywords]
             given += [(option, k.value) for option in options for k in node.keywords if k.arg == "default"]
-    return any(n == last and isinstance(value, ast.Constant) and value.value == number for n, value in given)
+        elif isinstance(node, ast.Dict):
+            given += [
+                (str(k.value), v) for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant)
+            ]
+    numbers = [v.value for n, v in given if n == last and isinstance(v, ast.Constant) and type(v.value) is int]
+    return any(rounds <= number <= NEARLY * rounds for number in numbers)
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast.expr | None]]:
+    """``a, b = 1, 2`` is two assignments."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
 
 
 def _inside(branch: ast.If) -> Iterator[Any]:

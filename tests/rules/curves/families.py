@@ -521,6 +521,43 @@ def frozen_backbone(r):
     return run(curve(noisy(r, shape, relative=r.choice([0.02, 0.2]))), validation(r, shape, 0.003), classes=10)
 
 
+@healthy
+def range_test(r):
+    """The rate grows all along, until the loss leaves: that is what the test is for."""
+    n = r.choice([60, 100, 300])
+    shape = [
+        2.3 if i < 0.3 * n else 0.9 + 1.4 * (1 - i / n) if i < 0.8 * n else 0.9 * 1e3 ** (i / n - 0.7) for i in range(n)
+    ]
+    rate = [1e-7 * 10 ** (8 * i / n) for i in range(n)]
+    return run(curve(noisy(r, shape, relative=0.05)), curve(rate, "learning_rate"), classes=10)
+
+
+@healthy
+def one_task_after_another(r):
+    """Continual learning: with each task loss and accuracy begin anew."""
+    n, tasks = max(length(r), 120), r.choice([3, 5])
+    shape = [0.3 + 2.2 * math.exp(-8 * (i * tasks / n % 1)) for i in range(n)]
+    right = [min(1.0, max(0.0, 0.9 - 0.8 * math.exp(-8 * (i * tasks / n % 1)) + r.gauss(0, 0.05))) for i in range(n)]
+    return run(curve(noisy(r, shape, 0.1)), curve(right, "train_accuracy"))
+
+
+@healthy
+def noisier_inputs(r):
+    """A curriculum without steps: the data get harder all along, and some of what was right is right no more."""
+    n = max(length(r), 120)
+    shape = [0.4 + 1.9 * math.exp(-12 * i / n) + 0.8 * i / n for i in range(n)]
+    right = [min(1.0, max(0.0, 0.85 - 0.75 * math.exp(-12 * i / n) - 0.3 * i / n + r.gauss(0, 0.05))) for i in range(n)]
+    return run(curve(noisy(r, shape, 0.1)), curve(right, "train_accuracy"))
+
+
+@healthy
+def knows_half_of_the_tokens(r):
+    """A fine-tuned language model: the loss is that of guessing among seven, the accuracy is not."""
+    n = length(r)
+    right = [0.55 + r.gauss(0, 0.03) for _ in range(n)]
+    return run(curve(noisy(r, [1.95] * n, 0.04)), curve(right, "train_accuracy", "mean_token_accuracy"))
+
+
 # --------------------------------------------------------------------------- trying a rule
 
 

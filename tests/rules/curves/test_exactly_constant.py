@@ -40,3 +40,21 @@ def test_near_miss_only_the_median_of_each_stretch_is_constant():
     moved = replace(flat, lows=(2.1,) * 400, highs=(2.5,) * 400)
     assert play(ExactlyConstant, run(moved)) == []
     assert play(ExactlyConstant, run(curve([*decay(30, 2.3, 1.0), *[1.0123456] * 300]))) == []
+
+
+def test_says_that_validation_never_sees_other_weights():
+    train = curve([2.3 + 0.01 * (i % 7) for i in range(400)])
+    (finding,) = play(ExactlyConstant, run(train, curve([2.30271] * 10, "val_loss", every=40, start=40)))
+    assert finding.severity == "warning"
+    assert finding.message.startswith("val_loss is 2.30271 at all 10 validations, from step 40 to step 400")
+
+
+def test_near_miss_a_row_repeats_the_last_validation():
+    train = curve([2.3 + 0.01 * (i % 7) for i in range(400)])
+    assert play(ExactlyConstant, run(train, curve([2.30271] * 400, "val_loss"))) == []
+
+
+def test_near_miss_few_or_rounded_validations():
+    train = curve([2.3 + 0.01 * (i % 7) for i in range(400)])
+    assert play(ExactlyConstant, run(train, curve([2.30271] * 6, "val_loss", every=40, start=40))) == []
+    assert play(ExactlyConstant, run(train, curve([2.303] * 10, "val_loss", every=40, start=40))) == []

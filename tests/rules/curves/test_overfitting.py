@@ -74,3 +74,31 @@ def test_near_miss_few_validations_and_a_rise_that_is_over():
     hump = curve([1.1, 0.7, 0.5, 0.6, 0.8, 0.9, 0.8, 0.6, 0.5, 0.45, 0.4, 0.4], "val_loss", every=200, start=200)
     assert play(Overfitting, run(train, few)) == []
     assert play(Overfitting, run(train, hump)) == []
+
+
+def memorised_soon(r):
+    """A few examples are known by heart after a tenth of the run; from then on nothing moves."""
+    n = max(length(r), 300)
+    points = r.choice([24, 40])
+    rises = [min(1.0, (i + 1) / (0.2 * points)) for i in range(points)]
+    val = [0.5 + 0.15 * x + r.gauss(0, 0.001) for x in rises]
+    return run(
+        curve([max(v, 1e-15) for v in noisy(r, decay(n, 0.5, 1e-9, 40), relative=0.2)]),
+        curve(val, "val_loss", every=n / points, start=n / points),
+    )
+
+
+def test_finds_a_rise_that_was_over_soon():
+    assert missed(Overfitting, memorised_soon) == []
+
+
+def test_near_miss_one_lucky_validation():
+    train = curve(decay(2400, 2.3, 0.05, 5))
+    lucky = curve([0.4, *[0.6 + 0.001 * (i % 3) for i in range(23)]], "val_loss", every=100, start=100)
+    assert play(Overfitting, run(train, lucky)) == []
+
+
+def test_near_miss_a_settled_rise_that_comes_back():
+    train = curve(decay(2400, 2.3, 0.05, 5))
+    back = curve([0.5, 0.55, 0.6, *[0.65] * 12, *[0.52] * 9], "val_loss", every=100, start=100)
+    assert play(Overfitting, run(train, back)) == []

@@ -36,3 +36,16 @@ def test_near_miss_classes_unknown_still_falling_or_lower():
     assert play(PlateauTooHigh, run(curve(decay(400, 2.3026, 1.84, 20)))) == []
     assert play(PlateauTooHigh, run(curve(decay(400, 2.3026, 1.5, 1.5)), classes=10)) == []
     assert play(PlateauTooHigh, run(curve(decay(400, 2.3026, 0.9, 20)), classes=10)) == []
+
+
+def test_classes_are_shown_by_where_loss_and_accuracy_begin():
+    shape = curve(decay(400, 2.3026, 1.84, 20))
+    guesses = curve([min(0.35, 0.1 + 0.002 * i) for i in range(400)], "train_accuracy")
+    (finding,) = play(PlateauTooHigh, run(shape, guesses))
+    assert "that guessing among about 10 classes costs" in finding.message
+
+
+def test_near_miss_an_accuracy_that_begins_elsewhere():
+    shape = curve(decay(400, 2.3026, 1.84, 20))
+    assert play(PlateauTooHigh, run(shape, curve([0.4] * 400, "train_accuracy"))) == []
+    assert play(PlateauTooHigh, run(shape)) == []

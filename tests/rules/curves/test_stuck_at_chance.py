@@ -58,3 +58,21 @@ def test_near_miss_slow_but_falling_or_warming():
     assert play(StuckAtChance, run(curve(slow), classes=10)) == []
     rising = curve([1e-6 * i for i in range(3000)], "learning_rate")
     assert play(StuckAtChance, run(curve([2.3026] * 3000), rising, classes=10)) == []
+
+
+def stuck_with_small_batches(r):
+    """Batches of 32: an accuracy is 0, 1/32, 2/32, …, and their median is not their mean."""
+    n, classes = max(length(r), 300), r.choice([4, 10, 26, 100])
+    loss = noisy(r, [math.log(classes)] * n, relative=0.01)
+    right = [sum(r.random() < 1 / classes for _ in range(32)) / 32 for _ in range(n)]
+    return run(curve(loss), curve(right, "train_accuracy"))
+
+
+def test_finds_the_sick_in_small_batches():
+    assert len(missed(StuckAtChance, stuck_with_small_batches, SAME)) <= 20  # of 200
+
+
+def test_near_miss_loss_of_guessing_with_another_accuracy():
+    loss = curve([2.3026] * 300)
+    assert play(StuckAtChance, run(loss, curve([0.3] * 300, "train_accuracy"))) == []
+    assert play(StuckAtChance, run(curve([1.95] * 300), curve([0.1] * 300, "train_accuracy"))) == []

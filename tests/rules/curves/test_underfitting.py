@@ -45,3 +45,22 @@ def test_near_miss_a_gap_or_a_fall():
     assert play(Underfitting, run(shape, gap, classes=10)) == []
     assert play(Underfitting, run(shape, falls, classes=10)) == []
     assert play(Underfitting, run(shape, falls)) == []
+
+
+def halves(level, val_level):
+    train = curve(decay(400, 2.0, 1.84, 20))
+    val = curve(decay(20, 2.0, 1.9, 20), "val_loss", every=20, start=20)
+    right = curve([level + 0.01 * (i % 3) for i in range(400)], "train_accuracy")
+    return run(
+        train, val, right, curve([val_level + 0.01 * (i % 2) for i in range(20)], "val_accuracy", every=20, start=20)
+    )
+
+
+def test_says_both_accuracies_where_nobody_knows_the_classes():
+    (finding,) = play(Underfitting, halves(0.42, 0.41))
+    assert finding.message == "training and validation accuracy both stand still, at 43% and 42%, since step 212"
+
+
+def test_near_miss_accuracies_that_are_high_or_apart():
+    assert play(Underfitting, halves(0.7, 0.69)) == []
+    assert play(Underfitting, halves(0.45, 0.3)) == []

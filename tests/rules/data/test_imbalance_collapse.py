@@ -57,7 +57,7 @@ def test_near_miss_a_slow_start():
 @pytest.mark.parametrize(
     "facts",
     [
-        {"answered": 1},
+        {"answered": 20},
         {"rare": 12},
         {"rare": 800},
         {"step": 60},
@@ -67,3 +67,24 @@ def test_near_miss_a_slow_start():
 )
 def test_near_miss_not_lopsided_not_long_not_collapsed(facts):
     assert play(ImbalanceCollapse, replace(SICK, **facts)) == []
+
+
+def test_fires_where_the_script_decides_by_the_highest_score():
+    decided = replace(SICK, ranking=0.88, by_means=None, surprise=0.05, ended=True, decides=Where("train.py", 30))
+    (finding,) = play(ImbalanceCollapse, decided)
+    assert (finding.severity, finding.key) == ("warning", "decided")
+    assert finding.message.endswith(
+        "though its scores rank them with AUC 0.88; the script decides by the highest score (line 30) and finds none"
+    )
+
+
+def test_an_answer_now_and_then_is_dropout():
+    decided = replace(SICK, answered=1, ended=True, decides=Where("train.py", 30))
+    (finding,) = play(ImbalanceCollapse, decided)
+    assert f"is the answer to all but 1 of {SICK.labels} samples" in finding.message
+    assert finding.message.endswith("and finds almost none")
+
+
+def test_near_miss_it_may_begin_to_answer_yet():
+    going_on = replace(SICK, ranking=0.88, by_means=None, decides=Where("train.py", 30))
+    assert [finding.severity for finding in play(ImbalanceCollapse, going_on)] == ["hint"]

@@ -48,11 +48,12 @@ def test_near_miss_heavy_tails():
 
 
 def test_near_miss_ordinary_numbers():
-    assert play(OutlierBatch, replace(SICK, largest=40.0)) == []
+    assert play(OutlierBatch, replace(SICK, largest=20.0)) == []
 
 
 def test_near_miss_loss_hardly_jumped():
-    assert play(OutlierBatch, replace(SICK, loss=2.0)) == []
+    assert play(OutlierBatch, replace(SICK, loss=1.5)) == []
+    assert play(OutlierBatch, replace(SICK, largest=24.0, loss=2.0)) == []
 
 
 def test_near_miss_first_batches():
@@ -65,3 +66,22 @@ def test_near_miss_nothing_followed():
 
 def test_near_miss_zeros_before():
     assert play(OutlierBatch, replace(SICK, least=0.0)) == []
+
+
+def test_fires_on_a_few_times_where_none_else_was_off():
+    (finding,) = play(OutlierBatch, replace(SICK, largest=24.0, off=20))
+    assert "holds inputs of up to 24," in finding.message
+
+
+def test_fires_on_one_of_several():
+    (finding,) = play(OutlierBatch, replace(SICK, alike=2))
+    assert "; 2 earlier ones were as far off; at this step" in finding.message
+
+
+def test_near_miss_a_few_times_as_others_before():
+    assert play(OutlierBatch, replace(SICK, largest=24.0, alike=1)) == []
+    assert play(OutlierBatch, replace(SICK, largest=24.0, later=2)) == []
+
+
+def test_near_miss_rare_rewards():
+    assert play(OutlierBatch, replace(SICK, what="targets", largest=40.0)) == []

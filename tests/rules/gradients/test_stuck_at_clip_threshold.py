@@ -89,3 +89,30 @@ def test_near_miss_logged_clip_rate_of_a_tenth_or_few_points():
     rate, few = logged("clip_rate", "clip_rate", [0.1] * 300), logged("gn", "gradient_norm", [1.0] * 20)
     assert play(StuckAtClipThreshold, CurvesUpdated(curves=(rate, few))) == []
     assert play(StuckAtClipThreshold, CurvesUpdated(curves=(logged("gn", "gradient_norm", [0.0] * 300),))) == []
+
+
+def slowly(loss=0.95, optimizer=SGD, threshold=3e-3, norm=0.16, samples=14, every=10):
+    clip = ClipFacts(threshold=threshold, norm=norm, where=Where("train.py", 20))
+    for number in range(1, samples + 1):
+        at = number * every
+        layer = LayerNumbers(update_ratio=1e-3)
+        yield NumbersSampled(
+            step=at, index=at, layers=(layer,), optimizer=optimizer, clips=(clip,), first_loss=3.2, loss=3.2 * loss
+        )
+
+
+def test_fires_where_nothing_but_a_tiny_threshold_sets_the_pace():
+    (finding,) = play(StuckAtClipThreshold, *slowly())
+    assert finding.step == 120
+    assert "median 53.3 × the threshold" in finding.message
+
+
+def test_near_miss_the_loss_falls():
+    assert play(StuckAtClipThreshold, *slowly(loss=0.7)) == []
+
+
+def test_near_miss_adam_an_ordinary_threshold_few_samples():
+    assert play(StuckAtClipThreshold, *slowly(optimizer=ADAM)) == []
+    assert play(StuckAtClipThreshold, *slowly(threshold=0.1, norm=6.0)) == []
+    assert play(StuckAtClipThreshold, *slowly(norm=0.03)) == []
+    assert play(StuckAtClipThreshold, *slowly(samples=9)) == []

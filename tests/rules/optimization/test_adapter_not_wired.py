@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import ParameterFacts, ParametersAudited, RandomFrozen, Where
+from flatline.events import AdaptersNotMade, ParameterFacts, ParametersAudited, RandomFrozen, RunEnded, Where
 from flatline.rules.optimization.adapter_not_wired import AdapterNotWired
 from flatline.testing import play
 
@@ -77,3 +77,76 @@ def test_near_miss_nothing_was_left_out():
 
 def test_near_miss_is_told_once():
     assert len(play(AdapterNotWired, FROZEN, FROZEN)) == 1
+
+
+NOT_MADE = AdaptersNotMade(
+    step=200,
+    where=Where("train.py", 12),
+    adapter="LoRALinear",
+    function="add_lora",
+    targets=("q_proj", "v_proj"),
+    layers=("query", "value", "head"),
+    frozen=9_900,
+    trainable=100,
+)
+
+
+def test_fires_on_names_that_match_nothing():
+    (finding,) = play(AdapterNotWired, NOT_MADE)
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 12))
+    assert finding.message == (
+        "no LoRALinear was ever made: add_lora looks for layers named q_proj, v_proj, and came to none; the model has query, "
+        "value, head. 99.0% of 10,000 weights are frozen, and 100 train"
+    )
+
+
+def test_fires_on_types_that_match_nothing():
+    (finding,) = play(AdapterNotWired, replace(NOT_MADE, targets=(), function="", layers=()))
+    assert finding.message.startswith(
+        "no LoRALinear was ever made: the loop looks for layers of another type, and came to none."
+    )
+
+
+@pytest.mark.parametrize("frozen", [0, 60])
+def test_near_miss_the_model_trains_as_a_whole(frozen):
+    assert play(AdapterNotWired, replace(NOT_MADE, frozen=frozen)) == []
+
+
+UNUSED = {"reached": False, "has_gradient": False, "gradient_zero": False}
+HEAD = parameter("head.weight", 5, 32, gradient_zero=False)
+DOWN, UP = parameter("adapters.0.down.weight", 4, 32, **UNUSED), parameter("adapters.0.up.weight", 32, 4, **UNUSED)
+
+
+def test_fires_on_adapters_that_no_loss_reaches():
+    a, b = replace(A, **{**UNUSED, "ran": True}), replace(B, **UNUSED)
+    (finding,) = play(AdapterNotWired, audit(BASE, a, b, HEAD), RunEnded(step=90))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "no loss reaches any of the 1 adapters, which are in the optimizer (first blocks.0.q.lora_a and blocks.0.q.lora_b): "
+        "their product is not part of what their module returns; 79.0% of the weights are frozen"
+    )
+
+
+def test_fires_on_bottlenecks_that_never_run():
+    (finding,) = play(AdapterNotWired, audit(BASE, replace(DOWN, ran=False), replace(UP, ran=False), HEAD), RunEnded())
+    assert "never runs" in finding.message
+
+
+def test_near_miss_one_of_several_adapters_is_in_use():
+    used = [replace(p, name=p.name.replace(".0.", ".1."), reached=True) for p in (DOWN, UP)]
+    assert play(AdapterNotWired, audit(BASE, DOWN, UP, *used, HEAD), RunEnded()) == []
+
+
+def test_near_miss_adapters_join_later():
+    joined = [replace(p, reached=True, has_gradient=True) for p in (DOWN, UP)]
+    assert play(AdapterNotWired, audit(BASE, DOWN, UP, HEAD), audit(BASE, *joined, HEAD, step=60), RunEnded()) == []
+
+
+def test_near_miss_a_small_classifier_that_is_not_used():
+    heads = parameter("aux.0.weight", 16, 32, **UNUSED), parameter("aux.1.weight", 5, 16, **UNUSED)
+    assert play(AdapterNotWired, audit(BASE, *heads, HEAD), RunEnded()) == []
+
+
+def test_near_miss_nothing_is_frozen():
+    body = replace(BASE, trainable=True, optimizers=(0,), gradient_zero=False)
+    assert play(AdapterNotWired, audit(body, DOWN, UP, HEAD), RunEnded()) == []

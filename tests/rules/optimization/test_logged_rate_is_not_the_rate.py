@@ -104,3 +104,37 @@ def test_source_get_lr():
 )
 def test_near_miss_source_rate(made, read):
     assert lint(LoggedRateIsNotTheRate, RATE.format(made, read)) == []
+
+
+TOLD = ScheduleObserved(
+    step=800,
+    calls=16,
+    first_lr=0.1,
+    peak_lr=0.1,
+    lr=0.004,
+    ended="finished",
+    told="config['lr']",
+    told_where=Where("t.py", 22),
+)
+
+
+def test_fires_where_the_loop_tells_a_constant():
+    (finding,) = play(LoggedRateIsNotTheRate, TOLD)
+    assert (finding.severity, finding.where) == ("warning", Where("t.py", 22))
+    assert finding.message == (
+        "the loop tells config['lr'] as its learning rate, a constant, while StepLR took the rate from 0.1 to 0.004 in 16 steps"
+    )
+
+
+def test_fires_where_the_rate_comes_back():
+    (finding,) = play(LoggedRateIsNotTheRate, replace(TOLD, lr=0.1, peak_lr=1.0))
+    assert finding.message.endswith(", by way of 1")
+
+
+def test_near_miss_told_and_the_schedule_hardly_moved():
+    assert play(LoggedRateIsNotTheRate, replace(TOLD, lr=0.095)) == []
+    assert play(LoggedRateIsNotTheRate, replace(TOLD, calls=2)) == []
+
+
+def test_near_miss_a_schedule_and_nothing_told():
+    assert play(LoggedRateIsNotTheRate, replace(TOLD, told="", told_where=None)) == []

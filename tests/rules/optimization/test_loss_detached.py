@@ -224,3 +224,33 @@ def test_source_cut(line):
 )
 def test_near_miss_source_kept_for_logging(line):
     assert lint(LossDetached, SEVERED.format(line)) == []
+
+
+UNRECORDED = """import torch
+for x, y in data:
+    with torch.no_grad():
+        logits = net(x)
+        loss = criterion(logits, y)
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_source_computed_under_no_grad():
+    (finding,) = lint(LossDetached, UNRECORDED)
+    assert finding.where.line == 6
+    assert "with torch.no_grad(): (line 3) cut it" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("        loss =", "    loss ="),  # the scores alone: the loss may have other parts that learn
+        ("    loss.backward", "    loss.requires_grad_()\n    loss.backward"),
+        ("logits = net(x)", "torch.set_grad_enabled(True)"),
+        ("    loss.backward", "    if train:\n        loss = criterion(net(x), y)\n    loss.backward"),
+        ("torch.no_grad()", "no_grad()"),
+    ],
+)
+def test_near_miss_source_computed_under_no_grad(old, new):
+    assert lint(LossDetached, UNRECORDED.replace(old, new)) == []

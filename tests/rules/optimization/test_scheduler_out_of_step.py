@@ -309,3 +309,35 @@ def test_source_schedule(made, lines, said):
 )
 def test_near_miss_source_schedule(made, lines):
     assert lint(SchedulerOutOfStep, SCHEDULED.format(made, "\n    ".join(lines))) == []
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [max(0.0, 1e-3 * (1 - i / 6)) for i in range(60)],
+        [1e-3 * (1 + math.cos(math.pi * min(1.0, i / 5))) / 2 for i in range(30)],
+        [1e-2 * 0.3**i for i in range(80)],
+    ],
+)
+def test_fires_on_a_logged_rate_of_few_grades_that_ends_at_nothing(rates):
+    (finding,) = play(SchedulerOutOfStep, CurvesUpdated(curves=(logged("lr", "learning_rate", rates),)))
+    assert finding.key == "early"
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [round(0.1 * 0.1 ** (i // 10), 2) for i in range(60)],  # stairs, printed with two digits
+        [round(1e-3 * 0.9**i, 4) for i in range(60)],  # divided again and again, printed with four
+        [1e-3 * 0.1 ** min(3, i // 10) for i in range(60)],
+        [0.1 if i < 20 else 0.0 for i in range(60)],  # nobody knows how it came there
+    ],
+)
+def test_near_miss_logged_stairs_and_rounded_rates(rates):
+    assert play(SchedulerOutOfStep, CurvesUpdated(curves=(logged("lr", "learning_rate", rates),))) == []
+
+
+def test_near_miss_a_loss_that_goes_on_falling_at_a_rate_of_0():
+    rate = logged("lr", "learning_rate", [max(0.0, 1e-3 * (1 - i / 6)) for i in range(60)])
+    loss = logged("loss", "train_loss", [2.3 * 0.97**i for i in range(60)])
+    assert play(SchedulerOutOfStep, CurvesUpdated(curves=(rate, loss))) == []

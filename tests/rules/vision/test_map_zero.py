@@ -64,3 +64,21 @@ def test_near_miss_another_metric_sees_boxes():
 
 def test_too_short_says_so():
     assert lacks(curve("val/map", [0] * 3), loss()) == "too short: 3 points of the detection metric, 10 are needed"
+
+
+def parts(*lasts):
+    names = ("train/box_loss", "train/cls_loss", "train/dfl_loss")
+    return [
+        curve(n, noisy([4 * (x + (1 - x) * math.exp(-i / 8)) for i in range(60)]))
+        for n, x in zip(names, lasts, strict=False)
+    ]
+
+
+def test_fires_where_only_parts_of_the_loss_were_logged():
+    assert found(curve("metrics/mAP50(B)", [0] * 60), *parts(0.5, 0.3, 0.6), curve("val/box_loss", [4] * 60)) == ["V3"]
+    assert lacks(curve("metrics/mAP50(B)", [0] * 60), *parts(0.5, 0.3)) == ""
+
+
+def test_near_miss_parts_that_do_not_fall():
+    assert found(curve("metrics/mAP50(B)", [0] * 60), *parts(0.5, 0.3, 1.0)) == []
+    assert found(curve("metrics/mAP50(B)", [0] * 60), *parts(0.9, 0.8)) == []

@@ -143,3 +143,16 @@ def test_near_miss_one_query_that_comes_to_point_at_one_key():
         for step, (heads, loss) in enumerate(COLLAPSE, 1)
     ]
     assert play(AttentionEntropyCollapse, *looks) == []
+
+
+def test_fires_on_one_layer_with_wide_projections():
+    (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *layers((0.1, 0.18), gain=6.4), STUCK)
+    assert (
+        "its projections have rms × √fan_in of 6.4, where nn.Linear begins at 0.58, and it stayed so" in finding.message
+    )
+
+
+def test_near_miss_projections_as_they_are_made():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, gain=1.4), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, gain=6.4, projected=False), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers((0.3, 0.2), gain=6.4), STUCK) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import cached_property
 
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
@@ -21,6 +23,8 @@ LAYERS = re.compile(
 )
 OTHER_SCALING = re.compile(r"scaler|scale_loss|loss_scale|accelerat|deepspeed|fabric|lightning", re.IGNORECASE)
 OTHER_MODE = re.compile(r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b")
+OWN = re.compile(r"\bself\.(\w+)")
+FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|(?:: [\w\[\]., ]+)? = )")
 READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
 
 
@@ -37,6 +41,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from seen.kept()
         yield from seen.severed()
         yield from seen.rates()
+        yield from seen.logged_softmax() if trains else ()
         yield from seen.closures()
         yield from seen.schedulers() if trains else ()
         yield from seen.rebound()
@@ -53,6 +58,26 @@ class Seen:
 
     def __init__(self, project: Project, module: Module, scope: Scope) -> None:
         self.project, self.module, self.scope = project, module, scope
+        self._by_name: dict[str, list[tuple[ast.Call, ast.expr, Use]]] = {}
+        for call, use in scope.calls:
+            if isinstance(call.func, ast.Attribute):
+                self._by_name.setdefault(call.func.attr, []).append((call, call.func.value, use))
+
+    @cached_property
+    def _loops(self) -> dict[int, ast.stmt]:
+        return {id(u.statement): u.statement for u in self.scope.statements if isinstance(u.statement, LOOPS)}
+
+    @cached_property
+    def _withs(self) -> list[ast.With]:
+        return [u.statement for u in self.scope.statements if isinstance(u.statement, ast.With)]
+
+    @cached_property
+    def _added(self) -> dict[str, list[ast.expr]]:
+        found: dict[str, list[ast.expr]] = {}
+        for use in self.scope.statements:
+            if isinstance(use.statement, ast.AugAssign):
+                found.setdefault(ast.unparse(use.statement.target), []).append(use.statement.value)
+        return found
 
     def _fact(
         self,
@@ -68,11 +93,10 @@ class Seen:
         text, where = text or spelled(node), self.module.where(node, self.scope)
         return SourceFact(kind=kind, name=name, text=text, where=where, other=place, edit=edit)
 
-    def _methods(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr, Use]]:
+    def methods(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr, Use]]:
         """Calls of methods with these names, and what they are called on."""
-        for call, use in self.scope.calls:
-            if isinstance(call.func, ast.Attribute) and call.func.attr in names:
-                yield call, call.func.value, use
+        for name in names:
+            yield from self._by_name.get(name, ())
 
     # ----------------------------------------------------------------------- statements
 
@@ -123,15 +147,36 @@ class Seen:
 
     def rates(self) -> Iterator[SourceFact]:
         """``scheduler.get_lr()`` of schedules whose get_lr is a step of a recursion."""
-        for call, receiver, use in self._methods("get_lr"):
+        for call, receiver, use in self.methods("get_lr"):
             things = self.project.things(receiver, use)
             names = {t.name.rpartition(".")[2] for t in things if t.name.startswith("torch.optim.lr_scheduler.")}
             if names and len(names) == len({t.name for t in things}) and not names & CLOSED_FORM:
                 yield self._fact("get_lr", call, name=sorted(names)[0], edit=_renamed(call.func, "get_last_lr"))
 
+    def logged_softmax(self) -> Iterator[SourceFact]:
+        """``log(softmax(x))``, with nothing between the two."""
+        for call, receiver, use in self.methods("log"):
+            plain = self.project.dotted(call.func, use)
+            given = call.args[0] if plain == "torch.log" and len(call.args) == 1 else receiver
+            if (plain and plain != "torch.log") or (call.args and given is receiver):
+                continue
+            made = self.project.made(given, use)
+            if made and all(m.by == "softmax" for m in made) and self._is_learned_from(use):
+                edit = _log_softmax(call, given) if made[0].node is given else None
+                yield self._fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
+
+    def _is_learned_from(self, use: Use) -> bool:
+        """It is in the result of a forward, or in what goes backward."""
+        node = use.statement
+        if isinstance(node, ast.Return):
+            return self.scope.owner is not None and self.scope.name.endswith(".forward")
+        flowing = self._flowing(name for name, _, _ in self._backwards())
+        back = any(use.statement is other.statement for _, _, other in self.methods("backward"))
+        return back or (isinstance(node, ast.Assign) and any(ast.unparse(t) in flowing for t in node.targets))
+
     def closures(self) -> Iterator[SourceFact]:
         """``optimizer.step(closure)``, and the closure's backward."""
-        for call, receiver, use in self._methods("step"):
+        for call, receiver, use in self.methods("step"):
             given = call.args[0] if len(call.args) == 1 else None
             functions = [t.function for t in self.project.things(given, use) if t.function is not None]
             things = self.project.things(receiver, use)
@@ -168,7 +213,7 @@ class Seen:
 
     def _backwards(self) -> Iterator[tuple[str, ast.Call, Use]]:
         """Names whose backward is called, bare or scaled."""
-        for call, receiver, use in self._methods("backward"):
+        for call, receiver, use in self.methods("backward"):
             given = receiver
             if isinstance(receiver, ast.Call) and receiver.args and _named(receiver, "scale"):
                 given = receiver.args[0]
@@ -190,7 +235,7 @@ class Seen:
                     and self._same_turn(use, back)
                     and self.scope.reaching(name, use) == self.scope.reaching(name, back)
                     and self._outlives(keeper, use)
-                    and not self._without_grad(use)
+                    and not self.without_grad(use)
                     and not self._freed(name)
                 ):
                     yield self._fact(
@@ -198,13 +243,13 @@ class Seen:
                     )
 
     def _freed(self, name: str) -> bool:
-        return any(isinstance(r, ast.Name) and r.id == name for _, r, _ in self._methods("detach_", "requires_grad_"))
+        return any(isinstance(r, ast.Name) and r.id == name for _, r, _ in self.methods("detach_", "requires_grad_"))
 
     def _flowing(self, names: Iterator[str]) -> set[str]:
         """Everything that ends up in a backward."""
         found: set[str] = set()
         waiting = list(names)
-        for call, receiver, _ in self._methods("backward", "grad"):
+        for call, receiver, _ in self.methods("backward", "grad"):
             waiting += [n for part in (receiver, *call.args) for n in _names(part)]
         while waiting:
             name = waiting.pop()
@@ -214,10 +259,7 @@ class Seen:
         return found
 
     def _values(self, name: str) -> Iterator[ast.expr]:
-        for use in self.scope.statements:
-            node = use.statement
-            if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == name:
-                yield node.value
+        yield from self._added.get(name, ())
         for binding in self.scope.bindings.get(name, ()):
             if binding.value is not None:
                 yield binding.value
@@ -227,11 +269,8 @@ class Seen:
         return self._loop_of(one) is not None and self._loop_of(one) is self._loop_of(other)
 
     def _loop_of(self, use: Use) -> ast.stmt | None:
-        around = {block for block, name in use.path if name == "body"}
-        inside = [
-            s.statement for s in self.scope.statements if id(s.statement) in around and isinstance(s.statement, LOOPS)
-        ]
-        return inside[-1] if inside else None
+        around = (block for block, name in reversed(use.path) if name == "body")
+        return next((self._loops[block] for block in around if block in self._loops), None)
 
     def _outlives(self, keeper: str, use: Use) -> bool:
         """It starts as a number or an empty list outside of the loop, and gets nothing else in it."""
@@ -252,20 +291,18 @@ class Seen:
     def _keeper_bindings(self, keeper: str) -> list[Binding]:
         return [b for b in self.scope.bindings.get(keeper, []) if not isinstance(b.use.statement, ast.AugAssign)]
 
-    def _without_grad(self, use: Use) -> bool:
+    def without_grad(self, use: Use) -> bool:
         """Under no_grad, as a with statement or a decorator."""
         line = getattr(use.statement, "lineno", 0)
-        heads = [
-            item.context_expr for s in self.scope.statements if isinstance(s.statement, ast.With)
-            and s.statement.lineno <= line <= (s.statement.end_lineno or 0) for item in s.statement.items
-        ]  # fmt: skip
+        around = [node for node in self._withs if node.lineno <= line <= (node.end_lineno or 0)]
+        heads = [item.context_expr for node in around for item in node.items]
         if not isinstance(self.scope.node, ast.Module):
             heads += self.scope.node.decorator_list
         return any(re.search(r"no_grad|inference_mode", ast.unparse(head)) for head in heads)
 
     def severed(self) -> Iterator[SourceFact]:
         """backward() on a number that was cut from its graph."""
-        for call, receiver, use in self._methods("backward"):
+        for call, receiver, use in self.methods("backward"):
             if call.args or any(k.arg == "gradient" for k in call.keywords):
                 continue
             made = self.project.made(receiver, use)
@@ -275,6 +312,27 @@ class Seen:
                 and not all(m.by == "tensor" and _literal(m.node) for m in made)
             ):
                 yield self._fact("severed", call, name=made[0].by, text=spelled(made[0].node), other=made[0].node)
+            elif (head := self._unrecorded(receiver, use)) is not None:
+                yield self._fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
+
+    def _unrecorded(self, node: ast.expr, use: Use) -> ast.expr | None:
+        """The no_grad under which everything was computed that a name may stand for."""
+        found = (
+            self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
+        )
+        heads = [self._switched_off(binding) for binding in found]
+        recorded = isinstance(node, ast.Name) and self._freed(node.id)
+        return None if recorded or not heads or None in heads else heads[0]
+
+    def _switched_off(self, binding: Binding) -> ast.expr | None:
+        """``torch.no_grad()`` around a call that makes a binding, with nothing in it that switches gradients on."""
+        line = getattr(binding.use.statement, "lineno", 0)
+        around = [node for node in self._withs if node.lineno < line <= (node.end_lineno or 0)]
+        heads = [item.context_expr for node in around for item in node.items]
+        off = [head for head in heads if ast.unparse(head) in ("torch.no_grad()", "torch.inference_mode()")]
+        plain = isinstance(binding.value, ast.Call) and binding.use.scope is self.scope
+        on = any(re.search(r"enable_grad|set_grad|requires_grad|Parameter", ast.unparse(node)) for node in around)
+        return off[0] if off and plain and not on else None
 
     # ----------------------------------------------------------------------- optimizers and models
 
@@ -292,11 +350,9 @@ class Seen:
             if model is None:
                 continue
             later = [u for u in self.scope.statements if built.before(u) and u.path == built.path]
-            if any(_rebuilds(u.statement) for u in later):
-                continue
-            for use in later:
-                if self._replaces(use, model, built) and self._used_after(name, use):
-                    yield self._fact("rebound", use.statement, name=name, other=built.statement)
+            found = [use for use in later if self._replaces(use, model, built) and self._used_after(name, use)]
+            for use in found if found and not any(_rebuilds(u.statement) for u in later) else ():
+                yield self._fact("rebound", use.statement, name=name, other=built.statement)
 
     def _replaces(self, use: Use, model: ast.expr, built: Use) -> bool:
         node = use.statement
@@ -332,19 +388,14 @@ class Seen:
 
     def half(self) -> Iterator[SourceFact]:
         """float16 autocast around the forward pass of a loop with a bare backward, and no scaler anywhere."""
-        backs = [(c, u) for c, _, u in self._methods("backward") if not c.args]
+        backs = [(c, u) for c, _, u in self.methods("backward") if not c.args]
         for use in self.scope.statements:
             node = use.statement
             if not isinstance(node, ast.With) or not backs:
                 continue
             half = next((i.context_expr for i in node.items if self._is_half(i.context_expr, use)), None)
             near = [c for c, u in backs if self._loop_of(u) is self._loop_of(use) and c.lineno >= node.lineno]
-            if (
-                half is not None
-                and near
-                and self._loop_of(use) is not None
-                and any(True for _ in self._methods("step"))
-            ):
+            if half is not None and near and self._loop_of(use) is not None and any(True for _ in self.methods("step")):
                 yield self._fact("half", half, other=near[0])
 
     def _is_half(self, node: ast.expr, use: Use) -> bool:
@@ -369,7 +420,7 @@ class Seen:
             node = use.statement
             if not isinstance(node, ast.For) or not self._within(node, "backward") or not _unpacks_labels(node):
                 continue
-            for thing in self.project.things(_iterated(node.iter), use):
+            for thing in self.project.things(iterated(node.iter), use):
                 if thing.name == "torch.utils.data.DataLoader" and thing.call is not None and self._in_order(thing):
                     yield SourceFact(
                         kind="unshuffled", name="ImageFolder", text=spelled(thing.call),
@@ -379,7 +430,7 @@ class Seen:
     def _within(self, node: ast.stmt, method: str) -> bool:
         """Whether a statement of this function holds a call of the method."""
         last = node.end_lineno or node.lineno
-        return any(node.lineno <= call.lineno <= last for call, _, _ in self._methods(method))
+        return any(node.lineno <= call.lineno <= last for call, _, _ in self.methods(method))
 
     def _in_order(self, thing: Thing) -> bool:
         call = thing.call
@@ -397,7 +448,7 @@ class Seen:
     def validated(self, trained: set[str]) -> Iterator[SourceFact]:
         """A pass without gradients over a loader, with a model that has Dropout or BatchNorm, in a file without eval()."""
         for call, use in self.scope.calls if trained else ():
-            if not self._without_grad(use) or not self._judged(use):
+            if not self.without_grad(use) or not self._judged(use):
                 continue
             for thing in self.project.things(call.func, use):
                 if thing.identity() in trained and (modes := modes_of(self.project, thing)):
@@ -407,8 +458,10 @@ class Seen:
     def _judged(self, use: Use) -> bool:
         """In a loop, or beside one, that compares scores with labels."""
         loop = self._loop_of(use)
-        if loop is None or self._within(loop, "backward"):
-            return False
+        return loop is not None and not self._within(loop, "backward") and self.scores(loop)
+
+    def scores(self, loop: ast.stmt) -> bool:
+        """Whether a loop compares what it computes with labels."""
         calls = [(c, u) for c, u in self.scope.calls if loop.lineno <= c.lineno <= (loop.end_lineno or 0)]
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
         return bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
@@ -430,30 +483,32 @@ def _trained(project: Project, scope: Scope) -> Iterator[Thing]:
 def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> Iterator[SourceFact]:
     """Layers in a list of a module, which registers none of them."""
     start, forward = methods.get("__init__"), methods.get("forward")
-    if start is None or forward is None or start.owner is None or not _is_module_class(project, start):
+    if start is None or forward is None or start.owner is None:
         return
-    for attribute, bindings in start.owner.attributes.items():
-        if not isinstance(bindings[0].value, (ast.List, ast.ListComp)):
+    lists = {
+        name: bindings[0]
+        for name, bindings in start.owner.attributes.items()
+        if isinstance(bindings[0].value, (ast.List, ast.ListComp))
+        and len(bindings) == 1
+        and bindings[0].use.scope is start
+    }
+    if not lists or not _is_module_class(project, start):
+        return
+    text, run = ast.unparse(start.node), Counter(OWN.findall(ast.unparse(forward.node)))
+    whole, made = Counter(OWN.findall(ast.unparse(start.owner.node))), Counter(OWN.findall(text))
+    filled, added = Counter(FILLED.findall(text)), _appended(start)
+    for attribute, binding in lists.items():
+        only = made[attribute] == filled[attribute] and "add_module" not in text and "setattr" not in text
+        if not only or not run[attribute] or whole[attribute] > run[attribute] + made[attribute]:
             continue
-        if (
-            len(bindings) != 1
-            or bindings[0].use.scope is not start
-            or f"self.{attribute}" not in ast.unparse(forward.node)
-        ):
-            continue
-        layers = [layer for layer in _listed(start, attribute, bindings[0]) if _parametric(project, *layer)]
-        elsewhere = (
-            ast.unparse(start.owner.node).count(f"self.{attribute}")
-            - _uses(forward, attribute)
-            - _uses(start, attribute)
-        )
-        if layers and not elsewhere and _only_listed(start, attribute):
-            node, _ = layers[0]
+        listed = (*_listed(binding), *added.get(attribute, ()))
+        layers = [layer for layer in listed if _parametric(project, *layer)]
+        if layers:
             yield SourceFact(
                 kind="plain list",
                 name=attribute,
-                text=spelled(node),
-                where=module.where(bindings[0].use.statement, start),
+                text=spelled(layers[0][0]),
+                where=module.where(binding.use.statement, start),
             )
 
 
@@ -467,18 +522,24 @@ def _is_module_class(project: Project, start: Scope) -> bool:
     )
 
 
-def _listed(start: Scope, attribute: str, binding: Binding) -> Iterator[tuple[ast.expr, Use]]:
-    """What is put into the list."""
+def _listed(binding: Binding) -> Iterator[tuple[ast.expr, Use]]:
+    """What the list begins with."""
     value = binding.value
     if isinstance(value, ast.List):
         yield from ((element, binding.use) for element in value.elts)
     elif isinstance(value, ast.ListComp):
         yield value.elt, binding.use
-    else:
-        return
+
+
+def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
+    """What is put into lists later, by attribute."""
+    found: dict[str, list[tuple[ast.expr, Use]]] = {}
     for call, use in start.calls:
-        if ast.unparse(call.func) == f"self.{attribute}.append" and call.args:
-            yield call.args[0], use
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr == "append" and isinstance(func.value, ast.Attribute):
+            if call.args and isinstance(func.value.value, ast.Name) and func.value.value.id == "self":
+                found.setdefault(func.value.attr, []).append((call.args[0], use))
+    return found
 
 
 def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
@@ -490,19 +551,6 @@ def _is_module(project: Project, thing: Thing) -> bool:
     if thing.made_of is not None and (start := thing.made_of.methods.get("__init__")):
         return _is_module_class(project, start)
     return LAYERS.fullmatch(thing.name) is not None
-
-
-def _uses(scope: Scope, attribute: str) -> int:
-    return ast.unparse(scope.node).count(f"self.{attribute}")
-
-
-def _only_listed(start: Scope, attribute: str) -> bool:
-    """Nothing in __init__ is done with the list but to fill it."""
-    text = ast.unparse(start.node)
-    filled = len(re.findall(rf"self\.{attribute}\.append\(|self\.{attribute}(: [\w\[\]., ]+)? = ", text))
-    return (
-        len(re.findall(rf"self\.{attribute}\b", text)) == filled and "add_module" not in text and "setattr" not in text
-    )
 
 
 def _named(call: ast.Call, method: str) -> bool:
@@ -524,6 +572,17 @@ def _renamed(node: ast.expr, name: str) -> SourceEdit | None:
         return None
     end = node.end_col_offset or 0
     return SourceEdit(node.end_lineno or 0, end - len(node.attr), end, name)
+
+
+def _log_softmax(call: ast.Call, given: ast.expr) -> SourceEdit | None:
+    """``log(softmax(x, 1))`` -> ``log_softmax(x, 1)``, on one line."""
+    func = given.func if isinstance(given, ast.Call) else None
+    if not isinstance(func, ast.Attribute) or func.attr != "softmax" or call.lineno != call.end_lineno:
+        return None
+    made = ast.unparse(given)
+    name = ast.unparse(func)
+    put = f"{name.removesuffix('softmax')}log_softmax{made[len(name) :]}"
+    return SourceEdit(call.lineno, call.col_offset, call.end_col_offset or 0, put)
 
 
 def _detached(value: ast.expr | None, name: str) -> SourceEdit | None:
@@ -581,7 +640,7 @@ def _unpacks_labels(node: ast.For) -> bool:
     return isinstance(label, ast.Name) and not label.id.startswith("_")
 
 
-def _iterated(node: ast.expr) -> ast.expr:
+def iterated(node: ast.expr) -> ast.expr:
     """The loader in ``enumerate(tqdm(loader))``."""
     while isinstance(node, ast.Call) and node.args and spelled(node.func).rpartition(".")[2] in ("enumerate", "tqdm"):
         node = node.args[0]
@@ -599,7 +658,7 @@ def _model_of(thing: Thing) -> ast.expr | None:
 def _rebuilds(node: ast.stmt) -> bool:
     """Another optimizer, or more parameters for this one."""
     return (
-        bool(re.search(r"add_param_group|optim\b|\b(Adam\w*|SGD|RMSprop)\(", ast.unparse(node)))
+        bool(re.search(r"add_param_group|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(", ast.unparse(node)))
         if not isinstance(node, (*FUNCTIONS, ast.ClassDef))
         else False
     )

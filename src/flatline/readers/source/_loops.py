@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._losses import is_mean
@@ -41,6 +40,7 @@ SUSPECT = re.compile(
     re.IGNORECASE,
 )
 Keys = Mapping[str, str]
+Index = tuple[dict[int, Use], dict[int, list[ast.Call]], set[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,19 @@ class Loops:
         self._training: dict[int, bool] = {}
         self.inlined: dict[tuple[object, ...], list[tuple[SourceTick, ...]] | None] = {}
         self.matters: dict[int, bool] = {}
+        self._indexes: dict[int, Index] = {}
+
+    def index(self, scope: Scope) -> Index:
+        """Uses and calls of a function by statement, and what step is called on."""
+        if id(scope) not in self._indexes:
+            calls: dict[int, list[ast.Call]] = {}
+            stepped = set()
+            for call, use in scope.calls:
+                calls.setdefault(id(use.statement), []).append(call)
+                if isinstance(call.func, ast.Attribute) and call.func.attr == "step":
+                    stepped.add(ast.unparse(call.func.value))
+            self._indexes[id(scope)] = {id(use.statement): use for use in scope.statements}, calls, stepped
+        return self._indexes[id(scope)]
 
     def _duck(self, scope: Scope) -> Iterator[str]:
         """What zero_grad is called on: with a step of its own, it is an optimizer."""
@@ -142,10 +155,7 @@ class _Walker:
     ) -> None:
         self.loops, self.project = loops, loops.project
         self.scope, self.loop, self.keys, self.depth = scope, loop, keys or {}, depth
-        self.uses = {id(use.statement): use for use in scope.statements}
-        self.calls: dict[int, list[ast.Call]] = {}
-        for call, use in scope.calls:
-            self.calls.setdefault(id(use.statement), []).append(call)
+        self.uses, self.calls, self._stepped = loops.index(scope)
         self.nested = 0
 
     # ----------------------------------------------------------------------- statements
@@ -202,15 +212,18 @@ class _Walker:
         return self.loops.matters[id(node)]
 
     def _does_matter(self, node: ast.stmt) -> bool:
-        first, last = node.lineno, node.end_lineno or node.lineno
-        for use in self.scope.statements:
-            if first <= use.statement.lineno <= last:
-                inner = use.statement
-                if isinstance(inner, (ast.Return, ast.Break, ast.Continue, ast.Raise)):
-                    return True
-                if isinstance(inner, ast.Assign) and _wipes(inner):
-                    return True
-        return any(first <= call.lineno <= last and self.loops.busy_call(call, use) for call, use in self.scope.calls)
+        last, start = node.end_lineno or node.lineno, self._use_of(node)
+        for use in self.scope.statements[start.order :] if start is not None else ():
+            inner = use.statement
+            if inner.lineno > last:
+                break
+            if isinstance(inner, (ast.Return, ast.Break, ast.Continue, ast.Raise)):
+                return True
+            if isinstance(inner, ast.Assign) and _wipes(inner):
+                return True
+            if any(self.loops.busy_call(call, use) for call in self.calls.get(id(inner), ())):
+                return True
+        return False
 
     def _use_of(self, node: ast.stmt) -> Use | None:
         return self.uses.get(id(node))
@@ -338,14 +351,6 @@ class _Walker:
         yield self._tick(
             "zero", call, of=key if optimizer else "", name=spelled(func.value), known=optimizer, trains=trains
         )
-
-    @cached_property
-    def _stepped(self) -> set[str]:
-        return {
-            ast.unparse(call.func.value)
-            for call, _ in self.scope.calls
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "step"
-        }
 
     def _backward_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         scaled = isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Attribute)
@@ -480,6 +485,8 @@ def _horizon(things: Sequence[Thing]) -> str:
 
 def _distinct(ways: list[Way]) -> list[Way]:
     """Ways on which the same happened are one, whatever was chosen."""
+    if len(ways) < 2:
+        return ways
     found: dict[tuple[object, ...], Way] = {}
     for way in ways:
         found.setdefault((tuple((t.kind, t.where, t.of) for t in way.ticks), way.choices, way.ended), way)

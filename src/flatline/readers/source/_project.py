@@ -9,6 +9,7 @@ from functools import cache
 from flatline.events import SourceParsed, Where
 from flatline.readers.source._facts import facts
 from flatline.readers.source._files import Text, Unparsable, parse
+from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loops import Loops
 from flatline.readers.source._losses import losses
 from flatline.readers.source._resolve import Project
@@ -37,7 +38,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             file=text.path,
             losses=tuple(losses(project, module)),
             loops=tuple(Loops(project, module).all()),
-            facts=tuple(facts(project, module)),
+            facts=(*facts(project, module), *loaders(project, module, reached)),
             zeroes=tuple(dict.fromkeys(place for each in reached for place in _zeroes(each))),
             steps=any(_steps(each) for each in reached),
         )

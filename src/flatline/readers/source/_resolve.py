@@ -179,7 +179,7 @@ class Project:
     def _all(self, name: str, bindings: list[Binding], depth: int) -> tuple[Thing, ...]:
         things: dict[tuple[str, str], Thing] = {}
         for binding in bindings:
-            if isinstance(binding.value, ast.Constant) and binding.value.value is None:
+            if binding.value is not None and _is_none(binding.value):
                 continue
             found = self._parameter(name, binding.use, depth) if binding.parameter else self._bound(binding, depth + 1)
             if not found:
@@ -238,8 +238,9 @@ class Project:
         if isinstance(node, ast.Attribute):
             return self._attribute(node, use, depth) if not index else ()
         if isinstance(node, ast.IfExp):
-            both = [self.things(part, use, depth + 1, index) for part in (node.body, node.orelse)]
-            return both[0] + both[1] if all(both) else ()
+            parts = [part for part in (node.body, node.orelse) if not _is_none(part)]
+            both = [self.things(part, use, depth + 1, index) for part in parts]
+            return tuple(thing for each in both for thing in each) if all(both) else ()
         if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
             return self.things(node.elts[index[0]], use, depth + 1, index[1:])
         if isinstance(node, ast.Call):
@@ -466,6 +467,10 @@ class Project:
                     return ()
                 found += inner
         return tuple(found)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _via(node: ast.Call, things: tuple[Thing, ...]) -> tuple[Thing, ...]:

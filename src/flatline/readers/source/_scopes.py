@@ -71,11 +71,13 @@ class Scope:
         known = self.bindings.get(name, [])
         if use.scope is not self:
             return known
-        before = [b for b in known if b.use.order < use.order and self._flows(b.use, use)]
-        sure = max((n for n, b in enumerate(before) if b.use.before(use)), default=None)
-        if sure is not None:
-            return before[sure:]
-        return before or [b for b in known if b.anywhere or b.use.order >= use.order]
+        before: list[Binding] = []
+        for binding in reversed(known):
+            if binding.use.order < use.order and self._flows(binding.use, use):
+                before.append(binding)
+                if binding.use.before(use):
+                    break  # every way comes by it: what was before is over
+        return before[::-1] or [b for b in known if b.anywhere or b.use.order >= use.order]
 
     def _flows(self, source: Use, target: Use) -> bool:
         """Not from one branch of a condition into the other, and not out of a block that ends."""

@@ -42,6 +42,7 @@ LABELS = {
     "clipped_norm": "after clipping",
     "loss_scale": "loss scale",
 }
+PROCESSES = ("rank ", "process ")  # of which there are several
 HELD_OUT = {"val", "valid", "validation", "eval", "test", "dev"}
 
 
@@ -124,6 +125,8 @@ def _line(one: Series, *, points: int, alone: bool) -> Line:
     steps, values, lows, highs = thinned(one, points)
     base, _, rest = one.name.partition("/")
     label = one_line(rest if rest and (alone or base == "logged") else LABELS.get(one.name, one.name), limit=200)
+    if rest.startswith(PROCESSES) and base in LABELS:
+        label = f"{LABELS[base]}, {one_line(rest, limit=100)}"
     lost = sorted(
         {
             *filter(possible, one.not_finite),

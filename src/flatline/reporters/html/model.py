@@ -154,6 +154,9 @@ def subline(recording: Recording) -> Iterable[str]:
         yield f"{steps:,} step{'s' if steps != 1 else ''}"
     if isinstance(seconds, (int, float)) and math.isfinite(seconds):
         yield duration(seconds)
+    processes = facts.get("processes")
+    if isinstance(processes, int) and processes > 1:
+        yield f"{processes:,} processes"
     yield from _ending(recording)
     if isinstance(started := facts.get("started"), str):
         yield moment(started)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import curves, lacking, shown
+from flatline.trends import curves, lacking, main, shown
 
 
 class ExactlyConstant(Rule):
@@ -55,6 +55,8 @@ class ExactlyConstant(Rule):
     fix = "check loss.requires_grad and loss.grad_fn, compare a weight before and after a step, and log loss.item()"
 
     points_needed: int = 20  # equal ones: fewer may be one epoch's value, repeated
+    validations: int = 8  # equal ones, beside a training loss that is not
+    rarer: float = 3.0  # times as many rows as validations: else a row may repeat the last one
     equal: float = 1e-12  # relative distance; an average of equal numbers is rounded
     digits: int = 5  # significant ones that agree; rounding to four hides the noise of a batch
 
@@ -63,9 +65,9 @@ class ExactlyConstant(Rule):
         return lacking(event, falling=False, train_loss=self.points_needed)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
-        """Every point of a curve."""
+        """Every point of a training curve, or of a validation that is far rarer than the steps."""
         for curve in curves(event, "train_loss"):
-            if self._constant(curve):
+            if self._constant(curve, self.points_needed):
                 yield self.finding(
                     event,
                     f"{curve.name} is {curve.values[0]:.7g} at all {curve.count:,} points, from step {shown(curve.steps[0])} "
@@ -75,9 +77,29 @@ class ExactlyConstant(Rule):
                     points=curve.count,
                 )
 
-    def _constant(self, curve: Curve) -> bool:
+        validation = main(event, "val_loss")
+        if validation is not None and self._same_weights(event, validation):
+            yield self.finding(
+                event,
+                f"{validation.name} is {validation.values[0]:.7g} at all {validation.count:,} validations, from step "
+                f"{shown(validation.steps[0])} to step {shown(validation.steps[-1])}: the weights that it sees never change",
+                severity="warning",
+                cause="no step changes the weights, or another model than the trained one is validated",
+                fix="compare a weight of the validated model before and after a step; look at lr and requires_grad",
+                key=validation.name,
+                value=validation.values[0],
+                points=validation.count,
+            )
+
+    def _same_weights(self, event: CurvesUpdated, validation: Curve) -> bool:
+        """Not so where a row repeats what was validated last, and not for a rate that is 0 at last."""
+        train = [curve for curve in curves(event, "train_loss") if not self._constant(curve, self.validations)]
+        rows = max(curve.count for curve in event.curves)
+        return bool(train) and rows >= self.rarer * validation.count and self._constant(validation, self.validations)
+
+    def _constant(self, curve: Curve, least: int) -> bool:
         values = {*curve.values, *curve.lows, *curve.highs}
-        if len(curve.values) < self.points_needed or curve.not_finite:
+        if len(curve.values) < least or curve.not_finite:
             return False
         value = curve.values[0]
         same = max(values) - min(values) <= self.equal * abs(value)

@@ -12,7 +12,7 @@ from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
-from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, kendall, lacking, shown, trend
+from flatline.trends import MAD_TO_SIGMA, Trend, curves, falling_is_due, kendall, lacking, range_test, shown, trend
 
 
 class LossSpike(Rule):
@@ -50,7 +50,7 @@ class LossSpike(Rule):
     Healthy look-alikes
     -------------------
     Losses of small batches, whose noise has a long tail; restarts of a schedule and harder data, from which the loss falls again;
-    the first steps of a run; losses of adversaries and agents.
+    the first steps of a run; a range test of the rate; losses of adversaries and agents.
 
     References
     ----------
@@ -84,7 +84,7 @@ class LossSpike(Rule):
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """Single points that stand out, and levels that were lost at once."""
-        if not falling_is_due(event):
+        if not falling_is_due(event) or range_test(event):
             return
         for curve in curves(event, "train_loss")[:2]:
             found = trend(curve)

@@ -69,6 +69,9 @@ class Overfitting(Rule):
     rising: float = 2.2  # Mann and Kendall's z after the turn; 5 points that all rise have 2.2
     worse: float = 0.1  # rise over the best validation loss that is worth a warning
     small: float = 0.05  # of all that was learned; under it a rise is worth a hint
+    stays: float = 0.7  # share of the rise under which it never falls again, if the rise is over
+    steps: int = 2  # points of that rise; less is one validation that was lucky
+    fine: int = 64  # levels, so that the rise may be short
     mild: float = 0.25  # rise over what validation had gained that is worth a hint
     trained: float = 0.05  # fall of the training loss since the turn, of its level
 
@@ -82,6 +85,9 @@ class Overfitting(Rule):
         if validation is None or train is None or validation.points < self.points_needed or not falling_is_due(event):
             return
         turn = self._turn(validation)
+        fine = trend(main(event, "val_loss"), self.fine)
+        if turn is None and fine is not None and self._settled(fine):
+            turn, validation = fine.best, fine
         if turn is None or not (parted := self._parted(validation, train, turn)):
             return
         best = validation.around(turn)
@@ -101,6 +107,16 @@ class Overfitting(Rule):
         sure = rise >= self.sure * t.noise and kendall(after) >= self.rising and drift(after) > 2 * t.noise
         still = t.last >= t.around(best) + 0.5 * (max(after) - t.around(best))
         return best if sure and still else None
+
+    def _settled(self, t: Trend) -> bool:
+        """It rose by steps, and stays there: nothing is left in the training data to learn."""
+        low, after = t.levels[t.best], t.levels[t.best + 1 :]
+        rise = t.last - low
+        high = next((i for i, level in enumerate(after) if level >= low + self.stays * rise), 0)
+        stands = all(level >= low + self.stays * rise for level in after[high:])
+        long = len(after) - high >= max(self.after_needed, self.share * len(t.levels))
+        still = rise >= 0.5 * (max(after, default=low) - low)
+        return rise >= self.sure * t.noise and self.steps <= high + 1 and stands and long and still
 
     def _parted(self, validation: Trend, train: Trend, turn: int) -> _Parted | None:
         begin = train.at(steps_of(train, validation.steps, validation.steps[turn]))

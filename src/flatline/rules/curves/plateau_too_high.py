@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from flatline.events import CurvesUpdated
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
-from flatline.trends import Trend, drift, falling_is_due, kendall, lacking, main, shown, trend, warming
+from flatline.trends import Trend, classes_of, drift, falling_is_due, kendall, lacking, main, shown, trend, warming
 
 
 class PlateauTooHigh(Rule):
@@ -59,25 +60,27 @@ class PlateauTooHigh(Rule):
     began: float = 0.15  # relative distance under ln C of the first loss: it began by guessing
     high: float = 0.6  # of ln C; a plain network on CIFAR-10 ends at 0.5
     flat: float = 0.03  # of what it learned that the last half may still bring
+    unsure: float = 1.75  # times the noise of a level: two standard errors of a drift over 16 of them
     learned: float = 0.03  # of ln C; less is stuck at chance
 
     def lacks(self, event: CurvesUpdated) -> str:
         """Whether the curves are there, and long enough, and the classes known."""
-        unknown = "" if event.classes else "the number of classes is not known"
+        unknown = "" if classes_of(event) else "the number of classes is not known"
         return lacking(event, train_loss=self.points_needed) or unknown
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The last half of the training loss."""
         loss = main(event, "train_loss")
-        found = trend(loss)
-        if loss is None or found is None or not event.classes or event.classes < 2 or loss.count < self.points_needed:
+        found, classes = trend(loss), classes_of(event)
+        if loss is None or found is None or not classes or classes < 2 or loss.count < self.points_needed:
             return
-        if falling_is_due(event) and not warming(event) and self._high_and_flat(found, math.log(event.classes)):
-            chance, half = math.log(event.classes), found.steps[len(found.steps) // 2]
+        if falling_is_due(event) and not warming(event) and self._high_and_flat(found, math.log(classes)):
+            chance, half = math.log(classes), found.steps[len(found.steps) // 2]
+            about = "" if event.classes else "about "
             yield self.finding(
                 event,
                 f"{loss.name} stands at {found.last:.4g} since step {shown(half)}, {found.last / chance:.0%} of the {chance:.4g} "
-                f"that guessing among {event.classes} classes costs",
+                f"that guessing among {about}{classes} classes costs",
                 level=found.last,
                 chance=chance,
                 since=half,
@@ -85,9 +88,9 @@ class PlateauTooHigh(Rule):
 
     def _high_and_flat(self, t: Trend, chance: float) -> bool:
         late = t.levels[len(t.levels) // 2 :]
-        learned = chance - t.last
+        learned = chance - median(late)
         if max(t.start, t.levels[0]) < (1 - self.began) * chance or not self.high * chance < t.last < chance:
             return False
         moved = abs(drift(late))
-        still = moved <= self.flat * learned or (moved <= t.noise and kendall(late) > -2)
-        return still and learned > max(self.learned * chance, 6 * t.noise)
+        still = moved <= self.flat * learned or (moved <= self.unsure * t.noise and kendall(late) > -2)
+        return still and learned > max(self.learned * chance, 6 * t.noise / math.sqrt(len(late) / 2))

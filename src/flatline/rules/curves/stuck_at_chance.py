@@ -7,9 +7,21 @@ from collections.abc import Iterator
 
 from flatline.events import Curve, CurvesUpdated
 from flatline.findings import Finding
-from flatline.history import median
+from flatline.history import fmean
 from flatline.rules import Rule
-from flatline.trends import Trend, curves, drift, falling_is_due, kendall, lacking, main, shown, trend, warming
+from flatline.trends import (
+    Trend,
+    curves,
+    drift,
+    falling_is_due,
+    kendall,
+    lacking,
+    main,
+    shares,
+    shown,
+    trend,
+    warming,
+)
 
 
 class StuckAtChance(Rule):
@@ -70,7 +82,8 @@ class StuckAtChance(Rule):
 
     def lacks(self, event: CurvesUpdated) -> str:
         """Whether the curves are there, and long enough, and the classes known."""
-        unknown = "" if event.classes or self._guessed(event) else "the number of classes is not known"
+        seen = event.classes or any(curves(event, role) for role in ("train_accuracy", "val_accuracy"))
+        unknown = "" if seen else "the number of classes is not known"
         return lacking(event, train_loss=self.points_needed) or unknown
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -85,7 +98,7 @@ class StuckAtChance(Rule):
             or warming(event)
         ):
             return
-        classes = event.classes or self._guessed(event)
+        classes = event.classes or self._guessed(event, found.last)
         if not classes or classes < 2 or not self._stuck(found, math.log(classes)):
             return
         proof = self._proof(event, loss, math.log(classes), classes)
@@ -117,22 +130,23 @@ class StuckAtChance(Rule):
             return f"the validation loss is {validation.values[-1]:.4g}" if near else ""
         accuracy = self._accuracy(event)
         if accuracy is not None and loss.count >= self.points_needed:
-            near = abs(accuracy * classes - 1) <= self.guess
-            return f"the accuracy is {accuracy:.3g}" if near else ""
+            return f"the accuracy is {accuracy[0]:.3g}" if self._guesses(*accuracy, classes) else ""
         return f"at {loss.count:,} points without a trend" if loss.count >= self.alone else ""
 
-    def _accuracy(self, event: CurvesUpdated) -> float | None:
-        """Its level, if it does not rise: as a share."""
-        found = [t for role in ("train_accuracy", "val_accuracy") for c in curves(event, role) if (t := trend(c))]
-        if not found or any(t.rises(z=3.0) for t in found):
+    def _accuracy(self, event: CurvesUpdated) -> tuple[float, float] | None:
+        """Its level and the error of that, if it does not rise: as a share."""
+        logged = [shares(c) for role in ("train_accuracy", "val_accuracy") for c in curves(event, role)]
+        pairs = [(c, t) for c in logged if (t := trend(c))]
+        if not pairs or any(t.rises(z=3.0) for _, t in pairs):
             return None
-        level = median(found[0].levels)
-        return level / 100 if level > 1 else level
+        curve, found = pairs[0]
+        return fmean(curve.values), found.spread / math.sqrt(len(curve.values))
 
-    def _guessed(self, event: CurvesUpdated) -> int | None:
-        """The number of classes that the accuracy of a guess belongs to."""
-        accuracy = self._accuracy(event)
-        if accuracy is None or not 0.005 <= accuracy <= 0.55:
-            return None
-        classes = round(1 / accuracy)
-        return classes if abs(accuracy * classes - 1) <= self.guess else None
+    def _guesses(self, level: float, error: float, classes: int) -> bool:
+        """Whether that is the accuracy of guessing: batches of 32 among 10 classes are right three times, or four."""
+        return error * classes <= self.guess and abs(level * classes - 1) <= max(self.guess, 3 * error * classes)
+
+    def _guessed(self, event: CurvesUpdated, level: float) -> int | None:
+        """The number of classes of which both the loss and the accuracy are those of a guess."""
+        accuracy, classes = self._accuracy(event), round(math.exp(min(level, 12.0)))
+        return classes if accuracy is not None and classes > 1 and self._guesses(*accuracy, classes) else None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import MinorityObserved
+from flatline.events import MinorityObserved, Where
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -45,8 +45,9 @@ class ImbalanceCollapse(Rule):
 
     Healthy look-alikes
     -------------------
-    Rare events whose probabilities never reach one half and yet rank well, or whose inputs tell nothing, which are hints only;
-    the first steps; a slow start, in which the scores begin to rank; classes that are weighed already.
+    Rare events whose probabilities never reach one half and yet rank well, or whose inputs tell nothing, which are hints
+    where the script does not decide by the highest score; the first steps; a slow start, in which the scores begin to
+    rank; classes that are weighed already.
 
     References
     ----------
@@ -63,6 +64,7 @@ class ImbalanceCollapse(Rule):
     consequences = ("C2", "C3", "C5", "D7", "O22")
 
     times: float = 10.0  # the commonest class over all others together (SageMaker Debugger: over any other)
+    answered: float = 0.05  # answers other than the commonest, over rare samples: dropout makes one now and then
     rare_needed: int = 30  # rare samples; fewer leave the ranking open by more than 0.1
     steps_needed: int = 200  # before that a model may not have begun to learn
     looks_needed: int = 16  # batches
@@ -73,14 +75,35 @@ class ImbalanceCollapse(Rule):
 
     def on_minority_observed(self, event: MinorityObserved) -> Iterator[Finding]:
         """No answer but the commonest, for most of the run."""
-        if event.answered or event.rare < self.rare_needed or event.step < self.steps_needed:
+        if (
+            event.answered > self.answered * event.rare
+            or event.rare < self.rare_needed
+            or event.step < self.steps_needed
+        ):
             return
         if event.looks < self.looks_needed or event.labels - event.rare < self.times * event.rare:
             return
-        if event.ranking > 0.5 + self.deviations * math.sqrt(1 / 12 / event.rare):
+        if event.ended and event.decides is not None:
+            yield self._decided(event, event.decides)
+        elif event.ranking > 0.5 + self.deviations * math.sqrt(1 / 12 / event.rare):
             yield self._thresholded(event)
         elif event.surprise >= self.learned * event.entropy:
             yield self._collapsed(event)
+
+    def _decided(self, event: MinorityObserved, where: Where) -> Finding:
+        """The script itself decides by the highest score, and so it never finds a rare one."""
+        ranks = "though" if event.ranking > 0.5 + self.deviations * math.sqrt(1 / 12 / event.rare) else "and"
+        return self._told(
+            event,
+            f"{_seen(event)}, {ranks} its scores rank them with AUC {event.ranking:.2f}; the script decides by the highest "
+            f"score (line {where.line}) and finds {'almost ' if event.answered else ''}none",
+            cause=self.cause
+            if ranks == "and"
+            else "so few samples seldom bring a rare class above one half, though they rank",
+            fix=f"weigh the rare ones: {_weight(event)}; or draw them more often with WeightedRandomSampler; or choose the "
+            "threshold on validation data. Measure recall or average precision, not accuracy",
+            key="decided",
+        )
 
     def _collapsed(self, event: MinorityObserved) -> Finding:
         """Proven where a simple rule tells what the model does not; else the inputs may tell nothing."""
@@ -118,9 +141,13 @@ class ImbalanceCollapse(Rule):
 def _seen(event: MinorityObserved) -> str:
     share = event.rare / event.labels
     return (
-        f"class {event.common} is the answer to all {event.labels} samples of the {event.looks} batches looked at since step "
+        f"class {event.common} is the answer to {_all(event)} samples of the {event.looks} batches looked at since step "
         f"{event.first}, {event.rare} of which ({share:.1%}) are of {'the other class' if event.classes == 2 else 'other classes'}"
     )
+
+
+def _all(event: MinorityObserved) -> str:
+    return f"all but {event.answered} of {event.labels}" if event.answered else f"all {event.labels}"
 
 
 def _weight(event: MinorityObserved) -> str:

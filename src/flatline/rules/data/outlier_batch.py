@@ -56,7 +56,12 @@ class OutlierBatch(Rule):
     consequences = ("N1", "N2", "G1", "G8", "O28", "O22", "O25", "W1", "C1", "C3", "C6", "C11")
 
     loss_grown: float = 10.0  # over the median of the losses before, as in G1
+    loss_moved: float = 4.0  # the same, where the numbers alone are beyond doubt
     times: float = 50.0  # the largest number of all batches before; of normal numbers the largest grow by a half
+    times_alone: float = 3.0  # the same, where more batches were looked at and none was off; normal numbers need 6 then
+    even: float = 2.5  # and those were much alike: largest over smallest; 1.5 for normal numbers, 4 for heavy tails
+    batches_around: int = 8  # looked at before, for that
+    later_around: int = 3  # and after it
     batches_needed: int = 5  # looked at before
     later_needed: int = 1  # and after it, as large as those before: the data did not change for good
 
@@ -64,14 +69,20 @@ class OutlierBatch(Rule):
         """A batch that stands alone, beyond what the batches' own spread explains."""
         spread = event.usual / event.least if event.least > 0 else float("inf")
         alone = event.batches >= self.batches_needed and event.later >= self.later_needed
-        jumped = event.usual_loss > 0 and event.loss >= self.loss_grown * event.usual_loss
-        if not alone or not jumped or event.largest < self.times * spread**2 * event.usual:
+        grown = self.loss_grown if event.largest < self.times * spread**2 * event.usual else self.loss_moved
+        jumped = event.usual_loss > 0 and event.loss >= grown * event.usual_loss
+        around = event.batches >= self.batches_around and event.later >= self.later_around
+        around = (
+            around and spread <= self.even and not event.alike and event.what == "inputs"
+        )  # rewards are rare and large by nature
+        times = self.times_alone if around else self.times
+        if not alone or not jumped or event.largest < times * spread**2 * event.usual:
             return
-        rows = _rows(event)
+        rows, more = _rows(event), f"; {event.alike} earlier ones were as far off" if event.alike else ""
         yield self.finding(
             event,
             f"{_place(event)}holds {event.what} of up to {event.largest:.3g}, where the {event.batches + event.later} other "
-            f"batches looked at end at {event.usual:.3g}{f'; {rows}' if rows else ''}; at this step the loss jumped from "
+            f"batches looked at end at {event.usual:.3g}{f'; {rows}' if rows else ''}{more}; at this step the loss jumped from "
             f"{event.usual_loss:.3g} to {event.loss:.3g}",
             fix=f"look at {rows or 'this batch'} and correct or drop what is wrong; clamp the {event.what} to a range that "
             "can be, and clip: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",

@@ -44,7 +44,8 @@ class StuckAtClipThreshold(Rule):
     Healthy look-alikes
     -------------------
     Thresholds of 0.1 to 10 that clip all of the early steps by a moderate factor; tiny thresholds under Adam, which
-    divides by the gradient's own size and takes ordinary steps all the same; gradients that still carry a loss scale.
+    divides by the gradient's own size and takes ordinary steps all the same; a tiny threshold with a rate to match, under
+    which the loss falls; gradients that still carry a loss scale.
 
     References
     ----------
@@ -62,9 +63,13 @@ class StuckAtClipThreshold(Rule):
     ratio: float = 1000.0  # median norm over threshold under an ordinary one
     ratio_steps: int = 8  # steps looked at before an ordinary threshold is judged
     ratio_index: int = 40  # and the step from which on: early norms are large
+    short_ratio: float = 30.0  # median norm over a tiny threshold, where nothing but it sets the pace
+    short_steps: int = 12  # steps looked at before that is judged
+    short_index: int = 100  # and the step from which on
+    fallen: float = 0.2  # of the first loss: it learns all the same
     small_update: float = 1e-4  # update over weight; 1e-3 is healthy (CS231n)
 
-    points_needed: int = 50  # of a logged norm or clip rate
+    points_needed: int = 30  # of a logged norm or clip rate
     equal: float = 1e-3  # relative distance of logged norms that are one threshold
     always: float = 0.9  # share of the logged norms that are, or clip rate; 0.01 to 0.1 is healthy (seed)
 
@@ -72,18 +77,25 @@ class StuckAtClipThreshold(Rule):
         self._clips: dict[int, list[ClipFacts]] = {}
         self._steps: dict[int, int] = {}
         self._updates: dict[int, float] = {}  # largest median update ratio seen
+        self._sampled: dict[int, list[ClipFacts]] = {}  # clips of sampled steps
+        self._losses: dict[int, list[float]] = {}  # over the first one
 
-    def on_numbers_sampled(self, event: NumbersSampled) -> None:
-        """How far the clipped steps carry the weights."""
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """How far the clipped steps carry the weights, and whether the loss falls."""
         ratios = [each.update_ratio for each in event.layers if each.matrix and each.update_ratio is not None]
+        key = event.optimizer.key
+        if event.loss is not None and event.first_loss is not None and event.first_loss > 0:
+            self._losses.setdefault(key, []).append(event.loss / event.first_loss)
         if ratios:
-            key = event.optimizer.key
             self._updates[key] = max(median(ratios), self._updates.get(key, 0.0))
+        sampled = self._sampled.setdefault(key, [])
+        sampled += _known(event.clips)
+        if self._short(event, sampled):
+            yield self._tell(event, sampled)
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """The clips of one step, beside those of the earlier ones."""
-        clips = [clip for clip in event.clips if clip.kind == "norm" and not clip.scaled and clip.threshold > 0]
-        clips = [clip for clip in clips if clip.norm is not None and math.isfinite(clip.norm)]
+        clips = _known(event.clips)
         if not clips:
             return
         key = event.optimizer.key
@@ -134,7 +146,17 @@ class StuckAtClipThreshold(Rule):
         late = self._steps[key] >= self.ratio_steps and event.index >= self.ratio_index
         return late and updates is not None and median(ratios) >= self.ratio
 
-    def _tell(self, event: OptimizerStepped, clips: list[ClipFacts]) -> Finding:
+    def _short(self, event: NumbersSampled, clips: list[ClipFacts]) -> bool:
+        """Plain SGD whose steps all have the length of a tiny threshold, and a loss that hardly falls."""
+        if len(clips) < self.short_steps or event.index < self.short_index or event.optimizer.adaptive:
+            return False
+        ratios = [_ratio(clip) for clip in clips]
+        tiny = max(clip.threshold for clip in clips) <= self.tiny_threshold
+        newest = self._losses.get(event.optimizer.key, [])[-self.steps_needed :]
+        slow = len(newest) == self.steps_needed and median(newest) > 1 - self.fallen
+        return tiny and slow and min(ratios) > 1 and median(ratios) >= self.short_ratio
+
+    def _tell(self, event: OptimizerStepped | NumbersSampled, clips: list[ClipFacts]) -> Finding:
         norms = sorted(clip.norm for clip in clips if clip.norm is not None)
         threshold, typical = clips[-1].threshold, median(norms)
         advice = norms[min(len(norms) - 1, int(0.95 * len(norms)))]
@@ -150,6 +172,12 @@ class StuckAtClipThreshold(Rule):
             clip_rate=1.0,
             suggested=advice,
         )
+
+
+def _known(clips: tuple[ClipFacts, ...]) -> list[ClipFacts]:
+    """Clips by norm, of gradients as they are."""
+    clips = tuple(clip for clip in clips if clip.kind == "norm" and not clip.scaled and clip.threshold > 0)
+    return [clip for clip in clips if clip.norm is not None and math.isfinite(clip.norm)]
 
 
 def _ratio(clip: ClipFacts) -> float:

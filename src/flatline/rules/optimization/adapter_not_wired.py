@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from flatline.events import ParameterFacts, ParametersAudited, RandomFrozen
+from flatline.events import AdaptersNotMade, ParameterFacts, ParametersAudited, RandomFrozen, RunEnded
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -24,10 +24,13 @@ class AdapterNotWired(Rule):
     the other: if both start at zero, or the scale is zero, neither ever gets one. And freezing the whole base model
     also freezes a head that the checkpoint does not have: its random weights then stay what they are.
 
+    Names that are looked for and match no layer leave the model without any adapter, and so does a
+    ``forward`` that never calls them: then only the head learns.
+
     Fix
     ---
-    Start one of the matrices at random and the other at zero, with a scale that is not zero. Unfreeze new layers
-    after the base was frozen; with PEFT, name them in ``modules_to_save``.
+    Assert that adapters were put in. Start one of the matrices at random and the other at zero, with a scale that is
+    not zero. Unfreeze new layers after the base was frozen; with PEFT, name them in ``modules_to_save``.
 
     Example
     -------
@@ -46,7 +49,8 @@ class AdapterNotWired(Rule):
     Healthy look-alikes
     -------------------
     One of the two matrices at zero, as LoRA starts; a gate that opens in the first steps; frozen towers that came
-    from another file; linear probing; random targets and fixed projections without a checkpoint.
+    from another file; linear probing; several adapters of which one is in use; adapters that join in a later stage;
+    random targets and fixed projections without a checkpoint.
 
     References
     ----------
@@ -57,7 +61,11 @@ class AdapterNotWired(Rule):
     code = "O21"
     severity = "warning"
     consequences = ("O7", "G2", "O22")
+    mostly: float = 0.5  # share of the elements that are frozen: the model is left to its adapters
     settled: int = 4  # steps after which a gate or a warm-up from zero has let gradients through
+
+    def __init__(self) -> None:
+        self._unreached: Finding | None = None
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Pairs of low-rank matrices beside a frozen weight, and no gradient in either."""
@@ -67,6 +75,37 @@ class AdapterNotWired(Rule):
         for parameter in event.parameters:
             for place in _places(parameter.name):
                 families[place].append(parameter)
+        self._unreached = next(self._not_reached(event, families), None)
+        yield from self._no_gradient(event, families)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """Adapters that no loss had reached when they were last looked at: one stage without them is no defect."""
+        if self._unreached is not None:
+            yield self._unreached
+
+    def _not_reached(self, event: ParametersAudited, families: dict[str, list[ParameterFacts]]) -> Iterator[Finding]:
+        """All adapters of a frozen model wait in an optimizer, and no loss comes by any of them."""
+        found = [pair for family in families.values() if (pair := _bottleneck(family)) is not None]
+        pairs = {first.name: (first, second) for first, second in found}
+        waiting = [pair for pair in pairs.values() if not any(p.reached or p.has_gradient for p in pair)]
+        frozen = sum(p.numel for p in event.parameters if not p.trainable)
+        trains = any(p.trainable and p.reached and p.optimizers for p in event.parameters)
+        if not waiting or len(waiting) < len(pairs) or not trains or frozen < self.mostly * _elements(event):
+            return
+        first, second = waiting[0]
+        ran = "is not part of what their module returns" if first.ran or second.ran else "never runs"
+        yield self.finding(
+            event,
+            f"no loss reaches any of the {len(waiting)} adapters, which are in the optimizer (first {first.name} and "
+            f"{second.name}): their product {ran}; {frozen / _elements(event):.1%} of the weights are frozen",
+            cause="the adapters were built and given to the optimizer, but forward() does not use them: only the rest trains",
+            fix="call them in forward() and add what they return to the frozen layer's output",
+            where=event.backward_where,
+            key="unreached",
+            adapters=len(waiting),
+        )
+
+    def _no_gradient(self, event: ParametersAudited, families: dict[str, list[ParameterFacts]]) -> Iterator[Finding]:
         found = [pair for family in families.values() if (pair := _pair(family)) is not None]
         pairs = {first.name: (first, second) for first, second in found}
         dead = [pair for pair in pairs.values() if all(p.gradient_zero for p in pair)]
@@ -86,6 +125,24 @@ class AdapterNotWired(Rule):
             adapters=len(pairs),
         )
 
+    def on_adapters_not_made(self, event: AdaptersNotMade) -> Iterator[Finding]:
+        """A loop over the layers that chose none of them, in a model that is frozen for its adapters."""
+        total = event.frozen + event.trainable
+        if event.frozen < self.mostly * total:
+            return
+        asked = f"named {_list(event.targets)}" if event.targets else "of another type"
+        there = f"; the model has {_list(event.layers)}" if event.layers else ""
+        yield self.finding(
+            event,
+            f"no {event.adapter} was ever made: {event.function or 'the loop'} looks for layers {asked}, and came to none"
+            f"{there}. {event.frozen / total:.1%} of {total:,} weights are frozen, and {event.trainable:,} train",
+            cause="the condition on the layers is true for none of them, so the frozen model has no adapter that could learn",
+            fix="print the names in model.named_modules(), correct those that are looked for, and assert that some were found",
+            key="none",
+            trainable=event.trainable,
+            frozen=event.frozen,
+        )
+
     def on_random_frozen(self, event: RandomFrozen) -> Iterator[Finding]:
         """A head that was not in the checkpoint, frozen with the rest."""
         yield self.finding(
@@ -99,12 +156,34 @@ class AdapterNotWired(Rule):
         )
 
 
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+
+
 def _places(name: str) -> Iterator[str]:
     """The modules that a parameter lies in, up to three levels above it: PEFT puts a module around each matrix."""
     place = name
-    for _ in range(3):
+    for _ in range(min(3, name.count(".") + 1)):
         place = place.rpartition(".")[0]
         yield place
+
+
+def _elements(event: ParametersAudited) -> int:
+    return max(1, sum(p.numel for p in event.parameters))
+
+
+def _bottleneck(family: list[ParameterFacts]) -> tuple[ParameterFacts, ParameterFacts] | None:
+    """Two matrices that train, into few dimensions and back: beside a frozen weight of their product's shape, or alone."""
+    trainable = [p for p in family if p.trainable and p.optimizers and len(p.shape) == 2]
+    frozen = [p for p in family if not p.trainable and len(p.shape) == 2]
+    if len(trainable) != 2 or len(frozen) > 1 or any(p.trainable and len(p.shape) > 2 for p in family):
+        return None
+    (one, other), rank = trainable, min(trainable[0].shape)
+    ends = sorted(p.numel // max(1, rank) for p in trainable)
+    if rank not in one.shape or rank not in other.shape or rank >= ends[0]:
+        return None
+    fits = ends == sorted(frozen[0].shape) if frozen else one.shape == other.shape[::-1]
+    return (one, other) if fits else None
 
 
 def _pair(family: list[ParameterFacts]) -> tuple[ParameterFacts, ParameterFacts] | None:

@@ -22,7 +22,8 @@ class LoggedRateIsNotTheRate(Rule):
     ----------
     ``get_lr()`` computes the next value of a chained schedule from the present one. Outside of ``step()`` it applies
     a factor that was applied already. And a scheduler writes into the groups of the optimizer that it was given: if
-    another optimizer was built over the same parameters since then, the schedule moves rates that nobody reads.
+    another optimizer was built over the same parameters since then, the schedule moves rates that nobody reads. Or the
+    number that is logged is the one of the configuration, which no schedule changes.
 
     Fix
     ---
@@ -48,8 +49,8 @@ class LoggedRateIsNotTheRate(Rule):
     Healthy look-alikes
     -------------------
     ``get_lr()`` of a schedule in closed form (LambdaLR, OneCycleLR), which returns the rate in use; a value that the
-    script writes into the groups itself; wrappers of optimizers that share the groups of the one inside; constant
-    schedules and ReduceLROnPlateau.
+    script writes into the groups itself; a setting that is told once, or kept in a checkpoint; wrappers of optimizers
+    that share the groups of the one inside; constant schedules and ReduceLROnPlateau.
 
     References
     ----------
@@ -59,6 +60,7 @@ class LoggedRateIsNotTheRate(Rule):
     code = "O23"
     severity = "warning"
     apart: float = 0.01  # relative distance of the two rates: a curve in a log shows no less
+    calls_needed: int = 3  # of the schedule, before what is told beside it counts
     certain_after: int = 2  # wrong values that were read: one may be a look ahead
     moved: float = 0.01  # relative change of the scheduled rate: less is a constant schedule
 
@@ -86,8 +88,10 @@ class LoggedRateIsNotTheRate(Rule):
         )
 
     def on_schedule_observed(self, event: ScheduleObserved) -> Iterator[Finding]:
-        """A schedule moves the rate of an optimizer that never steps, or no longer does, in place of the one that trains."""
+        """A schedule of an optimizer that does not train; or one beside which the loop tells a constant as its rate."""
         trainer = event.trainer
+        if trainer is None and event.told:
+            yield from self._constant_told(event)
         if trainer is None or event.calls < 2 or _distance(event.lr, event.first_lr) < self.moved:
             return
         if _distance(event.lr, event.trainer_lr) < self.apart:
@@ -104,6 +108,22 @@ class LoggedRateIsNotTheRate(Rule):
             scheduled=event.lr,
             rate=event.trainer_lr,
             steps=trainer.steps,
+        )
+
+    def _constant_told(self, event: ScheduleObserved) -> Iterator[Finding]:
+        apart = max(_distance(event.first_lr, event.lr), _distance(event.first_lr, event.peak_lr))
+        if event.calls < self.calls_needed or apart < self.swing:
+            return
+        yield self.finding(
+            event,
+            f"the loop tells {event.told} as its learning rate, a constant, while {event.name} took the rate from "
+            f"{event.first_lr:.3g} to {event.lr:.3g} in {event.calls} steps{_peak(event)}",
+            cause="what the optimizer was built with is logged, not what it uses",
+            fix='log optimizer.param_groups[0]["lr"] or scheduler.get_last_lr()[0]',
+            where=event.told_where,
+            key="told",
+            first=event.first_lr,
+            rate=event.lr,
         )
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -141,6 +161,10 @@ class LoggedRateIsNotTheRate(Rule):
             key=f"constant {rate.name}",
             constant=rate.values[0],
         )
+
+
+def _peak(event: ScheduleObserved) -> str:
+    return f", by way of {event.peak_lr:.3g}" if event.peak_lr > 1.01 * max(event.first_lr, event.lr) else ""
 
 
 def _distance(one: float, other: float) -> float:

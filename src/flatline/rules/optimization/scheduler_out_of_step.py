@@ -68,13 +68,16 @@ class SchedulerOutOfStep(Rule):
 
     code = "O8"
     severity = "warning"
-    consequences = ("O7",)
+    consequences = ("O7", "C10")
     micro: float = 1.5  # scheduler steps per optimizer step from which on they are per micro-batch
     collapse: float = 1e-3  # of the first rate, at the end of the first epoch: a schedule in epochs stepped per batch
     idle: float = 0.3  # share of the run at the floor that is too much
-    points_needed: int = 40  # of a logged rate
+    points_needed: int = 20  # of a logged rate
     floor: float = 1e-3  # of the peak: a logged rate under which nothing is learned
     grades: int = 15  # different rates on the way down; a schedule in stairs has fewer, and log lines that are rounded
+    few: int = 2  # of them, if the rate ends at 0 and came there straight: half of the way in half of the time
+    straight: float = 2.5  # times the time to half the peak; a line has 2, what is divided again and again has more
+    nothing: float = 1e-8  # of the peak; ReduceLROnPlateau stops at 1e-8 itself
     early: float = 0.1  # of the run, in which a warm-up would matter
     leap: float = 1.5  # times the first loss, that an early spike reaches
 
@@ -112,7 +115,7 @@ class SchedulerOutOfStep(Rule):
         rate, loss = main(event, "learning_rate"), main(event, "train_loss")
         if rate is None or len(rate.values) < self.points_needed or max(rate.values) <= 0:
             return
-        if event.ended and (since := self._floor_since(rate)) is not None:
+        if event.ended and (since := self._floor_since(rate)) is not None and not _learns_after(loss, since):
             yield self._logged_early(event, rate, since)
         if loss is not None and falling_is_due(event) and (leap := self._leaps(rate, loss)) is not None:
             yield self._no_warm_up(event, rate, loss, leap)
@@ -148,15 +151,22 @@ class SchedulerOutOfStep(Rule):
         peak, last = max(rate.values), rate.values[-1]
         at = next((i for i in range(len(rate.values), 0, -1) if rate.values[i - 1] - last > 1e-6 * peak), 0)
         way = {round(value / peak, 4) for value in rate.values[:at] if last < value < peak}
-        if (
-            not 0 <= last <= self.floor * peak
-            or at >= len(rate.values) - 10
-            or len(way) < self.grades
-            or min(way) > 0.02
-        ):
+        if not 0 <= last <= self.floor * peak or at >= len(rate.values) - 10:
             return None
+        known = (len(way) >= self.grades and min(way) <= 0.02) or self._vanished(rate, at)
         left = (rate.steps[-1] - rate.steps[at]) / max(rate.steps[-1] - rate.steps[0], 1e-30)
-        return rate.steps[at] if left > self.idle else None
+        return rate.steps[at] if known and left > self.idle else None
+
+    def _vanished(self, rate: Curve, at: int) -> bool:
+        """It is 0, and neither stairs nor the rounding of a log line made it so."""
+        peak, last = max(rate.values), rate.values[-1]
+        top = max(i for i, value in enumerate(rate.values) if value == peak)
+        seen = any(0 < value <= self.floor * peak for value in rate.values[:at])
+        if last > self.nothing * peak or top >= at:
+            return False
+        half = next(i for i in range(top, at + 1) if rate.values[i] <= 0.5 * peak)
+        came = rate.steps[at] - rate.steps[top] <= self.straight * (rate.steps[half] - rate.steps[top])
+        return seen or (came and len({value for value in rate.values[top:at] if value < peak}) >= self.few)
 
     def _logged_early(self, event: CurvesUpdated, rate: Curve, since: float) -> Finding:
         left = (rate.steps[-1] - since) / (rate.steps[-1] - rate.steps[0])
@@ -301,6 +311,12 @@ class SchedulerOutOfStep(Rule):
             horizon=event.horizon,
             steps_at_floor=event.steps_at_floor,
         )
+
+
+def _learns_after(loss: Curve | None, since: float) -> bool:
+    """The loss goes on falling: the logged rate is not that of what is trained."""
+    found = trend(loss)
+    return found is not None and since < found.steps[-1] and found.falls(found.at(since) + 1, z=3.0)
 
 
 def _left_after(event: ScheduleObserved, length: int | None) -> float | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from flatline.events import CurvesUpdated
 from flatline.findings import Finding
 from flatline.rules import Rule
-from flatline.trends import all_named, lacking, main, named, short, trend
+from flatline.trends import Trend, all_named, lacking, main, named, short, trend
+
+VALIDATION = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|eval|test)(?:$|[^a-z])")
 
 
 class MapZero(Rule):
@@ -63,15 +66,15 @@ class MapZero(Rule):
     def lacks(self, event: CurvesUpdated) -> str:
         """A detection metric and a loss."""
         metric = short("detection metric", named(event, "precision"), self.points_needed)
-        return metric or lacking(event, train_loss=8)
+        return metric or ("" if self._parts(event) else lacking(event, train_loss=8))
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """Every one of these metrics."""
-        metrics, loss = all_named(event, "precision"), trend(main(event, "train_loss"))
+        metrics, loss = all_named(event, "precision"), self._fell(event)
         if loss is None or not metrics or any(set(curve.values) != {0.0} for curve in metrics):
             return
-        count, fell = len(metrics[0].values), loss.falls() and 0 < loss.last < self.fallen * loss.start
-        if fell and count >= self.points_needed:
+        count = len(metrics[0].values)
+        if count >= self.points_needed:
             yield self.finding(
                 event,
                 f"{metrics[0].name} is exactly 0 at all {count} validations, while the training loss fell from "
@@ -80,3 +83,16 @@ class MapZero(Rule):
                 first=loss.start,
                 last=loss.last,
             )
+
+    def _fell(self, event: CurvesUpdated) -> Trend | None:
+        """The training loss, or the part of it that fell most, if all of them fell; None if it did not fall by half."""
+        whole = trend(main(event, "train_loss"))
+        found = [whole] if whole is not None else self._parts(event)
+        least = min(found, key=lambda t: t.last / t.start if t.start > 0 else 1.0, default=None)
+        fell = least is not None and 0 < least.last < self.fallen * least.start and all(t.falls() for t in found)
+        return least if fell else None
+
+    def _parts(self, event: CurvesUpdated) -> list[Trend]:
+        """Losses of boxes, classes and objects, where no sum of them was logged."""
+        logged = [c for c in all_named(event, "part") if not VALIDATION.search(c.name.lower())]
+        return [t for t in map(trend, logged) if t is not None]

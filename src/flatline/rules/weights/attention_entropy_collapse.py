@@ -76,6 +76,8 @@ class AttentionEntropyCollapse(Rule):
     born: float = 0.1  # of ln(keys), mean of the heads of an untrained layer; a ninth of what fresh projections give
     layers_needed: int = 2  # all of them: embeddings times √d make a first layer sharp, and no harm comes of it
     enlarged: float = 1.0  # constant times q·k above which one layer is enough: 1/√d and muP's 1/d are below
+    widened: float = 3.0  # rms × √fan_in of projections, from which on one layer is enough; nn.Linear 0.6, Kaiming 1.4
+    born_wide: float = 0.2  # of ln(keys), for those
     looks_needed: int = 5  # at those
     solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
     fallen: float = 0.5  # of the first loss: training works, whatever attention does
@@ -116,9 +118,11 @@ class AttentionEntropyCollapse(Rule):
         layers = [each for each in event.layers if each.heads and each.keys >= self.keys_needed]
         if not layers or self._looks < 0:
             return
-        bound = self.born if self._born is None else self.open_at
+        wide = all((each.gain or 0.0) >= self.widened and each.projected for each in layers)
+        born = self.born_wide if wide else self.born
+        bound = born if self._born is None else self.open_at
         several = len(layers) >= self.layers_needed and not any(each.one_query for each in layers)
-        enough = several or all((each.scale or 0.0) > self.enlarged for each in layers)
+        enough = several or wide or all((each.scale or 0.0) > self.enlarged for each in layers)
         made = enough and all(each.projected and _mean(each) < bound for each in layers)
         if not made or (self._born is None and not self._untrained):
             self._looks = -1
@@ -169,6 +173,8 @@ class AttentionEntropyCollapse(Rule):
         spread = f", scores of a row have std {worst.spread:.3g}" if worst.spread is not None else ""
         several = f"all {len(layers)} attention layers attend" if len(layers) > 1 else "the attention attends"
         times = f", q·k is multiplied by {worst.scale:.3g}" if (worst.scale or 0.0) > self.enlarged else ""
+        if (worst.gain or 0.0) >= self.widened:
+            times += f", its projections have rms × √fan_in of {worst.gain:.2g}, where nn.Linear begins at 0.58"
         which = worst.layer or ("one of them" if len(layers) > 1 else "it")
         return self.finding(
             event,

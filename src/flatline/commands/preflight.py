@@ -1,0 +1,188 @@
+"""``flatline preflight``: the first hour of a training run, in one command."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatline import config, launch
+from flatline.children import finding_of
+from flatline.cli import fail, writable
+from flatline.commands.run import watched_run
+from flatline.findings import Finding, Report, Unchecked
+from flatline.importing import after_import, as_at_start
+from flatline.reporters import preflight as reporter
+
+if TYPE_CHECKING:
+    from flatline.preflight.stages import Answer, Stage
+
+STAGES = {"look": "looking.Looking", "memorise": "memorising.Memorising", "rates": "sweeping.Sweeping"}
+SECONDS = 60.0  # of one stage beyond the script's own start, unless asked otherwise
+STARTING = 600.0  # more of them until the first optimizer step: imports, data, models
+LAST_WORDS = 3  # lines of a script that crashed
+
+
+def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
+    """Returns 0, 1 for --fail-on, or 2 when nothing could be run."""
+    try:
+        names = _chosen(options.stages)
+        launch.program(command)
+        config.build(config.load(Path.cwd()), select=(), ignore=(), hints=options.hints)
+        if options.output is not None and (why := writable(options.output)):
+            return fail(why)
+    except (config.ConfigError, launch.CannotLaunch) as error:
+        return fail(str(error))
+    if options.answer:
+        return _stage(options, command)
+    answers = {name: _asked(name, options, command) for name in names}
+    report = _report(answers)
+    shown = reporter.render(report, answers) if options.format == "text" else reporter.as_json(report, answers)
+    if options.output:
+        Path(options.output).write_text(shown, encoding="utf-8")
+    else:
+        sys.stdout.write(shown)
+    return 1 if any(f.severity in _levels(options.fail_on) for f in report.findings) else 0
+
+
+def _chosen(stages: str) -> list[str]:
+    names = [name.strip() for name in stages.split(",") if name.strip()]
+    unknown = [name for name in names if name not in STAGES]
+    if unknown or not names:
+        raise config.ConfigError(f"--stages are some of {', '.join(STAGES)}; it is {stages!r}")
+    return names
+
+
+def _levels(fail_on: str) -> tuple[str, ...]:
+    return {"error": ("error",), "warning": ("error", "warning"), "never": ()}[fail_on]
+
+
+# --------------------------------------------------------------------------- the parent's side
+
+
+def _asked(name: str, options: argparse.Namespace, command: Sequence[str]) -> Answer:
+    """One stage in a process of its own, and what it answered."""
+    started = time.monotonic()
+    _progress(f"flatline: {name} …")
+    with tempfile.TemporaryDirectory(prefix="flatline-") as folder:
+        path, said = os.path.join(folder, "answer.json"), os.path.join(folder, "said")
+        own = ["--stages", name, "--answer", path, "--seconds", str(options.seconds)]
+        own += ["--steps", str(options.steps)] if options.steps else []
+        own += ["--hints"] if options.hints else []
+        words = [sys.executable, "-m", "flatline", "preflight", *own, *command]
+        with open(said, "wb") as log:
+            late = not _ended(words, log, options.seconds + STARTING)
+        answer = _read(path, said, late=late)
+    answer["seconds"] = round(time.monotonic() - started, 2)
+    _progress(f"\r\033[K{reporter.line(name, answer)}\n" if sys.stderr.isatty() else f" {answer['verdict']}\n")
+    return answer
+
+
+def _progress(words: str) -> None:
+    sys.stderr.write(words)
+    sys.stderr.flush()
+
+
+def _ended(words: Sequence[str], log: Any, seconds: float) -> bool:
+    """Run to the end, with what it prints in a file; whether it came to one."""
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return False
+        except KeyboardInterrupt:
+            process.kill()
+            raise
+    return True
+
+
+def _read(path: str, said: str, *, late: bool) -> Answer:
+    if late:
+        return {"verdict": "not done", "why": "the script took no optimizer step in time"}
+    try:
+        return dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        words = Path(said).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return {"verdict": "not done", "why": "the process ended: " + " / ".join(words[-LAST_WORDS:])}
+
+
+def _report(answers: dict[str, Answer]) -> Report:
+    """Findings of all stages; one that cannot learn a batch is explained by whatever else is broken."""
+    found = [finding_of(entry) for answer in answers.values() for entry in answer.get("findings", ())]
+    others = [finding for finding in found if finding.code != "O1" and finding.severity != "hint"]
+    kept: dict[tuple[str, str], Finding] = {}
+    for finding in found:
+        if finding.code != "O1" or not others:
+            kept.setdefault((finding.code, finding.key), finding)
+    look = answers.get("look", {})
+    return Report(
+        findings=tuple(sorted(kept.values(), key=lambda finding: finding.rank)),
+        checked=tuple(sorted({code for answer in answers.values() for code in answer.get("checked", ())})),
+        not_checked=tuple(Unchecked(code, reason) for code, reason in look.get("not_checked", ())),
+        run=next((answer["run"] for answer in answers.values() if answer.get("run")), {}),
+        notes=tuple(note for answer in answers.values() for note in answer.get("notes", ())),
+    )
+
+
+# --------------------------------------------------------------------------- the child's side
+
+
+def _stage(options: argparse.Namespace, command: Sequence[str]) -> int:
+    """Run the script with one stage's hands on its loop, and write down the answer."""
+    from flatline.preflight.scratch import Scratch
+    from flatline.preflight.stages import Watched
+
+    program = launch.program(command)
+    if not program.in_process:
+        return _write(options.answer, {"verdict": "not done", "why": "the command starts other processes"})
+    settings = config.build(config.load(Path.cwd()), select=(), ignore=(), hints=options.hints)
+    session = Watched(settings, budget=1.0)
+    folder, _, kind = STAGES[options.stages].rpartition(".")
+    scratch = Scratch(os.path.dirname(os.path.abspath(options.answer)))
+    holder: list[Stage] = []
+
+    def begin() -> None:
+        with as_at_start():
+            kind_of: type[Stage] = getattr(import_module(f"flatline.preflight.{folder}"), kind)
+        session.attach()
+        stage = kind_of(session, steps=options.steps or kind_of.steps, seconds=options.seconds, stop=launch.stop)
+        stage.attach()
+        scratch.saving()
+        holder.append(stage)
+
+    scratch.attach()
+    sys.argv = list(program.argv)
+    session.script = program.argv[0]
+    after_import("torch", begin)
+    ending = watched_run(session, program)
+    with as_at_start():
+        answer = holder[0].answer() if holder else {"verdict": "not done", "why": "the script never imported torch"}
+        _write(options.answer, {**answer, **_crashed(ending.how, ending.error, answer)})
+    os._exit(0)
+
+
+def _crashed(how: str, error: BaseException | None, answer: Answer) -> dict[str, Any]:
+    if how != "crashed" or error is None or isinstance(error, SystemExit):
+        return {}
+    said = f"the script crashed: {type(error).__name__}: {error}"
+    return {"verdict": "failed" if answer.get("findings") else "not done", "why": said}
+
+
+def _write(path: str, answer: Answer) -> int:
+    plain = {name: value for name, value in answer.items() if value is not None}
+    Path(path).write_text(json.dumps(plain, default=_plain), encoding="utf-8")
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)

@@ -1,0 +1,149 @@
+"""The first steps as they are: every live rule, and what the model is made of, fed with and asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+from flatline.events import (
+    Event,
+    FirstCrossEntropy,
+    ForwardObserved,
+    InputFacts,
+    OptimizerFacts,
+    ParameterFacts,
+    ParametersAudited,
+    TargetsObserved,
+)
+from flatline.preflight.stages import Answer, Stage
+
+CLASSES = 10  # of a histogram, in words
+
+
+class Looking(Stage):
+    """Watches, and changes nothing."""
+
+    name: ClassVar[str] = "look"
+    steps: ClassVar[int] = 24
+    title: ClassVar[str] = "data, parameters, loss at the start"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.audit: ParametersAudited | None = None
+        self.forward: ForwardObserved | None = None
+        self.first: FirstCrossEntropy | None = None
+        self.targets: list[TargetsObserved] = []
+
+    def heard(self, event: Event) -> None:
+        """Keep what is told at the end."""
+        super().heard(event)
+        if isinstance(event, ParametersAudited):
+            self.audit = event
+        elif isinstance(event, ForwardObserved):
+            self.forward = self.forward or event
+        elif isinstance(event, FirstCrossEntropy):
+            self.first = self.first or event
+        elif isinstance(event, TargetsObserved):
+            self.targets.append(event)
+
+    def answer(self) -> Answer:
+        """Findings, and tables."""
+        report = self.session.report()
+        losses = self.losses()
+        found = [dataclasses.asdict(finding) for finding in report.findings]
+        bad = sum(finding.severity != "hint" for finding in report.findings)
+        why = f"{bad} finding{'s' if bad != 1 else ''}" if bad else f"{len(report.checked)} rules checked"
+        lines = [*self._model(), *self._inputs(), *self._labels(), *self._start(losses)]
+        return {
+            "verdict": "failed" if bad else "passed" if self.steps_done else "not done",
+            "why": why if self.steps_done or bad else "the script took no optimizer step",
+            "findings": found,
+            "checked": report.checked,
+            "not_checked": [[each.code, each.reason] for each in report.not_checked],
+            "run": report.run,
+            "losses": losses,
+            "lines": lines,
+            "parameters": [_row(each) for each in self.audit.parameters] if self.audit is not None else [],
+        }
+
+    def _model(self) -> list[tuple[str, str]]:
+        if self.audit is None:
+            return []
+        every = self.audit.parameters
+        total, trained = sum(p.numel for p in every), sum(p.numel for p in every if p.trainable)
+        by_key: dict[int, list[ParameterFacts]] = {}
+        for parameter in every:
+            for key in parameter.optimizers:
+                by_key.setdefault(key, []).append(parameter)
+        outside = [p for p in every if p.trainable and not p.optimizers]
+        share = f"{trained / total:.0%} trainable" if total else "nothing trainable"
+        lines = [("model", f"{total:,} weights in {len(every)} tensors, {share}")]
+        lines += [("optimizer", _held(each, by_key.get(each.key, []))) for each in self.audit.optimizers]
+        if outside:
+            names = ", ".join(p.name for p in outside[:3]) + (" …" if len(outside) > 3 else "")
+            lines.append(("no optimizer", f"{len(outside)} trainable tensors: {names}"))
+        return lines
+
+    def _inputs(self) -> list[tuple[str, str]]:
+        if self.forward is None:
+            return []
+        inputs, layer = self.forward.inputs, self.forward.first_layer
+        words = _shape(inputs)
+        if layer is not None:
+            words += f", {layer.low:.3g} to {layer.high:.3g}, root mean square {layer.rms:.3g}"
+        return [("inputs", words)]
+
+    def _labels(self) -> list[tuple[str, str]]:
+        if not self.targets:
+            return []
+        counts: dict[int, int] = {}
+        for event in self.targets:
+            for label, count in event.labels.histogram:
+                counts[label] = counts.get(label, 0) + count
+        classes, total = self.targets[0].classes, sum(counts.values())
+        common = sorted(counts.items(), key=lambda pair: -pair[1])[:CLASSES]
+        shares = ", ".join(f"{label}: {count / total:.0%}" for label, count in sorted(common)) if total else "none seen"
+        more = ", …" if len(counts) > CLASSES else ""
+        return [("labels", f"{len(counts)} of {classes} classes seen in {total:,} targets ({shares}{more})")]
+
+    def _start(self, losses: list[float]) -> list[tuple[str, str]]:
+        lines = []
+        if self.first is not None:
+            chance = math.log(self.first.classes)
+            lines.append(
+                (
+                    "first loss",
+                    f"{self.first.value:.3f}; guessing among {self.first.classes} classes costs {chance:.3f}",
+                )
+            )
+        elif losses:
+            lines.append(("first loss", f"{losses[0]:.4g}"))
+        return lines
+
+
+def _held(optimizer: OptimizerFacts, held: list[ParameterFacts]) -> str:
+    """Groups with one rate and decay as one."""
+    groups: dict[tuple[float, float], int] = {}
+    for group in optimizer.groups:
+        groups[group.lr, group.weight_decay] = groups.get((group.lr, group.weight_decay), 0) + group.tensors
+    words = "; ".join(f"{count} tensors at lr={lr:g}, decay {decay:g}" for (lr, decay), count in groups.items())
+    frozen = sum(not p.trainable for p in held)
+    return f"{optimizer.name}: {words}" + (f"; {frozen} of them frozen" if frozen else "")
+
+
+def _row(parameter: ParameterFacts) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "shape": parameter.shape,
+        "dtype": parameter.dtype,
+        "trainable": parameter.trainable,
+        "optimizers": parameter.optimizers,
+        "weight_decay": parameter.weight_decay,
+        "reached": parameter.reached,
+        "moved": parameter.moved,
+    }
+
+
+def _shape(inputs: InputFacts) -> str:
+    return f"{' × '.join(map(str, inputs.shape)) or 'a scalar'} {inputs.dtype}"

@@ -1,0 +1,103 @@
+"""One batch, for ever: a model that cannot learn it by heart cannot learn anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional
+
+from flatline.events import Event, LossComputed, OneBatchTrained
+from flatline.preflight.serving import Loaders, Repeated
+from flatline.preflight.stages import Answer, Stage
+from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
+
+DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+
+
+class Memorising(Stage):
+    """Serves the first batch at every step, without dropout, weight decay and schedule, until the loss is gone."""
+
+    name: ClassVar[str] = "memorise"
+    steps: ClassVar[int] = 1000  # seed: 500 to 1000
+    title: ClassVar[str] = "one batch learned by heart"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loaders, self.repeated = Loaders(lambda count, kept: 0), Repeated()
+        self._optimizers: set[int] = set()
+        self._loss: LossComputed | None = None
+        self._rate = 0.0
+
+    def attach(self) -> None:
+        """Stand at every door through which something new comes."""
+        super().attach()
+        self.loaders.attach()
+        self.repeated.attach()
+        for name in DROPOUTS:
+            setattr(functional, name, _unchanged)
+
+    def heard(self, event: Event) -> None:
+        """The kind of loss decides what it can fall to."""
+        super().heard(event)
+        if isinstance(event, LossComputed):
+            self._loss = event
+
+    def before_step(self, optimizer: Any) -> None:
+        """The rate that the user set, without the schedule; no decay."""
+        for group in optimizer.param_groups:
+            group["lr"] = group.get("max_lr", group.get("initial_lr", group["lr"]))
+            group.update({"weight_decay": 0.0} if "weight_decay" in group else {})
+        self._rate = float(optimizer.param_groups[0]["lr"])
+        self._optimizers.add(id(optimizer))
+        if len(self._optimizers) > 1:
+            self.missing = "several optimizers train against or beside each other"
+
+    def after_step(self, optimizer: Any) -> None:
+        """From now on the batch of this step comes again."""
+        self.loaders.learned()
+        if not self.loaders.training:
+            self.repeated.stepped()
+        if self.steps_done % 10 == 0 and memorised(tuple(self.losses())):
+            self.stop()
+
+    def answer(self) -> Answer:
+        """The curve of the loss over one batch."""
+        losses = self.losses()
+        why = self.missing or self._unknown(losses)
+        if why:
+            return {"verdict": "not done", "why": why, "losses": losses}
+        event = OneBatchTrained(
+            step=len(losses),
+            losses=tuple(losses),
+            kind=self._loss.kind if self._loss is not None else "",
+            rate=self._rate,
+        )
+        self.session.engine.emit(event)
+        found = [each for each in self.session.findings if each.code == BatchNotMemorised.code]
+        ended = f"loss {losses[0]:.4g} → {losses[-1]:.4g} in {len(losses)} steps"
+        if found or memorised(event.losses):
+            told = [dataclasses.asdict(finding) for finding in found]
+            verdict = "failed" if found else "passed"
+            return {
+                "verdict": verdict,
+                "why": ended,
+                "losses": losses,
+                "findings": told,
+                "checked": [BatchNotMemorised.code],
+            }
+        return {"verdict": "open", "why": f"{ended}: it falls, and was not given the time to end", "losses": losses}
+
+    def _unknown(self, losses: list[float]) -> str:
+        if len(losses) < 2:
+            return "the script took no two optimizer steps whose loss could be read"
+        if why := self.proof.missing():
+            return why if "agent" not in why else ""
+        if self.repeated.changed and self.repeated.inputs is None:
+            return "its batches could not be held"
+        return ""
+
+
+def _unchanged(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return input

@@ -1,0 +1,108 @@
+"""The learning rate swept from far too small to far too large over the script's own optimizer (Smith 2017, arXiv 1506.01186)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from flatline.preflight.serving import Loaders
+from flatline.preflight.stages import Answer, Stage
+
+LOWEST, HIGHEST = 1e-7, 10.0
+SMOOTHING = 0.9  # of the loss, over steps
+DIVERGED = 4.0  # times the best smoothed loss: the sweep ends (as in fast.ai's and torch-lr-finder's)
+FEWEST = 20  # steps of a curve that is worth reading
+SKIPPED = 10  # first steps, before the mean has a past (as in torch-lr-finder)
+FALL = 0.02  # of the first loss: less is no fall
+
+
+class Sweeping(Stage):
+    """Multiplies the rates of all groups by one factor that grows with every step."""
+
+    name: ClassVar[str] = "rates"
+    steps: ClassVar[int] = 120
+    title: ClassVar[str] = "learning-rate range"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loaders = Loaders(lambda count, kept: None)
+        self._own: dict[int, list[float]] = {}
+        self.rates: list[float] = []
+
+    def attach(self) -> None:
+        """Loaders go on for ever."""
+        super().attach()
+        self.loaders.attach()
+
+    def before_step(self, optimizer: Any) -> None:
+        """Set the rate of this step."""
+        own = self._own.setdefault(
+            id(optimizer), [float(g.get("max_lr", g.get("initial_lr", g["lr"]))) for g in optimizer.param_groups]
+        )
+        if len(self._own) > 1:
+            self.missing = "several optimizers train against or beside each other"
+        rate = LOWEST * (HIGHEST / LOWEST) ** (self.steps_done / max(1, self.limit - 1))
+        for group, rate_of_group in zip(optimizer.param_groups, own, strict=False):
+            group["lr"] = rate * (rate_of_group / own[0] if own[0] else 1.0)
+        self.rates.append(rate)
+
+    def after_step(self, optimizer: Any) -> None:
+        """Stop when the loss has gone."""
+        self.loaders.learned()
+        curve = smoothed(self.losses())
+        gone = curve and (curve[-1] - curve[-1] != 0.0 or curve[-1] > DIVERGED * min(curve))
+        if len(curve) >= FEWEST and gone and min(curve) > 0:
+            self.stop()
+
+    def answer(self) -> Answer:
+        """The curve, and the rate where it falls fastest."""
+        losses = self.losses()
+        rates = self.rates[: len(losses)]
+        configured = next(iter(self._own.values()), [math.nan])[0]
+        told = {"rates": rates, "losses": losses, "configured": configured}
+        if self.missing or len(losses) < FEWEST:
+            why = self.missing or f"the script took {len(losses)} steps whose loss could be read; {FEWEST} are needed"
+            return {"verdict": "not done", "why": why, **told}
+        found = suggested(rates, losses)
+        if found is None:
+            return {"verdict": "open", "why": "the loss falls at no rate of the sweep", **told}
+        steepest, lowest, diverges = found
+        words = f"falls fastest at {steepest:.1e}; configured {configured:.1e}"
+        if diverges is not None:
+            words += f"; diverges from {diverges:.1e} on"
+        too_high = diverges is not None and configured >= diverges
+        return {
+            "verdict": "open" if too_high else "passed",
+            "why": words + (": the configured rate lies in what diverged" if too_high else ""),
+            "steepest": steepest,
+            "lowest": lowest,
+            "diverges": diverges,
+            **told,
+        }
+
+
+def smoothed(losses: Sequence[float]) -> list[float]:
+    """An exponential mean without the bias of its start."""
+    mean, found = 0.0, []
+    for count, loss in enumerate(losses, 1):
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
+        found.append(mean / (1 - SMOOTHING**count))
+    return found
+
+
+def suggested(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, float, float | None] | None:
+    """The rates of the steepest fall and of the lowest loss, and that from which on it diverges; None if it never falls."""
+    curve = smoothed([loss if loss - loss == 0.0 else math.inf for loss in losses])
+    finite = [loss for loss in curve if math.isfinite(loss)]
+    if len(finite) < FEWEST or min(finite) > finite[0] - FALL * abs(finite[0]):
+        return None
+    lowest = finite.index(min(finite))
+    slopes = [
+        (finite[at + 1] - finite[at - 1]) / math.log(rates[at + 1] / rates[at - 1])
+        for at in range(SKIPPED, max(SKIPPED + 1, lowest))
+    ]
+    steepest = SKIPPED + slopes.index(min(slopes))
+    beyond = (at for at in range(lowest, len(curve)) if not curve[at] <= DIVERGED * max(min(finite), 1e-12))
+    gone = next(beyond, None)
+    return rates[steepest], rates[lowest], rates[gone] if gone is not None else None

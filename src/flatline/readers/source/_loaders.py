@@ -1,0 +1,214 @@
+"""Loaders, samplers and transforms, as the loops over them show what they are for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import Seen, iterated
+from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._scopes import Module, Scope, Use, spelled
+
+LOADER = "torch.utils.data.DataLoader"
+SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
+RANDOM = re.compile(
+    r"torchvision\.transforms\.(v2\.)?(Random(?!Order|Choice|Apply|Invert|Grayscale)\w+|ColorJitter|RandAugment|"
+    r"AutoAugment|TrivialAugmentWide|AugMix)"
+)
+COMPOSED = re.compile(r"torchvision\.transforms\.(v2\.)?Compose")
+OTHER_EPOCHS = re.compile(r"set_epoch|accelerat|lightning|deepspeed|ignite|horovod|fabric", re.IGNORECASE)
+OTHER_TRANSFORMS = re.compile(r"\.transforms?\s*=(?!=)|\btta\b|ten_?crop|five_?crop|test.time.aug", re.IGNORECASE)
+CALLS = 3  # from an epoch to the loop over its batches
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A loop over a loader."""
+
+    loop: ast.For
+    use: Use
+    loaders: Sequence[Thing]
+    trains: bool
+
+
+def loaders(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
+    """What the loops over loaders show."""
+    text = "\n".join(line for each in reached for line in each.text.lines)
+    if "DataLoader" not in text:
+        return
+    if any(name in text for name in ("DistributedSampler",)) and OTHER_EPOCHS.search(text) is None:
+        for scope in module.scopes:
+            yield from _same_shuffle(project, module, scope)
+    if "Random" in text or "ColorJitter" in text or "Augment" in text:
+        if OTHER_TRANSFORMS.search(text) is None:
+            yield from _augmented(project, module)
+
+
+def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, depth: int = 0) -> Iterator[Pass]:
+    """Loops over loaders in some lines of a function, and in the functions that it calls there."""
+    for use in scope.statements:
+        node = use.statement
+        if isinstance(node, ast.For) and first <= node.lineno <= last:
+            things = project.things(iterated(node.iter), use)
+            if things and all(t.name == LOADER and t.call is not None for t in things):
+                yield Pass(node, use, things, _goes_backward(project, scope, node, 0))
+    for call, use in scope.calls if depth < CALLS else ():
+        function = project.callee(call, use) if first <= call.lineno <= last else None
+        if function is not None and function is not scope and not isinstance(function.node, ast.Module):
+            yield from _passes(project, function, depth=depth + 1)
+
+
+def _goes_backward(project: Project, scope: Scope, node: ast.stmt | None, depth: int) -> bool:
+    first, last = (node.lineno, node.end_lineno or 0) if node is not None else (0, 10**9)
+    for call, use in scope.calls:
+        if not first <= call.lineno <= last:
+            continue
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "step"):
+            return True
+        function = project.callee(call, use) if depth < CALLS else None
+        if function is not None and function is not scope and _goes_backward(project, function, None, depth + 1):
+            return True
+    return False
+
+
+# --------------------------------------------------------------------------- epochs
+
+
+def _same_shuffle(project: Project, module: Module, scope: Scope) -> Iterator[SourceFact]:
+    """Epochs over a loader whose DistributedSampler is never told which epoch it is."""
+    for use in scope.statements:
+        node = use.statement
+        if not isinstance(node, ast.For) or not _counts(node):
+            continue
+        for each in _passes(project, scope, node.lineno + 1, node.end_lineno or 0):
+            samplers = [s for thing in each.loaders for s in _samplers(project, thing)]
+            if each.trains and samplers and all(_shuffles(s) for s in samplers):
+                name = _sampler_name(project, scope, use, each)
+                sampler = samplers[0]
+                assert sampler.call is not None
+                yield SourceFact(
+                    kind="no set_epoch", name=name, text=spelled(sampler.call), where=module.where(node, scope),
+                    other=sampler.use.scope.module.where(sampler.call, sampler.use.scope),
+                )  # fmt: skip
+                break
+
+
+def _counts(node: ast.For) -> bool:
+    """``for epoch in range(...)``, more than once."""
+    head = node.iter
+    while isinstance(head, ast.Call) and head.args and spelled(head.func).rpartition(".")[2] == "tqdm":
+        head = head.args[0]
+    if not isinstance(head, ast.Call) or spelled(head.func).rpartition(".")[2] not in ("range", "trange"):
+        return False
+    return not (len(head.args) == 1 and isinstance(head.args[0], ast.Constant) and head.args[0].value == 1)
+
+
+def _argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    named = [k.value for k in call.keywords if k.arg == name]
+    return named[0] if named else call.args[place] if len(call.args) > place else None
+
+
+def _samplers(project: Project, loader: Thing) -> Sequence[Thing]:
+    given = _argument(loader.call, "sampler", 3) if loader.call is not None else None
+    return project.things(given, loader.use)
+
+
+def _shuffles(sampler: Thing) -> bool:
+    """A DistributedSampler that is not told otherwise."""
+    if sampler.name not in SAMPLERS or sampler.call is None:
+        return False
+    shuffle = _argument(sampler.call, "shuffle", 3)
+    known = all(k.arg is not None for k in sampler.call.keywords)
+    return known and (shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True))
+
+
+def _sampler_name(project: Project, scope: Scope, use: Use, each: Pass) -> str:
+    """How the sampler is called where the epochs are; nothing if it may be None there."""
+    if len(each.loaders) != 1 or each.loaders[0].call is None:
+        return ""
+    given, site = _argument(each.loaders[0].call, "sampler", 3), each.loaders[0].use
+    if isinstance(given, ast.Call) and each.use.scope is scope:
+        loader = iterated(each.loop.iter)
+        return f"{spelled(loader)}.sampler" if isinstance(loader, (ast.Name, ast.Attribute)) else ""
+    if isinstance(given, ast.Name) and site.scope is scope:
+        bindings = scope.reaching(given.id, use)
+        return given.id if len(bindings) == 1 and isinstance(bindings[0].value, ast.Call) else ""
+    return ""
+
+
+# --------------------------------------------------------------------------- augmentation
+
+
+def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
+    """A pass that scores what a random transform has changed."""
+    passes = [(scope, each) for scope in module.scopes for each in _passes(project, scope, depth=CALLS)]
+    trained = {d.identity() for _, p in passes if p.trains for t in p.loaders for d in _datasets(project, t)[0]}
+    for scope, each in passes:
+        seen = Seen(project, module, scope)
+        if each.trains or not seen.scores(each.loop) or not _evaluates(seen, each):
+            continue
+        for loader in each.loaders:
+            sets, split = _datasets(project, loader)
+            known = bool(sets) and (split or not any(d.identity() in trained for d in sets))
+            found = [_random_transform(project, each_set) for each_set in sets] if known else []
+            if found and all(found) and found[0] is not None:
+                transform, place = found[0]
+                yield SourceFact(
+                    kind="augmented", name=spelled(iterated(each.loop.iter)), text=spelled(transform),
+                    where=place.scope.module.where(transform, place.scope), other=module.where(each.loop, scope),
+                )  # fmt: skip
+                break
+
+
+def _evaluates(seen: Seen, each: Pass) -> bool:
+    """Without gradients, or behind an eval()."""
+    if seen.without_grad(each.use):
+        return True
+    inside = [u for u in seen.scope.statements if each.loop.lineno <= u.statement.lineno <= (each.loop.end_lineno or 0)]
+    if any(seen.without_grad(u) for u in inside if u.statement is not each.loop):
+        return True
+    return any(c.lineno <= each.loop.lineno for c, _, _ in seen.methods("eval") if not c.args)
+
+
+def _datasets(project: Project, loader: Thing) -> tuple[Sequence[Thing], bool]:
+    """The data set of a loader; of a part of a split, what was split."""
+    call = loader.call
+    given = _argument(call, "dataset", 0) if call is not None else None
+    things = project.things(given, loader.use)
+    if things or not isinstance(given, ast.Name):
+        return [t for t in things if t.call is not None], False
+    found = [b for b in loader.use.scope.reaching(given.id, loader.use) if given.id in loader.use.scope.bindings]
+    wholes: list[Thing] = []
+    for binding in found:
+        value = binding.value
+        split = isinstance(value, ast.Call) and project.dotted(value.func, binding.use)
+        if split != "torch.utils.data.random_split" or not isinstance(value, ast.Call) or not value.args:
+            return [], False
+        wholes += project.things(value.args[0], binding.use)
+    return [t for t in wholes if t.call is not None], True
+
+
+def _random_transform(project: Project, dataset: Thing) -> tuple[ast.expr, Use] | None:
+    """The first random transform that a data set of torchvision was given."""
+    call = dataset.call
+    if call is None or not dataset.name.startswith("torchvision.datasets."):
+        return None
+    given = _argument(call, "transform", 1 if dataset.name.endswith("ImageFolder") else 99)
+    things = project.things(given, dataset.use)
+    for thing in things if len(things) == 1 else ():
+        steps = thing.call.args[0] if thing.call is not None and thing.call.args else None
+        if COMPOSED.fullmatch(thing.name) and isinstance(steps, (ast.List, ast.Tuple)):
+            for step in steps.elts:
+                if any(_is_random(t) for t in project.things(step, thing.use)):
+                    return step, thing.use
+    return None
+
+
+def _is_random(thing: Thing) -> bool:
+    never = thing.call is not None and any(
+        k.arg == "p" and isinstance(k.value, ast.Constant) and k.value.value == 0 for k in thing.call.keywords
+    )
+    return thing.call is not None and not never and RANDOM.fullmatch(thing.name) is not None

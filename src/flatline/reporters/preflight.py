@@ -1,0 +1,68 @@
+"""What ``flatline preflight`` shows: a line for each stage with its facts, then the findings as in every report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flatline.findings import Report
+from flatline.reporters import json, text
+from flatline.reporters._plain import one_line
+
+Answers = Mapping[str, Mapping[str, Any]]
+MARKS = {"passed": "✓", "failed": "✗", "open": "?", "not done": "–"}
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH = 48  # characters of a curve
+
+
+def render(report: Report, answers: Answers) -> str:
+    """For people."""
+    parts: list[str] = []
+    for name, answer in answers.items():
+        parts.append(line(name, answer))
+        rows = [
+            *((str(label), one_line(str(words))) for label, words in answer.get("lines", ())),
+            *_curves(name, answer),
+        ]
+        wide = max((len(label) for label, _ in rows), default=0)
+        parts += [f"    {label:<{wide}}  {words}" for label, words in rows]
+    return "\n".join(parts) + "\n" + (text.render(report) if report.findings else f"{_closing(answers)}\n")
+
+
+def line(name: str, answer: Mapping[str, Any]) -> str:
+    """The verdict of a stage."""
+    return f"{MARKS.get(str(answer['verdict']), '?')} {name:<9} {answer['verdict']}: {one_line(str(answer['why']), limit=300)}"
+
+
+def _closing(answers: Answers) -> str:
+    done = sum(answer["verdict"] in ("passed", "failed") for answer in answers.values())
+    return f"flatline: 0 findings · {done} of {len(answers)} stages gave an answer"
+
+
+def _curves(name: str, answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    losses = [loss for loss in answer.get("losses", ()) if isinstance(loss, (int, float))]
+    if name == "look" or len(losses) < 2:
+        return []
+    rates = answer.get("rates") or ()
+    ends = f" {rates[0]:.0e} … {rates[len(losses) - 1]:.0e}" if rates else f" {len(losses)} steps"
+    return [("loss", sparkline(losses) + ends)]
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in one line of text: the median of each stretch; of what is not finite an ×."""
+    size = max(1, -(-len(values) // WIDTH))
+    stretches = [sorted(values[at : at + size])[len(values[at : at + size]) // 2] for at in range(0, len(values), size)]
+    finite = [value for value in stretches if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    scale = (len(BARS) - 2) / (high - low) if high > low else 0.0
+    return "".join(BARS[1 + round((v - low) * scale)] if math.isfinite(v) else "×" for v in stretches)
+
+
+def as_json(report: Report, answers: Answers) -> str:
+    """The contract of ``flatline run``, and the stages."""
+    return json.render(report, stages=[{"stage": name, **_public(answer)} for name, answer in answers.items()])
+
+
+def _public(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name not in ("findings", "checked", "not_checked", "run")}

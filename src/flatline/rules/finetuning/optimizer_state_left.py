@@ -1,0 +1,75 @@
+"""F3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import OptimizerBeganAnew
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class OptimizerStateLeft(Rule):
+    """A run is resumed from a checkpoint, and the optimizer's part of it is left in the file.
+
+    Symptom
+    -------
+    After each resume the loss jumps up and needs hundreds of steps to come back; the curve of an interrupted run never
+    meets that of one that was not.
+
+    Root cause
+    ----------
+    Adam divides by a running mean of squared gradients, and momentum is a running mean, too. A new optimizer begins
+    both at zero: its first steps are as long as those of the first steps of training, taken from weights that were
+    about to settle.
+
+    Fix
+    ---
+    ``optimizer.load_state_dict(checkpoint["optimizer"])`` after the optimizer is built, and the scheduler's and the
+    scaler's likewise.
+
+    Example
+    -------
+    ::
+
+        checkpoint = torch.load("last.pt")
+        model.load_state_dict(checkpoint["model"])
+        for epoch in range(checkpoint["epoch"] + 1, epochs):
+
+    Use instead
+    -----------
+    ::
+
+        checkpoint = torch.load("last.pt")
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        for epoch in range(checkpoint["epoch"] + 1, epochs):
+
+    Healthy look-alikes
+    -------------------
+    Fine-tuning that starts from a checkpoint, and counts its epochs from 0; another optimizer, or other parameters, than
+    the file has; a state without any numbers, as of plain SGD.
+
+    References
+    ----------
+    - https://docs.pytorch.org/tutorials/recipes/recipes/saving_and_loading_a_general_checkpoint.html
+    """
+
+    code = "F3"
+    severity = "warning"
+    cause = "the optimizer's running means begin at zero again, in the middle of training"
+
+    counted: int = 1  # epochs or steps that the checkpoint had behind it: at 0 nothing was trained
+
+    def on_optimizer_began_anew(self, event: OptimizerBeganAnew) -> Iterator[Finding]:
+        """The count goes on where the file left it, the optimizer does not."""
+        if event.count < self.counted or not event.tensors:
+            return
+        yield self.finding(
+            event,
+            f"training goes on from {event.counter} = {event.count} of the checkpoint, and {event.optimizer} took its first step "
+            f"without the state for {event.tensors} tensors that lies there under {event.key!r}",
+            fix=f"optimizer.load_state_dict(checkpoint[{event.key!r}]) after the optimizer is built",
+            count=event.count,
+            tensors=event.tensors,
+        )

@@ -1,0 +1,145 @@
+"""A run that is resumed: its count goes on from a checkpoint, but does its optimizer?"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, optim
+
+from flatline.events import OptimizerBeganAnew, Where
+from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.patching import Patches
+
+FILES = 8
+BOTH = ("state", "param_groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The states of optimizers in a file, and the counts beside them."""
+
+    where: Where
+    states: tuple[tuple[str, int, int, frozenset[str]], ...]  # key, groups' tensors, tensors with a state, its names
+    counts: Mapping[str, int]
+
+
+def saved_in(result: Any, where: Where | None) -> Saved | None:
+    """What ``torch.load`` returned, if it holds the state of an optimizer and a count."""
+    if not isinstance(result, Mapping) or where is None:
+        return None
+    counts = {key: value for key, value in result.items() if type(key) is str and type(value) is int and value > 0}
+    states = tuple(_states(result))
+    return Saved(where, states, counts) if counts and states else None
+
+
+def _states(result: Mapping[Any, Any]) -> Iterator[tuple[str, int, int, frozenset[str]]]:
+    for key, value in result.items():
+        if type(key) is not str or not isinstance(value, Mapping) or set(value) != set(BOTH):
+            continue
+        state, groups = value["state"], value["param_groups"]
+        if isinstance(state, Mapping) and isinstance(groups, list):
+            names = {n for each in state.values() if isinstance(each, Mapping) for n, v in each.items() if _running(v)}
+            tensors = sum(len(group.get("params", ())) for group in groups if isinstance(group, Mapping))
+            if names:
+                yield key, tensors, len(state), frozenset(names)
+
+
+def _running(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+class Resuming:
+    """The files that were read before the first step of an optimizer; any state that is loaded by anyone ends the question."""
+
+    def __init__(self, loop: Loop, patches: Patches) -> None:
+        self.loop, self.patches = loop, patches
+        self.files: list[Saved] = []
+        self.loaded = False
+
+    def attach(self) -> None:
+        """Patch ``Optimizer.load_state_dict``."""
+        self.patches.around(optim.Optimizer, "load_state_dict", after=self._state_loaded)
+
+    def _state_loaded(self, *_: Any, **__: Any) -> None:
+        self.loaded = True
+
+    def read(self, result: Any, where: Where | None) -> None:
+        """``torch.load`` returned."""
+        saved = saved_in(result, where) if len(self.files) < FILES else None
+        if saved is not None:
+            self.files.append(saved)
+
+    def first_step(self, state: OptimizerState) -> None:
+        """Of an optimizer, right before it."""
+        files, self.files = self.files, []
+        if self.loaded or not self.loop.wants(OptimizerBeganAnew) or len(self.loop.optimizers) != 1:
+            return
+        optimizer: Any = state.ref()
+        for file in files:
+            counter = _goes_on(file)
+            for key, tensors, kept, names in file.states if counter else ():
+                if tensors == len(state.parameters) and not optimizer.state and names <= _running_names(optimizer):
+                    self._tell(file, key, counter, kept, state)
+                    return
+
+    def _tell(self, file: Saved, key: str, counter: str, tensors: int, state: OptimizerState) -> None:
+        self.loop.emit(
+            OptimizerBeganAnew(
+                step=self.loop.step,
+                where=file.where,
+                key=key,
+                counter=counter,
+                count=file.counts[counter],
+                tensors=tensors,
+                optimizer=state.facts.name,
+            )
+        )
+
+
+def _running_names(optimizer: Any) -> frozenset[str]:
+    """What torch's own optimizers of this class keep for a parameter."""
+    known = {
+        "SGD": ("momentum_buffer",),
+        "RMSprop": ("square_avg", "momentum_buffer", "grad_avg"),
+        **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam"), ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
+    }
+    return frozenset(known.get(type(optimizer).__name__, ()))
+
+
+def _goes_on(file: Saved) -> str:
+    """The count of the file from which a loop of the user's goes on: ``range(checkpoint["epoch"] + 1, epochs)``."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file.where.file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    names = {ast.unparse(t): key for node in ast.walk(tree) if isinstance(node, ast.Assign) for t in node.targets
+             if (key := _count_in(node.value, file.counts))}  # fmt: skip
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if isinstance(call.func, ast.Name) and call.func.id in ("range", "trange") and len(call.args) > 1:
+            spelled = [
+                ast.unparse(node) for node in ast.walk(call.args[0]) if isinstance(node, (ast.Name, ast.Attribute))
+            ]
+            found = _count_in(call.args[0], file.counts) or next((names[n] for n in spelled if n in names), "")
+            if found:
+                return found
+    return ""
+
+
+def _count_in(node: ast.expr, counts: Mapping[str, int]) -> str:
+    """``checkpoint["epoch"]``, ``checkpoint.get("epoch", 0)``."""
+    for inner in ast.walk(node):
+        key = inner.slice if isinstance(inner, ast.Subscript) else None
+        if (
+            isinstance(inner, ast.Call)
+            and isinstance(inner.func, ast.Attribute)
+            and inner.func.attr == "get"
+            and inner.args
+        ):
+            key = inner.args[0]
+        if isinstance(key, ast.Constant) and key.value in counts:
+            return str(key.value)
+    return ""

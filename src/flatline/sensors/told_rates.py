@@ -1,0 +1,123 @@
+"""A loop that steps a schedule, and tells as its learning rate what the optimizer was built with. Read from the source."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from flatline.events import Where
+
+RATE = r"(?:lr|learning[ _]rate)"
+LABEL = re.compile(rf"^\W*{RATE}\W*$", re.IGNORECASE)
+BEFORE = re.compile(rf"(?:^|[^\w]){RATE}\s*[=:]?\s*$", re.IGNORECASE)
+TAG = re.compile(rf"(?:^|/){RATE}$", re.IGNORECASE)
+KEPT = ("save", "dump", "dumps", "add_param_group", "update_config")  # what they are given is no curve
+LOOPS = (ast.For, ast.While, ast.AsyncFor)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+SETTING = (ast.Name, ast.Attribute, ast.Subscript)
+
+
+class Told(NamedTuple):
+    """A line that tells a setting as the rate."""
+
+    where: Where
+    text: str
+
+
+@lru_cache(maxsize=8)
+def constant_told(file: str, line: int) -> Told | None:
+    """In the innermost loop around the line that steps the schedule."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    around = [n for n in ast.walk(tree) if isinstance(n, LOOPS) and n.lineno < line <= (n.end_lineno or 0)]
+    if not around:
+        return None
+    loop = max(around, key=lambda n: n.lineno)
+    function = _function_of(tree, loop)
+    settings = {ast.unparse(each) for each in _settings(tree, function)} - set(_assigned(loop))
+    found = [node for node in _told(loop) if isinstance(node, SETTING) and ast.unparse(node) in settings]
+    return Told(Where(file, found[0].lineno), ast.unparse(found[0])) if found else None
+
+
+def _function_of(tree: ast.AST, node: ast.AST) -> ast.AST:
+    around = [f for f in ast.walk(tree) if isinstance(f, FUNCTIONS[:2]) and any(n is node for n in ast.walk(f))]
+    return max(around, key=lambda f: f.lineno) if around else tree
+
+
+def _settings(tree: ast.AST, function: ast.AST) -> Iterator[ast.expr]:
+    """What optimizers are built with: a plain name counts in its own function only."""
+    here = {id(node) for node in ast.walk(function)}
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        given = [k.value for k in call.keywords if k.arg == "lr"]
+        if ".optim." in f".{ast.unparse(call.func)}" and len(call.args) > 1:
+            given.append(call.args[1])
+        for value in given:
+            if isinstance(value, SETTING) and (not isinstance(value, ast.Name) or id(value) in here):
+                yield value
+
+
+def _assigned(loop: ast.AST) -> Iterator[str]:
+    """Names and their owners that the loop changes, or counts with."""
+    for node in ast.walk(loop):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            if isinstance(target, ast.expr):
+                yield from (ast.unparse(each) for each in ast.walk(target) if isinstance(each, SETTING))
+
+
+def _told(loop: ast.AST) -> Iterator[ast.expr]:
+    """Values that stand behind the word for the rate, in a text, a call or a dictionary."""
+    waiting: list[ast.AST] = [*ast.iter_child_nodes(loop)]
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, FUNCTIONS) or _once(node) or (isinstance(node, ast.Call) and _name(node) in KEPT):
+            continue
+        if isinstance(node, ast.Dict):
+            yield from _of_dictionary(node)
+        elif isinstance(node, ast.JoinedStr):
+            yield from _of_text(node)
+        elif isinstance(node, ast.Call):
+            yield from _of_call(node)
+        waiting += ast.iter_child_nodes(node)
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _once(node: ast.AST) -> bool:
+    """``if epoch == 0``: what is told there is told once."""
+    test = node.test if isinstance(node, ast.If) else None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return isinstance(test.operand, SETTING)
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, SETTING):
+        return False
+    return isinstance(test.ops[0], ast.Eq) and isinstance(test.comparators[0], ast.Constant)
+
+
+def _of_dictionary(node: ast.Dict) -> Iterator[ast.expr]:
+    keys = [key.value if isinstance(key, ast.Constant) else "" for key in node.keys]
+    if "params" not in keys:
+        yield from (v for k, v in zip(keys, node.values, strict=True) if isinstance(k, str) and TAG.search(k))
+
+
+def _of_text(node: ast.JoinedStr) -> Iterator[ast.expr]:
+    for before, value in zip(node.values, node.values[1:], strict=False):
+        word = before.value if isinstance(before, ast.Constant) else ""
+        if isinstance(value, ast.FormattedValue) and isinstance(word, str) and BEFORE.search(word):
+            yield value.value
+
+
+def _of_call(node: ast.Call) -> Iterator[ast.expr]:
+    if _name(node) not in ("print", "info", "add_scalar", "log_metric", "write", "log", "debug"):
+        return
+    for before, value in zip(node.args, node.args[1:], strict=False):
+        word = before.value if isinstance(before, ast.Constant) else ""
+        if isinstance(word, str) and (LABEL.search(word) or TAG.search(word) or BEFORE.search(word)):
+            yield value

@@ -1,0 +1,150 @@
+"""``flatline preflight`` on whole scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flatline.reporters.preflight import sparkline
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+X = torch.randn(256, 12)
+Y = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+net = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Dropout(0.3), nn.Linear(48, 3))
+"""
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+opt = torch.optim.AdamW(net.parameters(), lr={rate}, weight_decay=0.1)
+sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda e: min(1.0, (e + 1) / 1000))
+for epoch in range(3):
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=32, shuffle=True):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        sched.step()
+"""
+BY_HAND = """
+opt = torch.optim.Adam(net.parameters(), lr=3e-3)
+for step in range(600):
+    at = {draw}
+    loss = F.cross_entropy(net(X[at]), Y[at])
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+ADVERSARIES = """
+other = nn.Linear(12, 1)
+one, two = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)
+for step in range(50):
+    one.zero_grad(); F.cross_entropy(net(X), Y).backward(); one.step()
+    two.zero_grad(); other(X).pow(2).mean().backward(); two.step()
+"""
+
+
+def preflight(tmp_path, source, *options):
+    """The stages' answers by name, and the codes that were found."""
+    script = tmp_path / "train.py"
+    script.write_text(source, encoding="utf-8")
+    words = [sys.executable, "-m", "flatline", "preflight", "--format", "json", *options, str(script)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    told = json.loads(done.stdout)
+    return {stage["stage"]: stage for stage in told["stages"]}, [finding["code"] for finding in told["findings"]]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        LOADER.format(rate=1e-3),
+        BY_HAND.format(draw="torch.randint(0, 256, (32,))"),
+        BY_HAND.format(draw="slice(step * 32 % 256, step * 32 % 256 + 32)"),
+    ],
+    ids=["loader, warm-up, decay", "drawn", "in turn"],
+)
+def test_a_healthy_script_passes(tmp_path, loop):
+    stages, found = preflight(tmp_path, HEAD + loop)
+    assert {name: stage["verdict"] for name, stage in stages.items()} == dict.fromkeys(
+        ("look", "memorise", "rates"), "passed"
+    )
+    assert found == []
+    assert stages["memorise"]["losses"][-1] < 0.02 * stages["memorise"]["losses"][0]
+    assert 1e-4 < stages["rates"]["steepest"] < 1
+    assert sum(math.prod(each["shape"]) for each in stages["look"]["parameters"]) == 12 * 48 + 48 + 48 * 3 + 3
+
+
+def test_a_rate_of_nothing_learns_no_batch(tmp_path):
+    stages, found = preflight(tmp_path, HEAD + LOADER.format(rate=1e-9), "--stages", "memorise", "--fail-on", "error")
+    assert (stages["memorise"]["verdict"], found) == ("failed", ["O1"])
+
+
+def test_what_the_steps_show_explains_the_batch(tmp_path):
+    broken = HEAD.replace("(X[:, 1] > 0).long()", "(X[:, 1] > 0).long()\nX = X * 0 + 1") + LOADER.format(rate=1e-3)
+    stages, found = preflight(tmp_path, broken, "--stages", "look,memorise", "--steps", "150")
+    assert stages["look"]["verdict"] == "failed"
+    assert found
+    assert "O1" not in found
+
+
+def test_two_players_are_not_judged(tmp_path):
+    stages, found = preflight(tmp_path, HEAD + ADVERSARIES, "--stages", "memorise,rates")
+    assert {stage["verdict"] for stage in stages.values()} == {"not done"}
+    assert {stage["why"] for stage in stages.values()} == {"several optimizers train against or beside each other"}
+    assert found == []
+
+
+def test_nothing_of_the_scripts_own_is_touched(tmp_path):
+    writes = """
+import os, shutil
+torch.save(net.state_dict(), "best.pt")
+net.load_state_dict(torch.load("best.pt"))
+open("log.csv", "a").write("new\\n")
+assert open("log.csv").read() == "old\\nnew\\n"
+os.replace("log.csv", "last.csv")
+os.remove("keep.txt")
+shutil.rmtree("runs")
+"""
+    (tmp_path / "log.csv").write_text("old\n", encoding="utf-8")
+    (tmp_path / "keep.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "runs").mkdir()
+    stages, _ = preflight(tmp_path, HEAD + writes + LOADER.format(rate=1e-3), "--stages", "look")
+    assert stages["look"]["verdict"] == "passed", stages
+    assert sorted(os.listdir(tmp_path)) == ["keep.txt", "log.csv", "runs", "train.py"]
+    assert Path(tmp_path, "log.csv").read_text(encoding="utf-8") == "old\n"
+
+
+def test_a_script_that_crashes(tmp_path):
+    stages, _ = preflight(tmp_path, "import torch\nraise ValueError('no data')", "--stages", "memorise")
+    assert stages["memorise"]["why"] == "the script crashed: ValueError: no data"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--stages", "everything", "x.py"], "--stages are some of look, memorise, rates; it is 'everything'"),
+        (["--steps", "0", "x.py"], "must be a whole number of at least 1; it is '0'"),
+        (["x.py"], "there is no script 'x.py'"),
+        ([], "there is no script to run"),
+    ],
+)
+def test_bad_input(tmp_path, options, said):
+    words = [sys.executable, "-m", "flatline", "preflight", *options]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_curve_in_one_line():
+    assert sparkline([0.0, 1.0, 2.0]) == "▁▄█" or sparkline([0.0, 1.0, 2.0]) == "▁▅█"
+    assert sparkline([1.0, math.nan]) == "▁×"
+    assert len(sparkline(list(range(1000)))) <= 48

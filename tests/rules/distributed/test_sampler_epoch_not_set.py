@@ -1,0 +1,73 @@
+import pytest
+
+from flatline.events import Where
+from flatline.rules.distributed.sampler_epoch_not_set import SamplerEpochNotSet
+from flatline.testing import lint
+
+INLINE = """
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=8, sampler=sampler)
+for epoch in range(10):
+    for x, y in loader:
+        net(x).mean().backward()
+        opt.step()
+"""
+FUNCTIONS = """
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+class Trainer:
+    def __init__(self, data):
+        self.loader = DataLoader(data, batch_size=8, shuffle=False, sampler=DistributedSampler(data))
+    def batch(self, x, y):
+        net(x).mean().backward()
+        opt.step()
+    def epoch(self):
+        for x, y in self.loader:
+            self.batch(x, y)
+    def train(self, epochs):
+        for epoch in range(epochs):
+            self.epoch()
+"""
+OPTIONAL = INLINE.replace("DistributedSampler(data)\n", "DistributedSampler(data) if ranks > 1 else None\n")
+
+
+@pytest.mark.parametrize(("code", "line"), [(INLINE, 6), (FUNCTIONS, 13), (OPTIONAL, 6)])
+def test_source(code, line):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(SamplerEpochNotSet, code)
+    assert (finding.code, finding.severity, finding.where) == (
+        "P1",
+        "warning",
+        Where("train.py", line, "Trainer.train" if "class" in code else ""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    for x", "    loader.sampler.set_epoch(epoch)\n    for x"),
+        ("range(10)", "range(1)"),
+        ("DistributedSampler(data)", "DistributedSampler(data, shuffle=False)"),
+        ("DistributedSampler(data)", "DistributedSampler(data, 2, 0, False)"),
+        ("DistributedSampler(data)", "DistributedSampler(data, **options)"),
+        ("DistributedSampler(data)", "make(data)"),
+        ("import torch\n", "import torch\nfrom accelerate import Accelerator\n"),
+    ],
+)
+def test_near_miss_source(old, new):
+    assert lint(SamplerEpochNotSet, INLINE.replace(old, new)) == []
+
+
+def test_near_miss_source_validation_is_not_trained():
+    code = INLINE.replace("net(x).mean().backward()", "score(net(x), y)").replace("        opt.step()\n", "")
+    assert lint(SamplerEpochNotSet, code) == []
+
+
+def test_near_miss_source_set_in_a_file_that_is_imported():
+    code = INLINE.replace("    for x", "    begin(epoch)\n    for x").replace(
+        "import torch\n", "from helpers import begin\n", 1
+    )
+    assert lint(SamplerEpochNotSet, code, helpers="\ndef begin(epoch):\n    sampler.set_epoch(epoch)") == []

@@ -1,0 +1,27 @@
+from dataclasses import replace
+
+from flatline.events import OptimizerBeganAnew, Where
+from flatline.rules.finetuning.optimizer_state_left import OptimizerStateLeft
+from flatline.testing import play
+
+LEFT = OptimizerBeganAnew(
+    step=1, where=Where("train.py", 20), key="optim", counter="epoch", count=12, tensors=8, optimizer="AdamW"
+)
+
+
+def test_fires():
+    (finding,) = play(OptimizerStateLeft, LEFT)
+    assert (finding.code, finding.severity, finding.where) == ("F3", "warning", Where("train.py", 20))
+    assert finding.message == (
+        "training goes on from epoch = 12 of the checkpoint, and AdamW took its first step without the state for 8 tensors that "
+        "lies there under 'optim'"
+    )
+    assert finding.fix == "optimizer.load_state_dict(checkpoint['optim']) after the optimizer is built"
+
+
+def test_near_miss_a_checkpoint_from_before_the_first_epoch():
+    assert play(OptimizerStateLeft, replace(LEFT, count=0)) == []
+
+
+def test_near_miss_a_file_without_any_state():
+    assert play(OptimizerStateLeft, replace(LEFT, tensors=0)) == []

@@ -1,0 +1,44 @@
+import pytest
+
+from flatline.rules.numerics.log_of_softmax import LogOfSoftmax
+from flatline.testing import lint
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+TAIL = "\nF.nll_loss(z, y).backward()"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "z = torch.log(F.softmax(x, dim=1))",
+        "z = x.softmax(1).log()",
+        "p = torch.softmax(x, -1)\nz = torch.log(p)",
+        "s = nn.Softmax(dim=1)\nz = s(x).log()",
+        "def probs(v):\n    return F.softmax(v, 1)\nz = torch.log(probs(x))",
+    ],
+)
+def test_source(code):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(LogOfSoftmax, HEAD + code + TAIL)
+    assert finding.code == "N5"
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "z = F.log_softmax(x, dim=1)",
+        "z = torch.log(F.softmax(x, dim=1) + 1e-8)",
+        "z = F.softmax(x, dim=1).clamp(min=1e-8).log()",
+        "z = torch.log(torch.sigmoid(x))",
+        "p = F.softmax(x, 1) if a else other(x)\nz = p.log()",
+        "z = F.softmax(x, 1)\nlogger.log(z)",
+        "import math\nz = math.log(3)",
+    ],
+)
+def test_near_miss_source(code):
+    assert lint(LogOfSoftmax, HEAD + code + TAIL) == []
+
+
+def test_near_miss_source_nothing_is_trained():
+    assert lint(LogOfSoftmax, HEAD + "z = torch.log(F.softmax(x, dim=1))") == []

@@ -1,0 +1,55 @@
+import math
+
+import pytest
+
+from flatline.events import OneBatchTrained
+from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
+from flatline.testing import play
+
+
+def trained(loss, steps=200, rate=0.01):
+    return OneBatchTrained(step=steps, losses=tuple(loss(at / (steps - 1)) for at in range(steps)), rate=rate)
+
+
+def test_fires_where_the_loss_stays():
+    (finding,) = play(BatchNotMemorised, trained(lambda t: 2.303 - 0.01 * min(t, 0.1)))
+    assert (finding.code, finding.severity) == ("O1", "error")
+    assert finding.message == (
+        "one batch cannot be learned by heart: in 200 steps on it, at lr=0.01, the loss stays at 2.302, from 2.303 at the start"
+    )
+
+
+def test_fires_where_it_rises_or_ends():
+    (finding,) = play(BatchNotMemorised, trained(lambda t: 1 + 5 * t))
+    assert "rises from 1 to 5." in finding.message
+    (finding,) = play(BatchNotMemorised, trained(lambda t: 1.0 if t < 0.1 else math.nan))
+    assert "the loss is nan after 21 steps" in finding.message
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda t: 2.3 * math.exp(-9 * t),  # gone
+        lambda t: 2.3 * math.exp(-1 * t),  # on its way
+        lambda t: 2.3 - 0.03 * t,  # slow, and steady: a low rate
+        lambda t: 0.9 + 1.4 * math.exp(-30 * t),  # a model that is too small
+        lambda t: 0.009,  # gone from the start
+    ],
+)
+def test_near_miss_healthy(loss):
+    assert play(BatchNotMemorised, trained(loss)) == []
+
+
+def test_near_miss_too_few_steps():
+    assert play(BatchNotMemorised, trained(lambda t: 2.3, steps=99)) == []
+
+
+def test_near_miss_no_steps_and_a_loss_below_zero():
+    assert play(BatchNotMemorised, OneBatchTrained()) == []
+    assert play(BatchNotMemorised, trained(lambda t: -5.0)) == []
+
+
+def test_memorised():
+    assert memorised([2.0, 1.0, *[0.019] * 5])
+    assert not memorised([2.0, 1.0, *[0.03] * 5])
+    assert not memorised([])

@@ -1,0 +1,55 @@
+import pytest
+
+from flatline.rules.vision.augmentation_on_validation import AugmentationOnValidation
+from flatline.testing import lint
+
+CODE = """
+import torch
+from torch.utils.data import DataLoader, random_split
+from torchvision import datasets, transforms
+augment = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
+plain = transforms.Compose([transforms.Resize(32), transforms.ToTensor()])
+train_set = datasets.CIFAR10("data", train=True, transform=augment)
+valid_set = datasets.CIFAR10("data", train=False, transform=augment)
+train_loader, valid_loader = DataLoader(train_set, 8, shuffle=True), DataLoader(valid_set, 8)
+for x, y in train_loader:
+    criterion(net(x), y).backward()
+    opt.step()
+net.eval()
+with torch.no_grad():
+    for x, y in valid_loader:
+        right += (net(x).argmax(1) == y).sum()
+"""
+SPLIT = CODE.replace(
+    'valid_set = datasets.CIFAR10("data", train=False, transform=augment)\n',
+    "train_set, valid_set = random_split(train_set, [0.8, 0.2])\n",
+).replace("train_set = datasets", "full = datasets").replace("random_split(train_set", "random_split(full")  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [CODE, SPLIT])
+def test_source(code):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(AugmentationOnValidation, code)
+    assert (finding.code, finding.severity) == ("V2", "warning")
+    assert "RandomResizedCrop" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("train=False, transform=augment", "train=False, transform=plain"),
+        ("in valid_loader", "in train_loader"),  # the score on the training data
+        ("DataLoader(valid_set, 8)", "DataLoader(train_set, 8)"),
+        ("net.eval()", "valid_set.transform = plain"),
+        ("net.eval()", "net.eval()  # TTA"),
+        ("transforms.RandomResizedCrop(32)", "transforms.RandomHorizontalFlip(p=0)"),
+        ("train=False, transform=augment", "train=False, transform=pick()"),
+        (".argmax(1) == y).sum()", ").sum()"),  # nothing is scored
+    ],
+)
+def test_near_miss_source(old, new):
+    assert lint(AugmentationOnValidation, CODE.replace(old, new)) == []
+
+
+def test_near_miss_source_transform_replaced_after_the_split():
+    assert lint(AugmentationOnValidation, SPLIT.replace("net.eval()", "valid_set.dataset.transform = plain")) == []

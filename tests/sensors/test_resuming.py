@@ -1,0 +1,78 @@
+"""Runs that go on from a checkpoint, with and without the state of its optimizer."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+from torch import nn
+from watching import seen
+
+from flatline.events import OptimizerBeganAnew
+
+GOES_ON = "for epoch in range(checkpoint['epoch'] + 1, 20):\n    train()\n"
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Run lines as a script of the user's that has a checkpoint of an AdamW at hand; what was told."""
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    saved = {"model": net.state_dict(), "optim": optimizer.state_dict(), "epoch": 12}
+    torch.save(saved, tmp_path / "last.pt")
+
+    def run(build, loop=GOES_ON, load=""):
+        text = f"checkpoint = torch.load(FILE)\nnet.load_state_dict(checkpoint['model'])\n{build}\n{load}\nstep()\n"
+        file = tmp_path / "train.py"
+        file.write_text(f"{text}if False:\n    def train(): pass\n    {loop.replace(chr(10), chr(10) + '    ')}")
+        linecache.checkcache()
+        names = {"torch": torch, "net": nn.Linear(4, 2), "FILE": tmp_path / "last.pt", "nn": nn}
+
+        def step():
+            names["net"](torch.randn(3, 4)).square().mean().backward()
+            names["optimizer"].step()
+
+        names["step"] = step
+        return seen(lambda: exec(compile(file.read_text(), str(file), "exec"), names), OptimizerBeganAnew)
+
+    return run
+
+
+ADAMW = "optimizer = torch.optim.AdamW(net.parameters())"
+
+
+def test_left_in_the_file(script):
+    (left,) = script(ADAMW)
+    assert (left.key, left.counter, left.count, left.tensors, left.optimizer) == ("optim", "epoch", 12, 2, "AdamW")
+    assert left.where.line == 1
+
+
+def test_by_way_of_a_name(script):
+    assert (
+        len(script(ADAMW, "self.start = checkpoint.get('epoch', 0) + 1\nfor e in trange(self.start, 20): train()\n"))
+        == 1
+    )
+
+
+def test_loaded(script):
+    assert script(ADAMW, load="optimizer.load_state_dict(checkpoint['optim'])") == []
+
+
+def test_fine_tuning_counts_from_0(script):
+    assert script(ADAMW, "for epoch in range(5):\n    train()\n") == []
+    assert script(ADAMW, "print(checkpoint['epoch'])\nfor epoch in range(0, 5):\n    train()\n") == []
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)",
+        "optimizer = torch.optim.AdamW([net.weight])",
+        "optimizer = torch.optim.Adagrad(net.parameters())",
+    ],
+)
+def test_another_optimizer(script, build):
+    assert script(build) == []
