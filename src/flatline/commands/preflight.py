@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 STAGES = {"look": "looking.Looking", "memorise": "memorising.Memorising", "rates": "sweeping.Sweeping"}
 SECONDS = 60.0  # of one stage beyond the script's own start, unless asked otherwise
 STARTING = 600.0  # more of them until the first optimizer step: imports, data, models
+INTERRUPTED = 130  # exit status, as of a shell
 LAST_WORDS = 3  # lines of a script that crashed
 
 
@@ -44,7 +45,11 @@ def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
         return fail(str(error))
     if options.answer:
         return _stage(options, command)
-    answers = {name: _asked(name, options, command) for name in names}
+    try:
+        answers = {name: _asked(name, options, command) for name in names}
+    except KeyboardInterrupt:
+        _progress("\n")
+        return INTERRUPTED
     report = _report(answers)
     shown = reporter.render(report, answers) if options.format == "text" else reporter.as_json(report, answers)
     if options.output:

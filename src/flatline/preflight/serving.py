@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ class Repeated:
         self.inputs: tuple[Any, Any] | None = None
         self.changed = False  # a later step was called with other inputs, in spite of the same random numbers
         self._targets: dict[str, Any] = {}
-        self._states: tuple[Any, ...] | None = None
+        self._states: list[tuple[Callable[[Any], object], Any]] | None = None
         self._depth = 0
         self._on = False
 
@@ -133,15 +133,21 @@ class Repeated:
 
     def stepped(self) -> None:
         """The same random numbers as after the first step."""
-        numpy = sys.modules.get("numpy")
         self._on = True
         if self._states is None:
-            self._states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
-            return
-        torch.set_rng_state(self._states[0])
-        random.setstate(self._states[1])
-        if numpy is not None and self._states[2] is not None:
-            numpy.random.set_state(self._states[2])
+            self._states = [(put, take()) for take, put in _generators()]
+        for put, state in self._states:
+            put(state)
+
+
+def _generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """How to take and to put back the state of every generator that batches are drawn from."""
+    yield torch.get_rng_state, torch.set_rng_state
+    yield random.getstate, random.setstate
+    if torch.cuda.is_initialized():
+        yield torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
+    if (numpy := sys.modules.get("numpy")) is not None:
+        yield numpy.random.get_state, numpy.random.set_state
 
 
 def _alike(given: Any, kept: Any) -> bool | None:

@@ -44,9 +44,24 @@ def _curves(name: str, answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     losses = [loss for loss in answer.get("losses", ()) if isinstance(loss, (int, float))]
     if name == "look" or len(losses) < 2:
         return []
-    rates = answer.get("rates") or ()
-    ends = f" {rates[0]:.0e} … {rates[len(losses) - 1]:.0e}" if rates else f" {len(losses)} steps"
-    return [("loss", sparkline(losses) + ends)]
+    rates = [rate for rate in answer.get("rates", ()) if isinstance(rate, (int, float))][: len(losses)]
+    rows = [("loss", sparkline(_logarithms(losses) if rates else losses) + ("" if rates else f" {len(losses)} steps"))]
+    return [*rows, *_marks(answer, rates)] if rates else rows
+
+
+def _logarithms(losses: Sequence[float]) -> Sequence[float]:
+    """A sweep ends orders of magnitude above where it began."""
+    return [math.log(loss) if 0 < loss < math.inf else loss for loss in losses] if min(losses) > 0 else losses
+
+
+def _marks(answer: Mapping[str, Any], rates: Sequence[float]) -> list[tuple[str, str]]:
+    """The rates under the curve: ▲ where the loss falls fastest, | the configured one."""
+    size = max(1, -(-len(rates) // WIDTH))
+    marks = [" "] * -(-len(rates) // size)
+    for rate, mark in ((answer.get("configured"), "|"), (answer.get("steepest"), "▲")):
+        if isinstance(rate, (int, float)) and rates[0] <= rate <= rates[-1]:
+            marks[sum(each < rate for each in rates) // size] = mark
+    return [("rate", "".join(marks) + f" {rates[0]:.0e} … {rates[-1]:.0e}, ▲ falls fastest, | configured")]
 
 
 def sparkline(values: Sequence[float]) -> str:
