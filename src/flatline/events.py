@@ -21,7 +21,7 @@ A training loop, with every event at its place::
         scheduler.step()                           # ScheduleObserved, RateRead
     validate(model)                                # ValidationObserved
                                                    # now and then, and at the end: CurvesUpdated
-                                                   # ScriptCrashed, StageNotReached, AdaptersNotMade, LoaderWaited,
+                                                   # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
                                                    # RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
@@ -1147,6 +1147,18 @@ class StageNotReached(Event):
     condition: str = ""
     last: int = 0  # value of the loop's variable in its last round
     written: bool = True  # the number in the condition is a literal: nobody set it to switch the stage off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class FlagOnModule(Event):
+    """The run is over, and ``requires_grad`` is an attribute of a module whose parameters have the other value."""
+
+    absent = "no module has a requires_grad of its own"
+    defect = True
+    module: str = ""
+    flag: bool = True
+    tensors: int = 0
+    elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -167,14 +167,15 @@ def _told(finding: Finding, seen: SourceParsed) -> Finding:
 def _unused(text: Text, findings: Sequence[Finding], rules: Mapping[str, str]) -> list[str]:
     """Comments that name a rule which finds nothing on their line, and those that name no rule."""
     told = []
-    for number, line in enumerate(text.lines, 1):
-        found = COMMENT.search(line) if "flatline" in line else None
+    comments = [(n, COMMENT.search(line)) for n, line in enumerate(text.lines, 1) if "flatline" in line]
+    for number, found in comments:
         file, place = text.place(number)
-        here = [f for f in findings if f.where is not None and (f.where.file, f.where.line) == (file, place)]
-        for name in (found[1] or "").split(",") if found else ():
-            rule = next((code for code in rules if name.strip().lower() in (code.lower(), rules[code])), None)
-            if name.strip() and rule is not None and all(f.code != rule for f in here):
-                told.append(f"{file}:{place}: ignore[{name.strip()}] silences nothing that lint finds")
+        names = [name.strip() for name in (found[1] or "").split(",")] if found else []
+        here = {f.code for f in findings if f.where is not None and (f.where.file, f.where.line) == (file, place)}
+        for name in filter(None, names):
+            rule = next((code for code in rules if name.lower() in (code.lower(), rules[code])), None)
+            if rule is not None and rule not in here:
+                told.append(f"{file}:{place}: ignore[{name}] silences nothing that lint finds")
     return told
 
 

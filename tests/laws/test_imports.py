@@ -176,7 +176,9 @@ def test_nothing_opens_a_connection(module):
     assert [i.name for i in TREE[module] if any(f"{i.name}.".startswith(f"{name}.") for name in NETWORK)] == []
 
 
-@pytest.mark.parametrize("module", [module for module in TREE if not module.startswith(("sensors", "toolbox", "preflight"))])
+@pytest.mark.parametrize(
+    "module", [module for module in TREE if not module.startswith(("sensors", "toolbox", "preflight"))]
+)
 def test_torch_and_rich_are_imported_late(module):
     late = ("torch", "rich", "jinja2", "markupsafe")
     assert [f"{module}:{i.line}" for i in TREE[module] if i.early and i.name.split(".")[0] in late] == []

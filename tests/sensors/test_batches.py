@@ -232,6 +232,13 @@ y = y[b]
 ---
 random.shuffle(labels)
 ---
+rng = np.random.RandomState(0)
+torch.manual_seed(0)
+y = rng.randint(0, 3, n)
+x = means[y] + rng.randn(n, 4)
+rng.shuffle(x)
+rng.shuffle(y)
+---
 class Pairs:
     def __init__(self, x, y):
         self.order = torch.randperm(len(y))
@@ -294,6 +301,22 @@ np.random.seed(0)
 np.random.shuffle(x)
 np.random.seed(0)
 np.random.shuffle(y)
+---
+state = rng.get_state()
+rng.shuffle(x)
+rng.set_state(state)
+rng.shuffle(y)
+---
+random.Random(4).shuffle(x)
+random.Random(4).shuffle(y)
+---
+one, two = np.random.default_rng(3), np.random.default_rng(3)
+one.shuffle(x)
+two.shuffle(y)
+---
+for array in (x, y):
+    np.random.seed(7)
+    np.random.shuffle(array)
 ---
 order = rng.permutation(n)
 x = [features[i] for i in order]

@@ -35,6 +35,50 @@ def test_validation_losses_that_are_kept_with_their_graphs():
     assert event.nodes > 3
 
 
+def evaluated(keep, epochs=10):
+    """A validation in eval mode after every 30 steps: its passes lie between close looks."""
+
+    def loop():
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        kept = []
+        for _ in range(epochs):
+            model.train()
+            for _ in range(30):
+                optimizer.zero_grad()
+                model(torch.randn(8, 4)).square().mean().backward()
+                optimizer.step()
+            model.eval()
+            for _ in range(3):
+                keep(kept, model(torch.ones(4, 4)).mean())
+
+    return loop
+
+
+def test_losses_of_rare_validations_that_are_kept():
+    (event,) = seen(evaluated(lambda kept, loss: kept.append(loss)), LossesKept)
+    assert event.what == "outputs"
+    assert event.alive == 8
+
+
+def the_last_epoch(kept, loss):
+    kept.append(loss)
+    del kept[:-3]
+
+
+@pytest.mark.parametrize("keep", [the_last_epoch, lambda kept, loss: kept.append(loss.item())])
+def test_near_miss_rare_validations(keep):
+    assert seen(evaluated(keep), LossesKept) == []
+
+
+def test_near_miss_no_hook_is_left():
+    from torch.nn.modules import module as hooks
+
+    before = len(hooks._global_forward_hooks)
+    seen(evaluated(lambda kept, loss: kept.append(loss), epochs=3), LossesKept)
+    assert len(hooks._global_forward_hooks) == before
+
+
 def no_grad(kept, step, model, loss):
     with torch.no_grad():
         kept.append(model(torch.ones(4, 4)).mean())

@@ -137,6 +137,17 @@ class AsksForItsWorker(Plain):
         return torch.utils.data.get_worker_info(), self.rng.random()
 
 
+class TakesItsShare(Plain):
+    def __getitem__(self, index):
+        return index // torch.utils.data.get_worker_info().num_workers, self.rng.random()
+
+
+class TakesEverySo(Plain):
+    def __getitem__(self, index):
+        info = torch.utils.data.get_worker_info()
+        return index % info.num_workers == info.id, self.rng.random()
+
+
 class Unused(Plain):
     def __getitem__(self, index):
         return self.x[index]
@@ -178,7 +189,7 @@ def test_copied_generators_of_other_kinds():
     assert copied_generator(Plain(numpy.random.RandomState(0))) == ("Plain", "rng", "numpy.random.RandomState")
 
 
-@pytest.mark.parametrize("kind", [SeededForEachIndex, AsksForItsWorker, Unused])
+@pytest.mark.parametrize("kind", [SeededForEachIndex, AsksForItsWorker, TakesEverySo, Unused])
 def test_no_copied_generator(kind):
     assert copied_generator(kind(random.Random(0))) is None
 

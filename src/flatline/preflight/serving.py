@@ -144,8 +144,9 @@ def _generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]
     """How to take and to put back the state of every generator that batches are drawn from."""
     yield torch.get_rng_state, torch.set_rng_state
     yield random.getstate, random.setstate
-    if torch.cuda.is_initialized():
-        yield torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():
+        yield cuda.get_rng_state_all, cuda.set_rng_state_all
     if (numpy := sys.modules.get("numpy")) is not None:
         yield numpy.random.get_state, numpy.random.set_state
 

@@ -46,10 +46,19 @@ class Kept:
 
     def after_module(self, model: Any, call: Any, args: Any, outputs: list[Any]) -> None:
         """What a model returned with gradients on: it need not come to a backward."""
-        node = outputs[0].grad_fn if outputs and call.depth == 0 and call.grad_enabled else None
-        if node is not None:
-            where = caller()
-            self._follow("outputs", hash((model.label, where)), node, where)
+        if call.depth == 0 and call.grad_enabled:
+            self.evaluated(model, call.module, outputs)
+
+    def evaluated(self, model: Any, module: Any, outputs: list[Any]) -> None:
+        """The first pass of a step from each place: one stands for those that follow."""
+        node = outputs[0].grad_fn if outputs else None
+        if node is None or self._told:
+            return
+        where = caller()
+        place = hash((model.label, where, module.training))
+        graphs = self._graphs.get(("outputs", place))
+        if not graphs or graphs[-1].step != self.loop.step:
+            self._follow("outputs", place, node, where)
 
     def _follow(self, what: What, place: int, node: Node, where: Where | None) -> None:
         """Tie a sentinel to the node: it dies with the graph."""

@@ -13,6 +13,7 @@ from torch import nn
 from flatline.events import AdaptersNotMade, CheckpointLost, RandomFrozen, StageNotReached, Where
 from flatline.sensors.adapters import never_made
 from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.flags import flagged
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
@@ -270,6 +271,9 @@ class LifecycleSensor:
         if frozen and trainable:
             self._tell_adapters(frozen, trainable)
         files = {state.where.file for state in states if state.where is not None}
+        for model in self.models.alive():
+            for flag in flagged(model, sorted(files), self.loop.steps, {key for s in states for key in s.ids}):
+                self.loop.emit(flag)
         stage = (
             next((s for f in sorted(files) if (s := unreached_unfreezing(f, self._numbers)) is not None), None)
             if frozen

@@ -94,6 +94,7 @@ class LiveSensors:
         self.backward.on_backward.append(guard(self.precision.after_backward))
         self.models.on_leave.append(guard(self.activations.after_module))
         self.models.on_leave.append(guard(self.backward.kept.after_module))
+        self.models.on_evaluated = guard(self.backward.kept.evaluated)
         self.backward.on_graph.append(guard(self.activations.after_graph))
         self.backward.on_graph.append(guard(self.attention.after_graph))
         self.models.on_enter.append(guard(self.lifecycle.entered))

@@ -29,6 +29,8 @@ LATELY = 10  # steps within which a model that trains has run
 FINGERPRINT_SAMPLE = 32
 CALL_LIMIT = 4_000  # module calls looked at closely in one step
 HELD_ELEMENTS = 2_000_000  # kept alive to the end of a pass under close look, at most
+EVALUATIONS = 12  # passes in eval mode with gradients whose outputs are looked at, one a step; later ones thin out
+SPARSER = 1.1
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -188,6 +190,9 @@ class ModelSensor:
         self._dense_handles: list[Any] = []
         self.on_enter: list[Any] = []  # called before a model's pass under close look
         self.on_leave: list[Any] = []  # called after every module of a pass under close look
+        self.on_evaluated: Any = None  # called after some passes in eval mode that make a graph
+        self._evaluations, self._evaluation_due = 0, 0
+        self._output_handle: Any = None
 
     # ------------------------------------------------------------------ attach
 
@@ -317,6 +322,9 @@ class ModelSensor:
 
     def _leave_off(self) -> None:
         self._leaving = True
+        if self._output_handle is not None:
+            self._output_handle.remove()
+            self._output_handle = None
         self._watch_closely(False)
 
     def _quick_hook(self) -> Any:
@@ -329,15 +337,46 @@ class ModelSensor:
             self.loop,
             torch.is_grad_enabled,
         )
+        evaluated = self.patches.guard(self._evaluation_begins)
 
         def quick(module: Any, args: Any) -> None:
             if is_compiling():
                 return
-            if id(module) in models and (loop.dense or self.batch_is_foreign or not grad_enabled()):
+            if id(module) not in models:
+                return
+            if loop.dense or self.batch_is_foreign or not grad_enabled():
                 slow(module, args)
+            if not module.training and loop.steps >= self._evaluation_due and grad_enabled() and not loop.dense:
+                evaluated(module)
 
         unseen_by_dynamo(quick)
         return quick
+
+    def _evaluation_begins(self, module: nn.Module) -> None:
+        """A pass in eval mode, with gradients, between close looks: be there when it is over."""
+        from torch.nn.modules import module as hooks
+
+        model = self.models[id(module)]
+        if self.on_evaluated is None or self.in_backward or self._now.stack or _transformed() or _has_compiled():
+            return
+        if model.ref() is not module or self._output_handle is not None or not self.loop.steps:
+            return
+        self._evaluations += 1
+        steps = self.loop.steps
+        self._evaluation_due = steps + 1 if self._evaluations < EVALUATIONS else int(SPARSER * steps) + 1
+        ends = self.patches.guard(self._evaluation_ends)
+
+        def hook(called: Any, args: Any, output: Any) -> None:
+            if called is module and self._output_handle is not None:
+                self._output_handle.remove()
+                self._output_handle = None
+                ends(model, called, output)
+
+        unseen_by_dynamo(hook)
+        self._output_handle = hooks.register_module_forward_hook(hook, always_call=True)
+
+    def _evaluation_ends(self, model: Model, module: nn.Module, output: Any) -> None:
+        self.on_evaluated(model, module, [t for t in tensors_in(output) if t.grad_fn is not None])
 
     def _registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         if child is not None:

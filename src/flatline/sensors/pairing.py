@@ -33,6 +33,7 @@ PASSING = {
     "numpy", "print", "range", "reshape", "save", "shape", "size", "split", "squeeze", "stack", "std", "tensor", "to",
     "tolist", "tuple", "type", "unsqueeze", "var", "view", "zip",
 }  # fmt: skip
+PUT_BACK = (*SEEDING, "set_state", "setstate", "set_rng_state", "deepcopy", "copy")
 OWN = "\N{MIDDLE DOT}"  # marks a comprehension's variable
 
 
@@ -263,13 +264,25 @@ def _shuffled(scope: ast.AST) -> Iterator[ast.expr]:
     nodes = list(_own(scope))
     calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     shuffles = [call for call in calls if call.func.attr == "shuffle" and len(call.args) == 1]  # type: ignore[attr-defined]
-    seeds = [call for call in calls if call.func.attr in SEEDING]  # type: ignore[attr-defined]
-    for call in shuffles if len(shuffles) < 2 or len(seeds) < 2 else []:
+    targets = {ast.unparse(n.target) for n in nodes if isinstance(n, (ast.For, ast.comprehension))}
+    apart = len(shuffles) < 2 or _one_after_another(shuffles, nodes)
+    for call in shuffles if apart else []:
         name = {ast.unparse(call.args[0])}
+        if name & targets:  # of each of several arrays, maybe after one and the same seed
+            continue
         used = [n.slice for n in nodes if isinstance(n, ast.Subscript)]
         used += [n.iter for n in nodes if isinstance(n, (ast.For, ast.comprehension))]
         if not any(_mentions(index, name) for index in used):
             yield call
+
+
+def _one_after_another(shuffles: list[ast.Call], nodes: list[ast.AST]) -> bool:
+    """They draw from one generator, which nothing puts back in between."""
+    sources = {ast.unparse(call.func.value) for call in shuffles if isinstance(call.func, ast.Attribute)}
+    begin, end = min(call.lineno for call in shuffles), max(call.lineno for call in shuffles)
+    between = [n for n in nodes if isinstance(n, ast.Call) and begin <= n.lineno <= end and n not in shuffles]
+    inside = any(isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call) for call in shuffles)
+    return len(sources) == 1 and not inside and not any(_called(n) in PUT_BACK for n in between)
 
 
 def _rows(node: ast.Subscript) -> ast.AST:

@@ -154,12 +154,17 @@ def copied_generator(dataset: Any) -> tuple[str, str, str] | None:
     return None
 
 
+def _knows_its_worker(names: set[str]) -> bool:
+    """It asks which worker it is in, and not only for how many there are."""
+    return "get_worker_info" in names and ("num_workers" not in names or bool(names & {"id", "seed", "dataset"}))
+
+
 def _drawn_from(owner: Any) -> tuple[str, str] | None:
     """A generator that the methods of an object of the user's draw from, and do not seed for each sample or worker."""
     methods = [m for m in vars(type(owner)).values() if isinstance(m, FunctionType) and m.__name__ != "__init__"]
     methods = [m for m in methods if is_users(m.__code__.co_filename)]
     names = {name for m in methods for name in _names(m.__code__)}
-    if not names or names & {*SEEDING, "get_worker_info", "set_state", "setstate"}:
+    if not names or names & {*SEEDING, "set_state", "setstate"} or _knows_its_worker(names):
         return None
     held = dict(getattr(owner, "__dict__", {}))
     if multiprocessing.get_start_method(allow_none=True) in (None, "fork") and sys.platform == "linux":

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import StageNotReached, Where
+from flatline.events import FlagOnModule, StageNotReached, Where
 from flatline.rules.finetuning.frozen_layers_forgotten import FrozenLayersForgotten
 from flatline.testing import play
 
@@ -33,3 +33,29 @@ def test_near_miss_no_stage():
 
 def test_near_miss_nothing_to_train():
     assert play(FrozenLayersForgotten, replace(STAGE, frozen=0, trainable=0)) == []
+
+
+FLAG = FlagOnModule(step=80, where=Where("train.py", 30), module="body", flag=True, tensors=4, elements=1200)
+
+
+def test_fires_on_an_attribute_of_a_module():
+    (finding,) = play(FrozenLayersForgotten, FLAG)
+    assert (finding.code, finding.severity, finding.where) == ("F1", "warning", Where("train.py", 30))
+    assert finding.message == (
+        "body.requires_grad = True makes an attribute of the module, and changes no parameter: its 4 tensors "
+        "(1,200 weights) stay frozen"
+    )
+    assert finding.fix == "body.requires_grad_(True), with the underscore"
+
+
+def test_fires_on_a_freeze_that_froze_nothing():
+    (finding,) = play(FrozenLayersForgotten, replace(FLAG, flag=False))
+    assert finding.message.endswith("go on training")
+
+
+def test_near_miss_one_module_is_told_once():
+    assert len(play(FrozenLayersForgotten, FLAG, FLAG)) == 1
+
+
+def test_near_miss_another_module_is_another_finding():
+    assert len(play(FrozenLayersForgotten, FLAG, replace(FLAG, module="neck"))) == 2

@@ -167,8 +167,10 @@ def _order(site: Site) -> Iterator[Repair]:
         first = _first_backward(site, node)
         if first is not None:
             yield site.moved([node], site.before(first), first)
-        step = _sibling(site, node, 1, "step")
-        if step is not None:
+        step, back = _sibling(site, node, 1, "step"), _sibling(site, node, 1, "backward")
+        if step is not None and back is not None:
+            yield site.moved([step], site.after(back), back)  # the step came before its backward
+        elif step is not None:
             yield site.moved([node], site.after(step), step)
         last = _last_after(site, node, "backward", "clip_grad_norm_", "clip_grad_value_")
         if last is not None and receiver and not _holds(last, "scale"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import StageNotReached
+from flatline.events import FlagOnModule, StageNotReached
 from flatline.findings import Finding
 from flatline.rules import Rule
 
 
 class FrozenLayersForgotten(Rule):
-    """The stage that would unfreeze the pretrained layers is never reached.
+    """The stage that would unfreeze the pretrained layers is never reached, or unfreezes nothing.
 
     Symptom
     -------
@@ -19,11 +19,13 @@ class FrozenLayersForgotten(Rule):
     Root cause
     ----------
     The layers are frozen at the start, and unfrozen under a condition on the epoch. The loop ends before the
-    condition is true, often since the number of epochs was lowered, or since epochs are counted from 0.
+    condition is true, often since the number of epochs was lowered, or since epochs are counted from 0. Or the stage sets
+    ``requires_grad`` on a module: modules have no such attribute, so it is made, and no parameter changes.
 
     Fix
     ---
-    Let the stage begin within the run: ``if epoch == epochs // 2``. Give the layers to the optimizer then.
+    Let the stage begin within the run: ``if epoch == epochs // 2``. Give the layers to the optimizer then. For a
+    module, call ``requires_grad_(True)``, with the underscore.
 
     Example
     -------
@@ -45,7 +47,8 @@ class FrozenLayersForgotten(Rule):
     Healthy look-alikes
     -------------------
     Linear probing and adapters, which have no such stage; a stage that is switched off by a setting (a hint); gradual
-    unfreezing; frozen teachers and feature extractors; a run that was stopped early.
+    unfreezing; frozen teachers and feature extractors; a run that was stopped early; a class of the user's with a setting of
+    that name.
 
     References
     ----------
@@ -70,4 +73,19 @@ class FrozenLayersForgotten(Rule):
             fix="let the stage begin within the run, or delete it",
             trainable=event.trainable,
             frozen=event.frozen,
+        )
+
+    def on_flag_on_module(self, event: FlagOnModule) -> Iterator[Finding]:
+        """An attribute where a method was meant."""
+        state = "stay frozen" if event.flag else "go on training"
+        yield self.finding(
+            event,
+            f"{event.module}.requires_grad = {event.flag} makes an attribute of the module, and changes no parameter: its "
+            f"{event.tensors} tensors ({event.elements:,} weights) {state}",
+            cause="requires_grad belongs to tensors; a module takes any attribute, and nobody reads this one",
+            fix=f"{event.module}.requires_grad_({event.flag}), with the underscore",
+            key=event.module,
+            module=event.module,
+            tensors=event.tensors,
+            elements=event.elements,
         )

@@ -59,7 +59,7 @@ class LossGraphKept(Rule):
         """Graphs of earlier steps are still alive."""
         holder = f"; `{event.holder}` keeps them" if event.holder else ""
         fix = f"write .item() (or .detach()) after the loss in `{event.holder}`" if event.holder else ""
-        passes = "losses" if event.what == "losses" else "forward passes of this line"
+        passes = "losses" if event.what == "losses" else "forward passes looked at in this line"
         yield self.finding(
             event,
             f"the graphs of {event.alive} of the last {event.seen} {passes} are still alive, "

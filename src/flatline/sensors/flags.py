@@ -1,0 +1,66 @@
+"""``module.requires_grad = True``: an attribute that nobody reads, where ``requires_grad_()`` was meant."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterable, Iterator
+from types import FunctionType
+from typing import Any
+
+from flatline.events import FlagOnModule, Where
+from flatline.sensors.tree import named_modules, parameters
+
+SET = re.compile(r"([\w.\[\]'\"]+)\.requires_grad\s*=\s*(True|False)\b")
+LINES = 20_000  # of a file that is searched
+
+
+def flagged(model: Any, files: Iterable[str], step: int, trained: set[int]) -> Iterator[FlagOnModule]:
+    """Modules with such an attribute whose parameters are all of the other kind; if it is False, in an optimizer, too."""
+    for path, module in named_modules(model):
+        flag = module.__dict__.get("requires_grad")
+        held = list(parameters(module))
+        if isinstance(flag, bool) and held and _against(held, trained, flag=flag) and not _own(type(module)):
+            name = path or type(module).__name__
+            where = _line(files, name.rpartition(".")[2] if path else "", flag=flag)
+            yield FlagOnModule(
+                step=step,
+                where=where,
+                module=name,
+                flag=flag,
+                tensors=len(held),
+                elements=sum(p.numel() for p in held),
+            )
+
+
+def _against(held: list[Any], trained: set[int], *, flag: bool) -> bool:
+    return all(p.requires_grad is not flag for p in held) and (flag or any(id(p) in trained for p in held))
+
+
+def _own(kind: type) -> bool:
+    """The class itself knows the word: the attribute is a setting of its own."""
+    methods = [m for base in kind.__mro__[:-1] for m in vars(base).values() if isinstance(m, FunctionType)]
+    words = {word for m in methods if not m.__module__.startswith("torch.nn") for word in _words(m.__code__)}
+    return "requires_grad" in words
+
+
+def _words(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    yield from code.co_varnames
+
+
+def _line(files: Iterable[str], name: str, *, flag: bool) -> Where | None:
+    """The only line of these files that sets the attribute to this value, on something of this name if it has one."""
+    found = []
+    for file in files:
+        for number, line in enumerate(_lines(file), 1):
+            match = SET.search(line)
+            if match is not None and match.group(2) == str(flag) and not line.lstrip().startswith("#"):
+                target = match.group(1).rpartition(".")[2]
+                found.append((target == name, Where(file, number)))
+    named = [where for same, where in found if same]
+    return next((each[0] for each in (named, [where for _, where in found]) if len(each) == 1), None)
+
+
+def _lines(file: str) -> list[str]:
+    return linecache.getlines(file)[:LINES]

@@ -1,0 +1,107 @@
+"""``requires_grad`` as an attribute of a module."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import flatline
+from flatline.events import FlagOnModule
+from flatline.sensors.flags import flagged
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class Setting(Net):
+    def __init__(self, requires_grad):
+        super().__init__()
+        self.requires_grad = requires_grad
+        self.requires_grad_(not requires_grad)
+
+
+class Trunk(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.trunk(x))
+
+
+def told(change, *, held=True):
+    """What is told of a net after a change."""
+    net = Net()
+    change(net)
+    trained = {id(p) for p in net.parameters()} if held else set()
+    return [(each.module, each.flag, each.tensors) for each in flagged(net, (), 9, trained)]
+
+
+def thawed(net):
+    net.body.requires_grad_(False)
+    net.body.requires_grad = True
+
+
+def not_frozen(net):
+    net.body.requires_grad = False
+
+
+def well_thawed(net):
+    net.body.requires_grad_(False)
+    net.body.requires_grad = True
+    net.body.requires_grad_(True)
+
+
+def other_value(net):
+    net.body.requires_grad = "yes"
+
+
+def nothing_held(net):
+    net.body[1].requires_grad = True
+
+
+@pytest.mark.parametrize(("change", "flag"), [(thawed, True), (not_frozen, False)])
+def test_nobody_reads_it(change, flag):
+    assert told(change) == [("body", flag, 2)]
+
+
+@pytest.mark.parametrize("change", [well_thawed, other_value, nothing_held, lambda net: None])
+def test_nothing_is_wrong(change):
+    assert told(change) == []
+
+
+def test_what_is_in_no_optimizer_need_not_be_frozen():
+    assert told(not_frozen, held=False) == []
+
+
+def test_a_setting_of_the_users_class():
+    assert list(flagged(Setting(True), (), 9, set())) == []
+
+
+def test_the_line_is_found():
+    torch.manual_seed(0)
+    net = Trunk()
+    net.trunk.requires_grad_(False)
+    with flatline.watch() as run:
+        seen, emit = [], run._session.engine.emit
+        run._session.engine.emit = lambda event: (seen.append(event), emit(event))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(4):
+            if step == 2:
+                net.trunk.requires_grad = True  # <- here
+            optimizer.zero_grad()
+            net(torch.randn(8, 4)).pow(2).mean().backward()
+            optimizer.step()
+    (flag,) = [event for event in seen if isinstance(event, FlagOnModule)]
+    with open(__file__, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    assert "<- here" in lines[flag.where.line - 1]
+    assert (flag.module, flag.elements) == ("trunk", 40)
