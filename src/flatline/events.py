@@ -1104,7 +1104,7 @@ class CheckpointLost(Event):
 
     absent = "every checkpoint reached its model"
     defect = True
-    kind: Literal["own", "empty", "overwritten", "dropped"] = "own"
+    kind: Literal["own", "empty", "overwritten", "dropped", "merged"] = "own"
     model: str = "model"
     tensors: int = 0  # parameters of the model
     in_file: int = 0  # tensors in the file of which none was used

@@ -14,6 +14,7 @@ SMOOTHING = 0.9  # of the loss, over steps
 DIVERGED = 4.0  # times the best smoothed loss: the sweep ends (as in fast.ai's and torch-lr-finder's)
 FEWEST = 20  # steps of a curve that is worth reading
 SKIPPED = 10  # first steps, before the mean has a past (as in torch-lr-finder)
+FAR = 1000.0  # times: a rate for fine-tuning may well be a hundredth of the steepest one
 FALL = 0.02  # of the first loss: less is no fall
 
 
@@ -71,15 +72,21 @@ class Sweeping(Stage):
         words = f"falls fastest at {steepest:.1e}; configured {configured:.1e}"
         if diverges is not None:
             words += f"; diverges from {diverges:.1e} on"
-        too_high = diverges is not None and configured >= diverges
+        doubt = _doubt(configured, steepest, diverges)
         return {
-            "verdict": "open" if too_high else "passed",
-            "why": words + (": the configured rate lies in what diverged" if too_high else ""),
+            "verdict": "open" if doubt else "passed",
+            "why": words + (f": {doubt}" if doubt else ""),
             "steepest": steepest,
             "lowest": lowest,
             "diverges": diverges,
             **told,
         }
+
+
+def _doubt(configured: float, steepest: float, diverges: float | None) -> str:
+    if diverges is not None and configured >= diverges:
+        return "the configured rate lies in what diverged"
+    return "the configured rate is far below what makes the loss fall" if configured * FAR < steepest else ""
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:

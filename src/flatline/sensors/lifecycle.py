@@ -15,6 +15,7 @@ from flatline.sensors.adapters import never_made
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.flags import flagged
 from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.merging import merged_only
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
 from flatline.sensors.resuming import Resuming
@@ -219,6 +220,7 @@ class LifecycleSensor:
         if not state.steps:
             self.models.note_classes()
             self.resuming.first_step(state)
+            self._tell_merged(state)
         if self._numbers:
             self._shares = self._frozen_and_trainable()
         if self._over:
@@ -235,6 +237,25 @@ class LifecycleSensor:
             self._tell_frozen(ref(), missing, where, trained)
         for kept in (self._left_out, self.files, self._loaded):
             kept.clear()
+
+    def _tell_merged(self, state: OptimizerState) -> None:
+        """A file that fits what is about to train was put into a dictionary, and that dictionary into nothing."""
+        shapes = Counter(tuple(p.shape) for p in state.parameters)
+        for file in [each for each in self.files if not each.used and each.where is not None]:
+            fits = 2 * sum((shapes & file.shapes).values()) >= sum(shapes.values()) > 1
+            line = merged_only(file.where.file, file.where.line) if fits and file.where is not None else None
+            if line is not None and file.where is not None:
+                file.used = True
+                self.loop.emit(
+                    CheckpointLost(
+                        step=self.loop.step,
+                        where=Where(file.where.file, line),
+                        kind="merged",
+                        tensors=sum(shapes.values()),
+                        read_where=file.where,
+                        in_file=sum(file.shapes.values()),
+                    )
+                )
 
     def _tell_frozen(
         self, module: nn.Module | None, missing: tuple[str, ...], where: Where | None, trained: set[int]

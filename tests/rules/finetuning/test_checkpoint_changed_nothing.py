@@ -48,3 +48,9 @@ def test_near_miss_nothing_was_lost():
 
 def test_near_miss_is_told_once_for_each_kind():
     assert len(play(CheckpointChangedNothing, LOST, LOST)) == 1
+
+
+def test_fires_on_a_dictionary_that_is_loaded_nowhere():
+    (finding,) = play(CheckpointChangedNothing, replace(LOST, kind="merged", in_file=6))
+    assert finding.severity == "error"
+    assert "is loaded nowhere: none of its 6 tensors is in the model that trains" in finding.message

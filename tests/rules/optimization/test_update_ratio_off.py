@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import LayerNumbers, NumbersSampled, ParameterFacts, ParametersAudited
 from flatline.rules.optimization.update_ratio_off import UpdateRatioOff
 from flatline.testing import play
 
@@ -89,3 +91,53 @@ def test_near_miss_a_tiny_matrix_or_a_loss_that_falls():
     """A head of four weights: their size is near zero by chance."""
     assert play(UpdateRatioOff, *run(0.5, elements=4)) == []
     assert play(UpdateRatioOff, *run(0.5, losses=(2.0, 0.7))) == []
+
+
+def chain(decay, *, loaded=False, count=130, first=1e-3, turn=None, fall=None):
+    """Rates that fall by one factor from layer to layer, towards the input."""
+    rates = [first * decay**i for i in range(5)]
+    names = [f"net.{i}" for i in range(5)]
+    yield ParametersAudited(parameters=tuple(ParameterFacts(name=name, loaded=loaded) for name in names))
+    layers = [
+        LayerNumbers(name=n, weight_rms=0.1, gradient_rms=1e-3, elements=256, learning_rate=r, update_ratio=3 * r)
+        for n, r in zip(names, rates, strict=True)
+    ]
+    for i in range(1, count + 1):
+        if i == turn:
+            layers[-1] = replace(layers[-1], learning_rate=2 * rates[-1])
+        if i == fall:
+            layers = [replace(each, learning_rate=each.learning_rate / 1e3) for each in layers]
+        yield NumbersSampled(step=i, index=i, layers=tuple(layers), first_loss=2.0, loss=1.5)
+
+
+def test_fires_on_the_end_of_a_chain():
+    finding = play(UpdateRatioOff, *chain(0.08))[0]
+    assert finding.step == 100
+    assert finding.message == (
+        "net.4 changes by 1.2e-07 of its size at a step, the fastest weight matrix by 3.0e-03; its group's lr is 4.096e-08, "
+        "the highest 0.001"
+    )
+
+
+@pytest.mark.parametrize("decay", [0.3, 0.65, 0.9])
+def test_near_miss_a_chain_that_leaves_every_layer_some_speed(decay):
+    assert play(UpdateRatioOff, *chain(decay)) == []
+
+
+def test_near_miss_a_chain_over_pretrained_layers():
+    assert play(UpdateRatioOff, *chain(0.08, loaded=True)) == []
+
+
+def test_near_miss_a_chain_whose_rates_still_move():
+    assert play(UpdateRatioOff, *chain(0.08, count=99)) == []
+    assert play(UpdateRatioOff, *chain(0.08, turn=60)) == []
+    assert play(UpdateRatioOff, *chain(0.3, fall=60)) == []
+    assert play(UpdateRatioOff, *chain(0.08, fall=60)) == []
+
+
+def test_near_miss_a_group_that_warms_up_on_its_own():
+    rising = [
+        replace(event, layers=(*event.layers[:-1], replace(event.layers[-1], learning_rate=1e-9 * 1.1**event.step)))
+        for event in run(1e-9, lr=1e-9)
+    ]
+    assert play(UpdateRatioOff, *rising) == []

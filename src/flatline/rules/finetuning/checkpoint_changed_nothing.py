@@ -61,6 +61,8 @@ class CheckpointChangedNothing(Rule):
         """What the sensors saw happen to the weights."""
         if event.kind in ("own", "empty"):
             yield self._nothing_picked(event)
+        elif event.kind == "merged":
+            yield self._merged(event)
         else:
             yield self._gone(event)
 
@@ -73,6 +75,20 @@ class CheckpointChangedNothing(Rule):
             severity="error",
             cause="the entries were picked by names that the checkpoint does not have",
             fix="compare list(checkpoint)[:3] with list(model.state_dict())[:3], and rename the checkpoint's keys",
+            key=event.kind,
+            in_file=event.in_file,
+            tensors=event.tensors,
+        )
+
+    def _merged(self, event: CheckpointLost) -> Finding:
+        read = f", read in line {event.read_where.line}," if event.read_where is not None else ""
+        return self.finding(
+            event,
+            f"the checkpoint{read} was put into the dictionary that state_dict() returned, and that dictionary is loaded "
+            f"nowhere: none of its {event.in_file} tensors is in the model that trains",
+            severity="error",
+            cause="state_dict() returns a dictionary of its own: new entries in it do not reach the model",
+            fix="model.load_state_dict(…) with that dictionary, after the update",
             key=event.kind,
             in_file=event.in_file,
             tensors=event.tensors,

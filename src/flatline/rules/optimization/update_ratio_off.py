@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import LayerNumbers, NumbersSampled, ParametersAudited
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -42,7 +42,8 @@ class UpdateRatioOff(Rule):
     Healthy look-alikes
     -------------------
     Lower rates for a pretrained body by a factor of ten or a hundred; tensors that begin at zero; embeddings of which few rows
-    are used; biases and norms; the first steps; a layer that waits for its unfreezing.
+    are used; biases and norms; the first steps; a layer that waits for its unfreezing; rates that fall from layer to layer
+    by a factor that leaves every layer some speed.
 
     References
     ----------
@@ -66,13 +67,24 @@ class UpdateRatioOff(Rule):
     few: int = 64  # elements; the size of a smaller matrix may be near zero by chance
     learned: float = 0.95  # a loss under this share of the first one falls, whatever one layer does
     smallest: float = 1e-4  # weights under this are still near zero
+    chain_index: int = 100  # step from which on a chain of falling rates is judged: a warm-up of one group is over
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[int, str], History] = {}
         self._paths: dict[tuple[int, str], float] = {}
+        self._fresh: set[str] = set()  # weights that begin at random numbers
+        self._shares: dict[tuple[int, str], float] = {}  # of the highest rate, as it was first seen
+        self._highest: dict[int, float] = {}  # rate of any group so far
+
+    def on_parameters_audited(self, event: ParametersAudited) -> None:
+        """Which weights come from no checkpoint, and from no training before."""
+        for p in event.parameters:
+            known = p.loaded or p.trained_before or not p.trainable
+            (self._fresh.discard if known else self._fresh.add)(p.name)
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The update ratio of each weight matrix, beside the others'."""
+        self._note_rates(event)
         if event.index <= self.early:
             yield from self._first_steps(event, [each for each in event.layers if self._moves(each)])
         layers = [each for each in event.layers if self._moves(each) and self._comparable(each, event)]
@@ -85,6 +97,12 @@ class UpdateRatioOff(Rule):
         typical = {layer.name: self._ratios[event.optimizer.key, layer.name] for layer in layers}
         if min(past.count for past in typical.values()) >= self.samples_needed:
             yield from self._compare(event, layers, {name: past.location for name, past in typical.items()})
+
+    def _note_rates(self, event: NumbersSampled) -> None:
+        key, highest = event.optimizer.key, max((each.learning_rate for each in event.layers), default=0.0)
+        self._highest[key] = max(highest, self._highest.get(key, 0.0))
+        for layer in event.layers if highest else ():
+            self._shares.setdefault((key, layer.name), layer.learning_rate / highest)
 
     def _comparable(self, layer: LayerNumbers, event: NumbersSampled) -> bool:
         """Most rows of an embedding rest at any one step, which says nothing; a rate of its own does."""
@@ -122,26 +140,50 @@ class UpdateRatioOff(Rule):
             mine = ratios[layer.name]
             if mine == 0 and not self._slower(layer, layers):
                 continue  # unused rows, dead units: nothing moves, and the rate is not to blame
-            if mine < self.slow * others and mine < self.slowest:
+            if mine < self.slow * others and mine < self.slowest and self._steady(event, layer):
                 yield self._tell(event, layer, mine, others, layers)
+                return
+            if mine < self.slowest and event.index >= self.chain_index and self._left_behind(event, layer, ratios):
+                yield self._tell(event, layer, mine, max(ratios.values()), layers, chain=True)
                 return
             if mine > self.fast * others and mine > self.fastest and self._stuck(event, layer):
                 yield self._tell(event, layer, mine, others, layers)
                 return
 
+    def _left_behind(self, event: NumbersSampled, layer: LayerNumbers, ratios: dict[str, float]) -> bool:
+        """Random weights at the low end of a chain of rates, where the median of the others is slow, too."""
+        key, highest = event.optimizer.key, max(each.learning_rate for each in event.layers)
+        share, steady = layer.learning_rate / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
+        slow = ratios[layer.name] < self.slow * max(ratios.values()) and share < self.slow_rate
+        return layer.name in self._fresh and layer.elements >= self.few and slow and steady
+
+    def _steady(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
+        """Its rate does not rise towards the others': no warm-up of one group, no stage that is to come."""
+        highest = max(each.learning_rate for each in event.layers)
+        first = self._shares[event.optimizer.key, layer.name]
+        return highest > 0 and abs(layer.learning_rate / highest - first) <= 0.01 * first
+
     def _slower(self, layer: LayerNumbers, layers: list[LayerNumbers]) -> bool:
         return layer.learning_rate < self.slow * max(each.learning_rate for each in layers)
 
     def _tell(
-        self, event: NumbersSampled, layer: LayerNumbers, mine: float, others: float, layers: list[LayerNumbers]
+        self,
+        event: NumbersSampled,
+        layer: LayerNumbers,
+        mine: float,
+        others: float,
+        layers: list[LayerNumbers],
+        chain: bool = False,
     ) -> Finding:
         slower = mine < others
         usual = (max if slower else min)(each.learning_rate for each in layers)
         own = layer.learning_rate != usual
+        beside = "the fastest weight matrix" if chain else "the other weight matrices"
+        rate = "the highest" if chain else "that of the others"
         return self.finding(
             event,
-            f"{layer.name or 'one layer'} changes by {mine:.1e} of its size at a step, the other weight matrices by {others:.1e}"
-            + (f"; its group's lr is {layer.learning_rate:g}, that of the others {usual:g}" if own else ""),
+            f"{layer.name or 'one layer'} changes by {mine:.1e} of its size at a step, {beside} by {others:.1e}"
+            + (f"; its group's lr is {layer.learning_rate:g}, {rate} {usual:g}" if own else ""),
             cause=(
                 f"the learning rate of its parameter group is far too {'low' if slower else 'high'}"
                 if own
