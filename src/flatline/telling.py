@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from flatline.findings import Finding, Report
@@ -65,6 +67,26 @@ def flush(*streams: Any) -> None:
     for stream in streams:
         with suppress(Exception):  # an object of the script's own may raise anything
             stream.flush()
+
+
+def width() -> int:
+    """Columns of a text report: those of the terminal, within what is easy to read."""
+    return max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
+
+
+def colour(output: str | None) -> bool:
+    """Whether a report on stdout is read in a terminal that shows colours."""
+    return not output and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def put(words: str, output: str | None) -> None:
+    """A report into its file, or onto stdout in whatever encoding that has. Raises OSError."""
+    if output:
+        Path(output).write_text(words, encoding="utf-8")
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(words.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
 
 
 def brief(report: Report) -> str:

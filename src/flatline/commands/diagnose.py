@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from time import sleep
 
-from flatline import config
+from flatline import config, telling
 from flatline.afterwards import Diagnosis, Judged, Outcome, diagnose, named, report
 from flatline.cli import fail, writable
 from flatline.findings import SEVERITIES, Finding, Report
@@ -45,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     if unknown := _unknown(diagnosis, chosen):
         return fail(unknown)
     made = report(diagnosis)
-    _write(_rendered(diagnosis, made, options), options.output)
+    telling.put(_rendered(diagnosis, made, options), options.output)
     worst = SEVERITIES.index(level) if level != "never" else -1
     return int(any(SEVERITIES.index(finding.severity) <= worst for finding in made.findings))
 
@@ -115,15 +113,6 @@ def _unknown(diagnosis: Diagnosis, chosen: Mapping[str, str]) -> str:
     )
 
 
-def _write(text: str, output: str | None) -> None:
-    if output:
-        Path(output).write_text(text, encoding="utf-8")
-    else:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
-
-
 # --------------------------------------------------------------------------- as text
 
 
@@ -132,10 +121,8 @@ def _rendered(diagnosis: Diagnosis, made: Report, options: argparse.Namespace) -
         return str(import_module(f"flatline.reporters.{options.format}").render(made))
     from flatline.reporters import text
 
-    colour = not options.output and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
     opening = _one(diagnosis.runs[0], verbose=options.verbose) if len(diagnosis.runs) == 1 else _table(diagnosis.runs)
-    body = text.render(made, verbose=options.verbose, width=width, colour=colour)
+    body = text.render(made, verbose=options.verbose, width=telling.width(), colour=telling.colour(options.output))
     return "\n".join([*opening, *_outcomes(diagnosis.outcomes), body])
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
-import shutil
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from flatline import config
+from flatline import config, telling
 from flatline.cli import fail, writable
 from flatline.findings import Report
 from flatline.linting import Linted, Linter, fixes, report
@@ -44,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     unused = linter.unused if options.unused_ignores else []
     done.notes += unused
     made = report(done)
-    _write(_rendered(made, options), options.output)
+    telling.put(_rendered(made, options), options.output)
     return int(bool(unused) or any(finding.severity != "hint" for finding in made.findings))
 
 
@@ -75,15 +73,4 @@ def _rendered(made: Report, options: argparse.Namespace) -> str:
         return str(import_module(f"flatline.reporters.{options.format}").render(made))
     from flatline.reporters import text
 
-    colour = not options.output and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
-    return text.render(made, verbose=options.verbose, width=width, colour=colour)
-
-
-def _write(text: str, output: str | None) -> None:
-    if output:
-        Path(output).write_text(text, encoding="utf-8")
-    else:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
+    return text.render(made, verbose=options.verbose, width=telling.width(), colour=telling.colour(options.output))

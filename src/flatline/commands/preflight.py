@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatline import config, launch
+from flatline import config, launch, telling
 from flatline.children import finding_of
 from flatline.cli import fail, writable
 from flatline.commands.run import watched_run
@@ -52,10 +52,7 @@ def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
         return INTERRUPTED
     report = _report(answers)
     shown = reporter.render(report, answers) if options.format == "text" else reporter.as_json(report, answers)
-    if options.output:
-        Path(options.output).write_text(shown, encoding="utf-8")
-    else:
-        sys.stdout.write(shown)
+    telling.put(shown, options.output)
     return 1 if any(f.severity in _levels(options.fail_on) for f in report.findings) else 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,7 +18,7 @@ from flatline.importing import after_import, as_at_start
 from flatline.record.place import Place, name_of
 from flatline.reporters import json
 from flatline.session import How, Session
-from flatline.telling import Stream, brief, flush
+from flatline.telling import Stream, brief, flush, width
 
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
@@ -196,10 +195,6 @@ def _rendered(report: Report, options: argparse.Namespace, *, colour: bool = Fal
     from flatline.reporters import text
 
     try:
-        return text.render(report, verbose=options.verbose, width=_width(), colour=colour)
+        return text.render(report, verbose=options.verbose, width=width(), colour=colour)
     except Exception:  # noqa: BLE001 - the script has another rich, say
         return brief(report)
-
-
-def _width() -> int:
-    return max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
