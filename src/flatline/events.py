@@ -18,7 +18,7 @@ A training loop, with every event at its place::
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
                                                    # LossesRead, HistogramsTaken
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
-        scheduler.step()                           # ScheduleObserved, RateRead
+        scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced
     validate(model)                                # ValidationObserved
                                                    # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
@@ -611,6 +611,21 @@ class RateRead(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RateMisplaced(Event):
+    """A rate that moves, in a parameter group of one of torch's optimizers, under a key that it does not read."""
+
+    absent = "no rate was written under a key that the optimizer does not read"
+    defect = True
+    optimizer: OptimizerFacts = OptimizerFacts()
+    key: str = "learning_rate"
+    first: float = 0.0
+    value: float = 0.0
+    highest: float = 0.0
+    lr: float = 0.0  # that is read, and stood still
+    looks: int = 0  # at which the value was another one than before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchesServed(Event):
     """The batches that the last training steps learned from."""
 
@@ -1079,6 +1094,8 @@ class OneBatchTrained(Event):
     losses: tuple[float, ...] = ()
     kind: str = ""  # of the loss
     rate: float = 0.0
+    weights: int = 0  # that may change
+    targets: int = 0  # in the batch
 
 
 # --------------------------------------------------------------------------- checkpoints and the end

@@ -57,7 +57,7 @@ def preflight(tmp_path, source, *options):
     script.write_text(source, encoding="utf-8")
     words = [sys.executable, "-m", "flatline", "preflight", "--format", "json", *options, str(script)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode in (0, 1, 2), done.stderr
     told = json.loads(done.stdout)
     return {stage["stage"]: stage for stage in told["stages"]}, [finding["code"] for finding in told["findings"]]
 
@@ -110,7 +110,19 @@ net.load_state_dict(torch.load("best.pt"))
 open("log.csv", "a").write("new\\n")
 assert open("log.csv").read() == "old\\nnew\\n"
 os.replace("log.csv", "last.csv")
-os.remove("keep.txt")
+assert os.path.exists("last.csv") and os.path.getsize("best.pt") > 0 and not os.path.exists("log.csv.tmp")
+shutil.copy("best.pt", "copy.pt")
+import glob, tempfile
+assert sorted(glob.glob("*.pt")) == ["best.pt", "copy.pt"] and "last.csv" in os.listdir(".")
+with tempfile.NamedTemporaryFile("w", dir=".", delete=False) as file:
+    file.write("whole")
+os.replace(file.name, b"state.txt".decode())
+assert open("state.txt").read() == "whole"
+open(b"bytes.txt", "w").write("x")
+os.truncate("keep.txt", 0)
+os.rename("keep.txt", "kept.txt")
+assert open("kept.txt").read() == ""
+os.remove("kept.txt")
 shutil.rmtree("runs")
 """
     (tmp_path / "log.csv").write_text("old\n", encoding="utf-8")
@@ -120,6 +132,26 @@ shutil.rmtree("runs")
     assert stages["look"]["verdict"] == "passed", stages
     assert sorted(os.listdir(tmp_path)) == ["keep.txt", "log.csv", "runs", "train.py"]
     assert Path(tmp_path, "log.csv").read_text(encoding="utf-8") == "old\n"
+
+
+READS_ON = """
+from torch.utils.data import DataLoader, TensorDataset
+opt = torch.optim.Adam(net.parameters(), lr=3e-3)
+data = DataLoader(TensorDataset(X, Y), batch_size=32, shuffle=True)
+sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=1e-2, total_steps=32)
+for epoch in range(4):
+    for x, y in data:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        sched.step()
+        total = sum(F.cross_entropy(net(x), y).item() for x, y in data)
+"""
+
+
+def test_a_loader_that_is_read_on_and_a_schedule_with_an_end(tmp_path):
+    stages, found = preflight(tmp_path, HEAD + READS_ON, "--stages", "memorise", "--seconds", "20")
+    assert (stages["memorise"]["verdict"], found) == ("passed", [])
 
 
 def test_a_script_that_crashes(tmp_path):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import linecache
 
 import pytest
+import torch
+from watching import seen
 
+from flatline.events import RateMisplaced
 from flatline.sensors.told_rates import constant_told
 
 START = 'opt = torch.optim.SGD(net.parameters(), lr=cfg["lr"])\nfor epoch in range(9):\n'
@@ -62,3 +65,44 @@ def test_names_and_attributes(told):
 )
 def test_no_constant_or_none_of_its_business(told, text):
     assert told(text) is None
+
+
+def trained(write, kind=torch.optim.SGD, steps=60):
+    def loop():
+        model = torch.nn.Linear(3, 1)
+        optimizer = kind(model.parameters(), lr=0.1)
+        for step in range(steps):
+            write(optimizer.param_groups[0], 0.1 * (1 - step / steps))
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+
+    return loop
+
+
+class Own(torch.optim.SGD):
+    """Reads what it likes."""
+
+
+def test_a_rate_under_a_key_that_nobody_reads():
+    (event,) = seen(trained(lambda group, rate: group.update(learning_rate=rate)), RateMisplaced)
+    assert (event.key, event.first, event.lr) == ("learning_rate", 0.1, 0.1)
+    assert event.value < 0.09
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda group, rate: group.update(lr=rate),
+        lambda group, rate: group.update(lr=rate, learning_rate=rate),
+        lambda group, rate: group.update(learning_rate=0.1),
+        lambda group, rate: group.update(learning_rate=7 * rate),
+        lambda group, rate: group.update(lr_scale=rate),
+    ],
+)
+def test_near_miss_keys(write):
+    assert seen(trained(write), RateMisplaced) == []
+
+
+def test_near_miss_an_optimizer_of_the_users_own():
+    assert seen(trained(lambda group, rate: group.update(learning_rate=rate), Own), RateMisplaced) == []

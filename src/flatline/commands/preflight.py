@@ -6,9 +6,11 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 STAGES = {"look": "looking.Looking", "memorise": "memorising.Memorising", "rates": "sweeping.Sweeping"}
 SECONDS = 60.0  # of one stage beyond the script's own start, unless asked otherwise
 STARTING = 600.0  # more of them until the first optimizer step: imports, data, models
+STUCK = 30.0  # seconds beyond a stage's own, for a script that trains and does not step
 INTERRUPTED = 130  # exit status, as of a shell
 LAST_WORDS = 3  # lines of a script that crashed
 
@@ -53,6 +56,8 @@ def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
     report = _report(answers)
     shown = reporter.render(report, answers) if options.format == "text" else reporter.as_json(report, answers)
     telling.put(shown, options.output)
+    if all(answer["verdict"] == "not done" for answer in answers.values()):
+        return 2
     return 1 if any(f.severity in _levels(options.fail_on) for f in report.findings) else 0
 
 
@@ -82,8 +87,8 @@ def _asked(name: str, options: argparse.Namespace, command: Sequence[str]) -> An
         own += ["--hints"] if options.hints else []
         words = [sys.executable, "-m", "flatline", "preflight", *own, *command]
         with open(said, "wb") as log:
-            late = not _ended(words, log, options.seconds + STARTING)
-        answer = _read(path, said, late=late)
+            status = _ended(words, log, options.seconds + STARTING)
+        answer = _read(path, said, status)
     answer["seconds"] = round(time.monotonic() - started, 2)
     _progress(f"\r\033[K{reporter.line(name, answer)}\n" if sys.stderr.isatty() else f" {answer['verdict']}\n")
     return answer
@@ -94,28 +99,32 @@ def _progress(words: str) -> None:
     sys.stderr.flush()
 
 
-def _ended(words: Sequence[str], log: Any, seconds: float) -> bool:
-    """Run to the end, with what it prints in a file; whether it came to one."""
+def _ended(words: Sequence[str], log: Any, seconds: float) -> int | None:
+    """Run to the end, with what it prints in a file: the exit status, None if it took too long. It ends with us."""
+    signal.signal(signal.SIGTERM, _leave)
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process:
         try:
-            process.wait(seconds)
+            return process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
-            return False
-        except KeyboardInterrupt:
-            process.kill()
-            raise
-    return True
+            return None
+        finally:
+            if process.poll() is None:
+                process.kill()
 
 
-def _read(path: str, said: str, *, late: bool) -> Answer:
-    if late:
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _read(path: str, said: str, status: int | None) -> Answer:
+    if status is None:
         return {"verdict": "not done", "why": "the script took no optimizer step in time"}
     try:
         return dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         words = Path(said).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return {"verdict": "not done", "why": "the process ended: " + " / ".join(words[-LAST_WORDS:])}
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        return {"verdict": "not done", "why": " / ".join([f"the process ended {how}", *words[-LAST_WORDS:]])}
 
 
 def _report(answers: dict[str, Answer]) -> Report:
@@ -161,6 +170,9 @@ def _stage(options: argparse.Namespace, command: Sequence[str]) -> int:
         stage.attach()
         scratch.saving()
         holder.append(stage)
+        watchdog = threading.Timer(options.seconds + STUCK, _stuck, (stage, options.answer))
+        watchdog.daemon = True
+        stage.on_first_step = watchdog.start
 
     scratch.attach()
     sys.argv = list(program.argv)
@@ -170,6 +182,13 @@ def _stage(options: argparse.Namespace, command: Sequence[str]) -> int:
     with as_at_start():
         answer = holder[0].answer() if holder else {"verdict": "not done", "why": "the script never imported torch"}
         _write(options.answer, {**answer, **_crashed(ending.how, ending.error, answer)})
+    os._exit(0)
+
+
+def _stuck(stage: Stage, path: str) -> None:
+    """The script trained, and has not stepped again in time to be stopped: its loop goes round without us."""
+    why = f"the script took {stage.steps_done} steps, and then none for long"
+    _write(path, {"verdict": "not done", "why": why})
     os._exit(0)
 
 

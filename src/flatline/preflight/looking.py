@@ -102,8 +102,10 @@ class Looking(Stage):
             for label, count in event.labels.histogram:
                 counts[label] = counts.get(label, 0) + count
         classes, total = self.targets[0].classes, sum(counts.values())
+        if not total:
+            return []
         common = sorted(counts.items(), key=lambda pair: -pair[1])[:CLASSES]
-        shares = ", ".join(f"{label}: {count / total:.0%}" for label, count in sorted(common)) if total else "none seen"
+        shares = ", ".join(f"{label}: {count / total:.0%}" for label, count in sorted(common))
         more = ", …" if len(counts) > CLASSES else ""
         return [("labels", f"{len(counts)} of {classes} classes seen in {total:,} targets ({shares}{more})")]
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
 
 from flatline.events import Event, LossComputed, OneBatchTrained
+from flatline.history import median
 from flatline.preflight.serving import Loaders, Repeated
 from flatline.preflight.stages import Answer, Stage
 from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
 
+STILL = 0.01  # of the first loss, in the second half: it falls
 DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 
 
@@ -28,7 +31,7 @@ class Memorising(Stage):
         self.loaders, self.repeated = Loaders(lambda count, kept: 0), Repeated()
         self._optimizers: set[int] = set()
         self._loss: LossComputed | None = None
-        self._rate = 0.0
+        self._rate, self._weights = 0.0, 0
 
     def attach(self) -> None:
         """Stand at every door through which something new comes."""
@@ -50,6 +53,7 @@ class Memorising(Stage):
             group["lr"] = group.get("max_lr", group.get("initial_lr", group["lr"]))
             group.update({"weight_decay": 0.0} if "weight_decay" in group else {})
         self._rate = float(optimizer.param_groups[0]["lr"])
+        self._weights = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
         self._optimizers.add(id(optimizer))
         if len(self._optimizers) > 1:
             self.missing = "several optimizers train against or beside each other"
@@ -73,6 +77,8 @@ class Memorising(Stage):
             losses=tuple(losses),
             kind=self._loss.kind if self._loss is not None else "",
             rate=self._rate,
+            weights=self._weights,
+            targets=self._loss.target.total or math.prod(self._loss.shape) if self._loss is not None else 0,
         )
         self.session.engine.emit(event)
         found = [each for each in self.session.findings if each.code == BatchNotMemorised.code]
@@ -87,7 +93,7 @@ class Memorising(Stage):
                 "findings": told,
                 "checked": [BatchNotMemorised.code],
             }
-        return {"verdict": "open", "why": f"{ended}: it falls, and was not given the time to end", "losses": losses}
+        return {"verdict": "open", "why": f"{ended}: {_so_far(losses)}", "losses": losses}
 
     def _unknown(self, losses: list[float]) -> str:
         if len(losses) < 2:
@@ -97,6 +103,16 @@ class Memorising(Stage):
         if self.repeated.changed and self.repeated.inputs is None:
             return "its batches could not be held"
         return ""
+
+
+def _so_far(losses: list[float]) -> str:
+    """Of a loss that is not gone, though the rule found nothing."""
+    if len(losses) < BatchNotMemorised.steps_needed:
+        return "too few steps to say more"
+    half, last = median(losses[len(losses) // 2 - 5 : len(losses) // 2]), median(losses[-5:])
+    if half - last > STILL * abs(losses[0]):
+        return "it falls, and was not given the time to end"
+    return "it came to a stand; the model may be small for the batch, or the batch contradict itself"
 
 
 def _unchanged(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -42,6 +42,8 @@ class Loaders:
         self.training: set[int] = set()
         self._newest: int | None = None
         self._alive: list[Any] = []  # loaders, so that no identity is taken over
+        self._lengths: dict[int, int] = {}
+        self._since_step = 0  # batches that were served for nothing so far
 
     def attach(self) -> None:
         """Stand before the iterators of every DataLoader."""
@@ -55,6 +57,7 @@ class Loaders:
             iterator._flatline_key = id(loader)
             if id(loader) not in self.kept:
                 self._alive.append(loader)
+                self._lengths[id(loader)] = _length(loader)
             return iterator
 
         def follow(iterator: Any) -> Any:
@@ -66,6 +69,10 @@ class Loaders:
     def _next(self, key: int, original: Callable[[], Any]) -> Any:
         kept, count = self.kept.setdefault(key, []), self.served.get(key, 0)
         self.served[key], self._newest = count + 1, key
+        self._since_step += 1
+        if key in self.training and self._since_step > self._lengths.get(key, KEPT):
+            self._since_step = 0
+            raise StopIteration  # the script only reads on, and would for ever
         place = self.again(count, len(kept)) if key in self.training and kept else None
         if place is not None:
             return copied(kept[place])
@@ -81,9 +88,18 @@ class Loaders:
 
     def learned(self) -> None:
         """An optimizer stepped: loaders that were asked as often as the newest one feed the training."""
+        self._since_step = 0
         if self._newest is not None and not self.training:
             count = self.served[self._newest]
             self.training = {key for key, times in self.served.items() if times == count}
+
+
+def _length(loader: Any) -> int:
+    """Batches of a pass, as far as the loader knows."""
+    try:
+        return max(1, len(loader))
+    except TypeError:
+        return KEPT
 
 
 class Repeated:

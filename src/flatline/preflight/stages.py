@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flatline.events import Event, LossComputed, LossesRead, OptimizerStepped
@@ -38,9 +39,12 @@ class Stage:
 
     def __init__(self, session: Watched, *, steps: int, seconds: float, stop: Callable[[], None]) -> None:
         self.session, self.limit, self.stop = session, steps, stop
-        self.ends = time.monotonic() + seconds
+        self._began = time.monotonic()
+        self.ends = self._began + seconds
         self.steps_done = 0
         self.proof = Proof()
+        self.on_first_step: Callable[[], object] = lambda: None
+        self.closure = False  # the optimizer computes the loss itself, several times a step
         self.missing = ""  # why the stage could not be done
         self._losses: dict[int, float] = {}
         session.heard = self.heard
@@ -55,6 +59,7 @@ class Stage:
         """Torch is imported, and the sensors are on."""
         from torch.optim import optimizer
 
+        _never_too_often()
         optimizer.register_optimizer_step_pre_hook(self._before)
         optimizer.register_optimizer_step_post_hook(self._after)
 
@@ -68,10 +73,14 @@ class Stage:
             self._losses.update(zip(event.steps, event.losses, strict=True))
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.closure = self.closure or len(args) > 1 or kwargs.get("closure") is not None
         self.before_step(optimizer)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.steps_done += 1
+        if self.steps_done == 1:
+            self.ends += time.monotonic() - self._began  # imports and data are not its time
+            self.on_first_step()
         self.after_step(optimizer)
         if self.missing or self.steps_done >= self.limit or time.monotonic() > self.ends:
             self.stop()
@@ -92,6 +101,22 @@ class Stage:
         raise NotImplementedError
 
 
-def facts(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The lines of an answer that people read: a name, and words."""
-    return [(str(name), str(words)) for name, words in answer.get("lines", ())]
+def _never_too_often() -> None:
+    """Loaders that never end drive schedules beyond the steps that they were built for."""
+    from torch.optim import lr_scheduler
+
+    kinds = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type) and "step" in vars(kind)]
+    for kind in kinds:
+        setattr(kind, "step", _forgiving(vars(kind)["step"]))  # noqa: B010
+
+
+def _forgiving(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return step(*args, **kwargs)
+        except ValueError as error:
+            if "Tried to step" not in str(error):
+                raise
+
+    return stepped

@@ -62,6 +62,8 @@ class Sweeping(Stage):
         rates = self.rates[: len(losses)]
         configured = next(iter(self._own.values()), [math.nan])[0]
         told = {"rates": rates, "losses": losses, "configured": configured}
+        if self.closure:
+            self.missing = "the optimizer computes the loss itself, with a closure, and finds its own step"
         if self.missing or len(losses) < FEWEST:
             why = self.missing or f"the script took {len(losses)} steps whose loss could be read; {FEWEST} are needed"
             return {"verdict": "not done", "why": why, **told}

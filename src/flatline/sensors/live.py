@@ -31,6 +31,7 @@ from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
+from flatline.sensors.told_rates import MisplacedRates
 
 NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
 Broken = Callable[[str, Exception], None]
@@ -67,6 +68,7 @@ class LiveSensors:
         self.crashes = CrashSensor(loop, self.models)
         self.logged = LoggedSensor(loop, self.patches)
         self.recording = RecordingSensor(loop, self.patches, self.models)
+        self.misplaced = MisplacedRates(loop)
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
@@ -86,6 +88,7 @@ class LiveSensors:
         self.optimizers.before_step.append(guard(self.precision.before_step))
         self.optimizers.before_sample.append(guard(self.numbers.before_step))
         self.optimizers.after_sample.append(guard(self.numbers.after_step))
+        self.optimizers.after_sample.append(guard(self.misplaced.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
         self.backward.on_graph.append(guard(self.precision.before_backward))
         self.backward.on_graph.append(guard(self.derivatives.before_backward))

@@ -1,4 +1,4 @@
-"""A loop that steps a schedule, and tells as its learning rate what the optimizer was built with. Read from the source."""
+"""Rates beside the rate: a constant that the loop tells, read from the source; one written under a key that nobody reads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import linecache
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flatline.events import Where
+from flatline.events import RateMisplaced, Where
+from flatline.sensors.loop import Loop, OptimizerState
 
 RATE = r"(?:lr|learning[ _]rate)"
 LABEL = re.compile(rf"^\W*{RATE}\W*$", re.IGNORECASE)
@@ -19,6 +20,10 @@ KEPT = ("save", "dump", "dumps", "add_param_group", "update_config")  # what the
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SETTING = (ast.Name, ast.Attribute, ast.Subscript)
+SYNONYM = re.compile(r"learning[ _-]?rate|LR|Lr|lrate|l_rate")
+MOVES = 8  # looks at which the value was a new one: a schedule
+SWING = 0.1  # of its highest value
+ALIKE = 0.1  # relative distance of its highest value to the rate in use: it is meant to be that one
 
 
 class Told(NamedTuple):
@@ -26,6 +31,73 @@ class Told(NamedTuple):
 
     where: Where
     text: str
+
+
+class MisplacedRates:
+    """Keys of parameter groups that are named like the rate, and that torch's optimizers do not know."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self._past: dict[tuple[int, int, str], list[float]] = {}
+        self._rates: dict[tuple[int, int], float] = {}
+        self._told: set[int] = set()
+
+    def after_step(self, state: OptimizerState, where: Where | None) -> None:
+        """On sampled steps."""
+        optimizer = state.ref()
+        if optimizer is None or state.key in self._told or not type(optimizer).__module__.startswith("torch.optim."):
+            return
+        for place, group in enumerate(optimizer.param_groups):
+            for key in [
+                k for k in group if isinstance(k, str) and SYNONYM.fullmatch(k) and k not in optimizer.defaults
+            ]:
+                self._look(state, place, key, group, where)
+
+    def _look(self, state: OptimizerState, place: int, key: str, group: dict[str, Any], where: Where | None) -> None:
+        value, lr = group[key], group["lr"]
+        if not isinstance(value, float) or not isinstance(lr, float) or state.key in self._told:
+            return
+        if self._rates.setdefault((state.key, place), lr) != lr:
+            self._told.add(state.key)  # the rate itself moves, too
+            return
+        past = self._past.setdefault((state.key, place, key), [])
+        if not past or past[-1] != value:
+            past.append(value)
+        highest = max(past)
+        if len(past) <= MOVES or min(past) > (1 - SWING) * highest or abs(highest - lr) > ALIKE * lr:
+            return
+        self._told.add(state.key)
+        place_of = _written(where.file, key) if where is not None else None
+        self.loop.emit(
+            RateMisplaced(
+                step=self.loop.step,
+                where=place_of or where,
+                optimizer=state.facts,
+                key=key,
+                first=past[0],
+                value=value,
+                highest=highest,
+                lr=lr,
+                looks=len(past) - 1,
+            )
+        )
+
+
+def _written(file: str, key: str) -> Where | None:
+    """The line that writes under the key, if there is one in the file of the loop."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.Assign)):
+        for target in node.targets:
+            if (
+                isinstance(target, ast.Subscript)
+                and isinstance(target.slice, ast.Constant)
+                and target.slice.value == key
+            ):
+                return Where(file, node.lineno)
+    return None
 
 
 @lru_cache(maxsize=8)

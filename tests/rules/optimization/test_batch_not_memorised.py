@@ -7,8 +7,10 @@ from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, m
 from flatline.testing import play
 
 
-def trained(loss, steps=200, rate=0.01):
-    return OneBatchTrained(step=steps, losses=tuple(loss(at / (steps - 1)) for at in range(steps)), rate=rate)
+def trained(loss, steps=200, rate=0.01, weights=5000):
+    return OneBatchTrained(
+        step=steps, losses=tuple(loss(at / (steps - 1)) for at in range(steps)), rate=rate, weights=weights, targets=32
+    )
 
 
 def test_fires_where_the_loss_stays():
@@ -53,3 +55,11 @@ def test_memorised():
     assert memorised([2.0, 1.0, *[0.019] * 5])
     assert not memorised([2.0, 1.0, *[0.03] * 5])
     assert not memorised([])
+
+
+def test_near_miss_few_weights_for_the_batch():
+    assert play(BatchNotMemorised, trained(lambda t: 0.693 - 0.006 * min(t, 0.1), weights=20)) == []
+
+
+def test_near_miss_a_bound_below():
+    assert play(BatchNotMemorised, trained(lambda t: 0.696 - 0.0254 * min(1, 10 * t))) == []

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import Curve, CurvesUpdated, OptimizerFacts, RateRead, ScheduleObserved, Where
+from flatline.events import Curve, CurvesUpdated, OptimizerFacts, RateMisplaced, RateRead, ScheduleObserved, Where
 from flatline.rules.optimization.logged_rate_is_not_the_rate import LoggedRateIsNotTheRate
 from flatline.testing import lint, play
 
@@ -138,3 +138,24 @@ def test_near_miss_told_and_the_schedule_hardly_moved():
 
 def test_near_miss_a_schedule_and_nothing_told():
     assert play(LoggedRateIsNotTheRate, replace(TOLD, told="", told_where=None)) == []
+
+
+MISPLACED = RateMisplaced(
+    step=120, optimizer=OptimizerFacts(name="SGD"), first=0.3, highest=0.3, value=0.25, lr=0.3, looks=9
+)
+
+
+def test_fires_on_a_rate_under_another_key():
+    (finding,) = play(LoggedRateIsNotTheRate, MISPLACED)
+    assert (finding.severity, finding.fix) == ("error", 'write group["lr"] = … in place of group["learning_rate"]')
+    assert finding.message == (
+        'group["learning_rate"] went from 0.3 to 0.25 in 120 steps, and SGD reads group["lr"], which stayed at 0.3'
+    )
+
+
+def test_near_miss_another_key_that_hardly_moves():
+    assert play(LoggedRateIsNotTheRate, replace(MISPLACED, value=0.299)) == []
+
+
+def test_near_miss_another_key_written_once_or_twice():
+    assert play(LoggedRateIsNotTheRate, replace(MISPLACED, looks=2)) == []

@@ -61,6 +61,7 @@ class LearningRateTooLow(Rule):
     samples_needed: int = 4  # sampled steps, all of them
     first_index: int = 12  # step from which on it is judged
     slow_ratio: float = 3e-5  # the same for long; the lowest of 97 healthy public scripts was 8.8e-4
+    slow_plain: float = 1e-5  # of optimizers that do not scale the gradient: a public tutorial that learns had 2.5e-5
     slow_samples: int = 20  # sampled steps, the typical one of them
     slow_index: int = 80  # step from which on that is judged
     gradient: float = 1e-8  # gradients under this are themselves the defect
@@ -114,7 +115,8 @@ class LearningRateTooLow(Rule):
         if len(updates) >= self.samples_needed and event.index >= self.first_index and max(updates) < self.update_ratio:
             return True
         long = len(updates) >= self.slow_samples and event.index >= self.slow_index
-        return long and median(updates[-self.slow_samples :]) < self.slow_ratio
+        slow = self.slow_ratio if event.optimizer.adaptive else self.slow_plain
+        return long and median(updates[-self.slow_samples :]) < slow
 
     def _too_low(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         gradient, ratio = median(s.gradient for s in samples), median(s.gradient_ratio for s in samples)

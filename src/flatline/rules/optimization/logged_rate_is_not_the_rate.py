@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import Curve, CurvesUpdated, RateRead, ScheduleObserved, SourceParsed, line_of
+from flatline.events import Curve, CurvesUpdated, RateMisplaced, RateRead, ScheduleObserved, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 from flatline.trends import curves
@@ -23,7 +23,8 @@ class LoggedRateIsNotTheRate(Rule):
     ``get_lr()`` computes the next value of a chained schedule from the present one. Outside of ``step()`` it applies
     a factor that was applied already. And a scheduler writes into the groups of the optimizer that it was given: if
     another optimizer was built over the same parameters since then, the schedule moves rates that nobody reads. Or the
-    number that is logged is the one of the configuration, which no schedule changes.
+    number that is logged is the one of the configuration, which no schedule changes. Or the loop writes the rate under a key of
+    its own, as ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``.
 
     Fix
     ---
@@ -50,7 +51,7 @@ class LoggedRateIsNotTheRate(Rule):
     -------------------
     ``get_lr()`` of a schedule in closed form (LambdaLR, OneCycleLR), which returns the rate in use; a value that the
     script writes into the groups itself; a setting that is told once, or kept in a checkpoint; wrappers of optimizers
-    that share the groups of the one inside; constant schedules and ReduceLROnPlateau.
+    that share the groups of the one inside; constant schedules and ReduceLROnPlateau; keys of an optimizer of the user's own.
 
     References
     ----------
@@ -124,6 +125,23 @@ class LoggedRateIsNotTheRate(Rule):
             key="told",
             first=event.first_lr,
             rate=event.lr,
+        )
+
+    def on_rate_misplaced(self, event: RateMisplaced) -> Iterator[Finding]:
+        """The schedule goes into the group under a key that nothing reads."""
+        if event.looks < self.calls_needed or _distance(event.value, event.highest) < self.moved:
+            return
+        name, by_way = event.optimizer.name, f", by way of {event.highest:.3g}" if event.highest > event.first else ""
+        yield self.finding(
+            event,
+            f'group["{event.key}"] went from {event.first:.3g} to {event.value:.3g}{by_way} in {event.step} steps, and {name} '
+            f'reads group["lr"], which stayed at {event.lr:.3g}',
+            severity="error",
+            cause="a parameter group takes any key, and the optimizer reads its own only",
+            fix=f'write group["lr"] = … in place of group["{event.key}"]',
+            key="misplaced",
+            rate=event.lr,
+            written=event.value,
         )
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
