@@ -80,3 +80,8 @@ class Report:
     run: Mapping[str, Value] = field(default_factory=dict)  # steps, seconds, overhead, python, torch, …
     notes: tuple[str, ...] = ()  # sensors and rules that were switched off
     hidden_hints: int = 0
+
+    def reaches(self, level: str) -> bool:
+        """Whether some finding is of this level or worse; ``never`` is reached by none."""
+        worst = SEVERITIES.index(level) if level in SEVERITIES else -1
+        return any(SEVERITIES.index(finding.severity) <= worst for finding in self.findings)

@@ -86,11 +86,16 @@ class Proof:
     def _spoil(self, why: str) -> None:
         self._spoilt = self._spoilt or why
 
+    @property
+    def spoilt(self) -> str:
+        """What speaks against one loss alone, or nothing."""
+        return self._spoilt or ("" if self.backwards else "no backward was looked at")
+
     def missing(self) -> str:
         """What speaks against it, or nothing."""
         kind = next(iter(self._outputs), ("", None))[0]
-        if self._spoilt or not self.backwards:
-            return self._spoilt or "no backward was looked at"
+        if self.spoilt:
+            return self.spoilt
         fitted = kind in FITTED and self._passes
         return "" if kind in LABELLED or fitted else "an agent that makes its own data has such a loss, too"
 

@@ -36,7 +36,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "testing": ("engine", "events", "findings", "readers.source", "rules"),
     "reporters": ("catalogue", "findings", "record", "reporters", "__version__", VALUES),
     "session": ("config", "engine", "events", "findings", "meanwhile", "record", "rules", "sensors"),
-    "preflight": ("events", "history", "meanwhile", "preflight", "rules", "sensors", "session"),
+    "preflight": ("events", "history", "meanwhile", "preflight", "rules", "sensors", "session", "toolbox"),
     "api": ("config", "findings", "reporters", "session"),
     "telling": ("findings", "reporters"),
     "children": ("config", "events", "findings", "importing", "launch", "session", "telling"),

@@ -43,7 +43,6 @@ def told(monkeypatch, tmp_path):
         file = tmp_path / "script.py"
         file.write_text(START + text)
         linecache.checkcache()
-        adapters.parsed.cache_clear()
         main = types.ModuleType("__main__")
         main.__file__ = str(file)
         monkeypatch.setitem(sys.modules, "__main__", main)

@@ -14,7 +14,7 @@ from time import sleep
 from flatline import config, telling
 from flatline.afterwards import Diagnosis, Judged, Outcome, diagnose, named, report
 from flatline.cli import fail, writable
-from flatline.findings import SEVERITIES, Finding, Report
+from flatline.findings import Finding, Report
 from flatline.readers._roles import ROLES
 from flatline.reporters._plain import one_line
 from flatline.reporters.text import line
@@ -44,8 +44,7 @@ def run(options: argparse.Namespace) -> int:
         return fail(unknown)
     made = report(diagnosis)
     telling.put(_rendered(diagnosis, made, options), options.output)
-    worst = SEVERITIES.index(level) if level != "never" else -1
-    return int(any(SEVERITIES.index(finding.severity) <= worst for finding in made.findings))
+    return int(made.reaches(level))
 
 
 def _follow(look: Callable[[], Diagnosis]) -> Diagnosis:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from flatline.preflight.stages import Answer, Stage
 
 STAGES = {"look": "looking.Looking", "memorise": "memorising.Memorising", "rates": "sweeping.Sweeping"}
-SECONDS = 60.0  # of one stage beyond the script's own start, unless asked otherwise
-STARTING = 600.0  # more of them until the first optimizer step: imports, data, models
+STARTING = 600.0  # seconds beyond a stage's own until the first optimizer step: imports, data, models
 STUCK = 30.0  # seconds beyond a stage's own, for a script that trains and does not step
 INTERRUPTED = 130  # exit status, as of a shell
 LAST_WORDS = 3  # lines of a script that crashed
@@ -40,14 +39,14 @@ def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
     """Returns 0, 1 for --fail-on, or 2 when nothing could be run."""
     try:
         names = _chosen(options.stages)
-        launch.program(command)
-        config.build(config.load(Path.cwd()), select=(), ignore=(), hints=options.hints)
+        program = launch.program(command)
+        settings = config.build(config.load(Path.cwd()), select=(), ignore=(), hints=options.hints)
         if options.output is not None and (why := writable(options.output)):
             return fail(why)
     except (config.ConfigError, launch.CannotLaunch) as error:
         return fail(str(error))
     if options.answer:
-        return _stage(options, command)
+        return _stage(options, program, settings)
     try:
         answers = {name: _asked(name, options, command) for name in names}
     except KeyboardInterrupt:
@@ -58,7 +57,7 @@ def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
     telling.put(shown, options.output)
     if all(answer["verdict"] == "not done" for answer in answers.values()):
         return 2
-    return 1 if any(f.severity in _levels(options.fail_on) for f in report.findings) else 0
+    return int(report.reaches(options.fail_on))
 
 
 def _chosen(stages: str) -> list[str]:
@@ -67,10 +66,6 @@ def _chosen(stages: str) -> list[str]:
     if unknown or not names:
         raise config.ConfigError(f"--stages are some of {', '.join(STAGES)}; it is {stages!r}")
     return names
-
-
-def _levels(fail_on: str) -> tuple[str, ...]:
-    return {"error": ("error",), "warning": ("error", "warning"), "never": ()}[fail_on]
 
 
 # --------------------------------------------------------------------------- the parent's side
@@ -148,15 +143,13 @@ def _report(answers: dict[str, Answer]) -> Report:
 # --------------------------------------------------------------------------- the child's side
 
 
-def _stage(options: argparse.Namespace, command: Sequence[str]) -> int:
+def _stage(options: argparse.Namespace, program: launch.Program, settings: config.Config) -> int:
     """Run the script with one stage's hands on its loop, and write down the answer."""
     from flatline.preflight.scratch import Scratch
     from flatline.preflight.stages import Watched
 
-    program = launch.program(command)
     if not program.in_process:
         return _write(options.answer, {"verdict": "not done", "why": "the command starts other processes"})
-    settings = config.build(config.load(Path.cwd()), select=(), ignore=(), hints=options.hints)
     session = Watched(settings, budget=1.0)
     folder, _, kind = STAGES[options.stages].rpartition(".")
     scratch = Scratch(os.path.dirname(os.path.abspath(options.answer)))

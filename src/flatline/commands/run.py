@@ -13,7 +13,7 @@ from typing import Any
 
 from flatline import children, config, launch
 from flatline.cli import fail, writable
-from flatline.findings import SEVERITIES, Report
+from flatline.findings import Report
 from flatline.importing import after_import, as_at_start
 from flatline.record.place import Place, name_of
 from flatline.reporters import json
@@ -137,7 +137,7 @@ def _report(session: Session, family: children.Family, voice: Voice, keeping: co
     try:
         report = _kept(family.merge(session.report()), keeping)
         voice.say(report)
-        return _fails(report, voice.options.fail_on)
+        return report.reaches(voice.options.fail_on)
     except Exception as error:  # noqa: BLE001 - the script's exit status is kept
         voice.stderr.write(f"flatline: the report could not be made: {type(error).__name__}: {error}\n")
         return False
@@ -154,13 +154,6 @@ def _kept(report: Report, keeping: config.Keeping | None) -> Report:
     except OSError as error:
         report = dataclasses.replace(report, notes=(*report.notes, f"{folder}: report.json: {error.strerror}"))
     return report
-
-
-def _fails(report: Report, level: str) -> bool:
-    if level == "never":
-        return False
-    worst = SEVERITIES.index(level)
-    return any(SEVERITIES.index(finding.severity) <= worst for finding in report.findings)
 
 
 class Voice:

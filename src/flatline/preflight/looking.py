@@ -26,7 +26,6 @@ class Looking(Stage):
 
     name: ClassVar[str] = "look"
     steps: ClassVar[int] = 24
-    title: ClassVar[str] = "data, parameters, loss at the start"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -12,31 +12,28 @@ from torch.nn import functional
 from flatline.events import Event, LossComputed, OneBatchTrained
 from flatline.history import median
 from flatline.preflight.serving import Loaders, Repeated
-from flatline.preflight.stages import Answer, Stage
+from flatline.preflight.stages import Answer, Steered, configured
 from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
 
 STILL = 0.01  # of the first loss, in the second half: it falls
 DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 
 
-class Memorising(Stage):
+class Memorising(Steered):
     """Serves the first batch at every step, without dropout, weight decay and schedule, until the loss is gone."""
 
     name: ClassVar[str] = "memorise"
     steps: ClassVar[int] = 1000  # seed: 500 to 1000
-    title: ClassVar[str] = "one batch learned by heart"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.loaders, self.repeated = Loaders(lambda count, kept: 0), Repeated()
-        self._optimizers: set[int] = set()
+        super().__init__(Loaders(lambda: 0), *args, **kwargs)
+        self.repeated = Repeated()
         self._loss: LossComputed | None = None
         self._rate, self._weights = 0.0, 0
 
     def attach(self) -> None:
         """Stand at every door through which something new comes."""
         super().attach()
-        self.loaders.attach()
         self.repeated.attach()
         for name in DROPOUTS:
             setattr(functional, name, _unchanged)
@@ -49,18 +46,16 @@ class Memorising(Stage):
 
     def before_step(self, optimizer: Any) -> None:
         """The rate that the user set, without the schedule; no decay."""
+        super().before_step(optimizer)
         for group in optimizer.param_groups:
-            group["lr"] = group.get("max_lr", group.get("initial_lr", group["lr"]))
+            group["lr"] = configured(group)
             group.update({"weight_decay": 0.0} if "weight_decay" in group else {})
         self._rate = float(optimizer.param_groups[0]["lr"])
         self._weights = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
-        self._optimizers.add(id(optimizer))
-        if len(self._optimizers) > 1:
-            self.missing = "several optimizers train against or beside each other"
 
     def after_step(self, optimizer: Any) -> None:
         """From now on the batch of this step comes again."""
-        self.loaders.learned()
+        super().after_step(optimizer)
         if not self.loaders.training:
             self.repeated.stepped()
         if self.steps_done % 10 == 0 and memorised(tuple(self.losses())):
@@ -98,11 +93,7 @@ class Memorising(Stage):
     def _unknown(self, losses: list[float]) -> str:
         if len(losses) < 2:
             return "the script took no two optimizer steps whose loss could be read"
-        if why := self.proof.missing():
-            return why if "agent" not in why else ""
-        if self.repeated.changed and self.repeated.inputs is None:
-            return "its batches could not be held"
-        return ""
+        return self.proof.spoilt
 
 
 def _so_far(losses: list[float]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from flatline.toolbox._state import keep_random
 
 KEPT = 64  # batches of a loader that are served again
 TARGETS = (
@@ -35,7 +35,7 @@ def copied(value: Any) -> Any:
 class Loaders:
     """Serves what the loaders gave before. ``again`` says, for a loader that trains, which of its kept batches comes next."""
 
-    def __init__(self, again: Callable[[int, int], int | None]) -> None:
+    def __init__(self, again: Callable[[], int | None]) -> None:
         self.again = again
         self.kept: dict[int, list[Any]] = {}  # id of a loader -> batches
         self.served: dict[int, int] = {}
@@ -73,7 +73,7 @@ class Loaders:
         if key in self.training and self._since_step > self._lengths.get(key, KEPT):
             self._since_step = 0
             raise StopIteration  # the script only reads on, and would for ever
-        place = self.again(count, len(kept)) if key in self.training and kept else None
+        place = self.again() if key in self.training and kept else None
         if place is not None:
             return copied(kept[place])
         try:
@@ -109,7 +109,7 @@ class Repeated:
         self.inputs: tuple[Any, Any] | None = None
         self.changed = False  # a later step was called with other inputs, in spite of the same random numbers
         self._targets: dict[str, Any] = {}
-        self._states: list[tuple[Callable[[Any], object], Any]] | None = None
+        self._put_back: Callable[[], None] | None = None
         self._depth = 0
         self._on = False
 
@@ -150,21 +150,8 @@ class Repeated:
     def stepped(self) -> None:
         """The same random numbers as after the first step."""
         self._on = True
-        if self._states is None:
-            self._states = [(put, take()) for take, put in _generators()]
-        for put, state in self._states:
-            put(state)
-
-
-def _generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """How to take and to put back the state of every generator that batches are drawn from."""
-    yield torch.get_rng_state, torch.set_rng_state
-    yield random.getstate, random.setstate
-    cuda: Any = torch.cuda
-    if cuda.is_initialized():
-        yield cuda.get_rng_state_all, cuda.set_rng_state_all
-    if (numpy := sys.modules.get("numpy")) is not None:
-        yield numpy.random.get_state, numpy.random.set_state
+        self._put_back = self._put_back or keep_random(None)
+        self._put_back()
 
 
 def _alike(given: Any, kept: Any) -> bool | None:

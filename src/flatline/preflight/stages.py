@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flatline.events import Event, LossComputed, LossesRead, OptimizerStepped
 from flatline.meanwhile import Proof
+from flatline.preflight.serving import Loaders
 from flatline.session import Session
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ class Stage:
 
     name: ClassVar[str]
     steps: ClassVar[int]  # at most, unless asked otherwise
-    title: ClassVar[str]
 
     def __init__(self, session: Watched, *, steps: int, seconds: float, stop: Callable[[], None]) -> None:
         self.session, self.limit, self.stop = session, steps, stop
@@ -99,6 +99,35 @@ class Stage:
     def answer(self) -> Answer:
         """What was found; called when the script is over, in whatever way."""
         raise NotImplementedError
+
+
+class Steered(Stage):
+    """A stage that feeds the loop and sets the rate of its one optimizer."""
+
+    def __init__(self, loaders: Loaders, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loaders = loaders
+        self._optimizers: set[int] = set()
+
+    def attach(self) -> None:
+        """Stand before the loaders."""
+        super().attach()
+        self.loaders.attach()
+
+    def before_step(self, optimizer: Any) -> None:
+        """What a stage does to one optimizer says nothing about several."""
+        self._optimizers.add(id(optimizer))
+        if len(self._optimizers) > 1:
+            self.missing = "several optimizers train against or beside each other"
+
+    def after_step(self, optimizer: Any) -> None:
+        """The batches so far were learned from."""
+        self.loaders.learned()
+
+
+def configured(group: Mapping[str, Any]) -> Any:
+    """The rate that the user set, whatever a schedule made of it since."""
+    return group.get("max_lr", group.get("initial_lr", group["lr"]))
 
 
 def _never_too_often() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from flatline.preflight.serving import Loaders
-from flatline.preflight.stages import Answer, Stage
+from flatline.preflight.stages import Answer, Steered, configured
+from flatline.toolbox.learning_rates import Smoothed
 
 LOWEST, HIGHEST = 1e-7, 10.0
 SMOOTHING = 0.9  # of the loss, over steps
@@ -18,31 +19,21 @@ FAR = 1000.0  # times: a rate for fine-tuning may well be a hundredth of the ste
 FALL = 0.02  # of the first loss: less is no fall
 
 
-class Sweeping(Stage):
+class Sweeping(Steered):
     """Multiplies the rates of all groups by one factor that grows with every step."""
 
     name: ClassVar[str] = "rates"
     steps: ClassVar[int] = 120
-    title: ClassVar[str] = "learning-rate range"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.loaders = Loaders(lambda count, kept: None)
+        super().__init__(Loaders(lambda: None), *args, **kwargs)
         self._own: dict[int, list[float]] = {}
         self.rates: list[float] = []
 
-    def attach(self) -> None:
-        """Loaders go on for ever."""
-        super().attach()
-        self.loaders.attach()
-
     def before_step(self, optimizer: Any) -> None:
         """Set the rate of this step."""
-        own = self._own.setdefault(
-            id(optimizer), [float(g.get("max_lr", g.get("initial_lr", g["lr"]))) for g in optimizer.param_groups]
-        )
-        if len(self._own) > 1:
-            self.missing = "several optimizers train against or beside each other"
+        super().before_step(optimizer)
+        own = self._own.setdefault(id(optimizer), [float(configured(group)) for group in optimizer.param_groups])
         rate = LOWEST * (HIGHEST / LOWEST) ** (self.steps_done / max(1, self.limit - 1))
         for group, rate_of_group in zip(optimizer.param_groups, own, strict=False):
             group["lr"] = rate * (rate_of_group / own[0] if own[0] else 1.0)
@@ -50,7 +41,7 @@ class Sweeping(Stage):
 
     def after_step(self, optimizer: Any) -> None:
         """Stop when the loss has gone."""
-        self.loaders.learned()
+        super().after_step(optimizer)
         curve = smoothed(self.losses())
         gone = curve and (curve[-1] - curve[-1] != 0.0 or curve[-1] > DIVERGED * min(curve))
         if len(curve) >= FEWEST and gone and min(curve) > 0:
@@ -60,8 +51,8 @@ class Sweeping(Stage):
         """The curve, and the rate where it falls fastest."""
         losses = self.losses()
         rates = self.rates[: len(losses)]
-        configured = next(iter(self._own.values()), [math.nan])[0]
-        told = {"rates": rates, "losses": losses, "configured": configured}
+        own = next(iter(self._own.values()), [math.nan])[0]
+        told = {"rates": rates, "losses": losses, "configured": own}
         if self.closure:
             self.missing = "the optimizer computes the loss itself, with a closure, and finds its own step"
         if self.missing or len(losses) < FEWEST:
@@ -71,10 +62,10 @@ class Sweeping(Stage):
         if found is None:
             return {"verdict": "open", "why": "the loss falls at no rate of the sweep", **told}
         steepest, lowest, diverges = found
-        words = f"falls fastest at {steepest:.1e}; configured {configured:.1e}"
+        words = f"falls fastest at {steepest:.1e}; configured {own:.1e}"
         if diverges is not None:
             words += f"; diverges from {diverges:.1e} on"
-        doubt = _doubt(configured, steepest, diverges)
+        doubt = _doubt(own, steepest, diverges)
         return {
             "verdict": "open" if doubt else "passed",
             "why": words + (f": {doubt}" if doubt else ""),
@@ -93,11 +84,8 @@ def _doubt(configured: float, steepest: float, diverges: float | None) -> str:
 
 def smoothed(losses: Sequence[float]) -> list[float]:
     """An exponential mean without the bias of its start."""
-    mean, found = 0.0, []
-    for count, loss in enumerate(losses, 1):
-        mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
-        found.append(mean / (1 - SMOOTHING**count))
-    return found
+    mean = Smoothed(SMOOTHING)
+    return [mean.add(loss) for loss in losses]
 
 
 def suggested(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, float, float | None] | None:

@@ -7,24 +7,22 @@ on the way to it stands under no condition, and no object of the adapter's class
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from flatline.sensors.callers import is_users, users_frame
+from flatline.sensors.sources import tree_of
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WALKS = ("named_modules", "modules", "named_children", "children")
 MATCHING = ("endswith", "startswith", "search", "match", "fullmatch", "isinstance", "any", "lower", "split", "type")
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
 DEEPEST = 6  # calls from the script's first line to the loop
-FILES = 24
 
 
 class NeverMade(NamedTuple):
@@ -54,20 +52,11 @@ def never_made(made: set[type]) -> NeverMade | None:
     """The first one. ``made`` are the classes of all modules that were built."""
     main = sys.modules.get("__main__")
     file = str(getattr(main, "__file__", "") or "")
-    tree = parsed(file) if file and is_users(file) and users_frame() is None else None
+    tree = tree_of(file) if file and is_users(file) and users_frame() is None else None
     if tree is None:
         return None
     script = Place(file, tree, tree.body, "", vars(main), {})
     return next((found for place in _ran(script, DEEPEST, set()) if (found := _in(place, made)) is not None), None)
-
-
-@lru_cache(maxsize=FILES)
-def parsed(file: str) -> ast.Module | None:
-    """The tree of a file."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 # --------------------------------------------------------------------------- what ran
@@ -135,7 +124,7 @@ def _function(call: ast.Call, place: Place) -> tuple[str, ast.Module, Any] | Non
     if not isinstance(value, types.FunctionType) or not is_users(value.__code__.co_filename):
         return None
     file = value.__code__.co_filename
-    tree = parsed(file)
+    tree = tree_of(file)
     return None if tree is None else next(((file, tree, f) for f in _functions(tree) if _is(f, value)), None)
 
 

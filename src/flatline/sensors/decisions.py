@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 
 from flatline.events import Where
+from flatline.sensors.sources import tree_of
 
 CHOOSING = ("argmax", "max", "topk", "round")
 RANKING = re.compile(
@@ -24,9 +24,8 @@ SPEAKING = (ast.Name, ast.Attribute, ast.FunctionDef, ast.alias)
 @lru_cache(maxsize=8)
 def decides(file: str) -> Where | None:
     """The first line that takes the class with the highest score from what a model returned; None if scores are ranked, too."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(file)
+    if tree is None:
         return None
     if any(RANKING.search(_spelled(node)) for node in ast.walk(tree) if isinstance(node, SPEAKING)):
         return None

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator
 
+from flatline.sensors.sources import function_around
+
 HARMLESS = ("update", "keys", "items", "values")  # what may be called on it without using it
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def merged_only(file: str, line: int) -> int | None:
     """The line that fills a model's state dict with what this line reads, if nothing is made of that dictionary."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    scope = function_around(file, line)
+    if scope is None:
         return None
-    scope = _scope(tree, line)
     read = set(_read(scope, line))
     for name in _state_dicts(scope) if read else ():
         filled = [call.lineno for call in _updates(scope, name) if read & set(_names(call))]
         if filled and not _used(scope, name):
             return filled[0]
     return None
-
-
-def _scope(tree: ast.Module, line: int) -> ast.AST:
-    """The innermost function around a line, or the module."""
-    around = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and n.lineno <= line <= (n.end_lineno or 0)]
-    return max(around, key=lambda function: function.lineno, default=tree)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from flatline.events import Where
-from flatline.sensors.seeds import FUNCTIONS, SEEDING, tree_of
+from flatline.sensors.seeds import FUNCTIONS, SEEDING
+from flatline.sensors.sources import tree_of
 
 Tensor = torch.Tensor
 ROWS = 2_048  # samples kept, at most

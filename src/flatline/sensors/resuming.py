@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, optim
 from flatline.events import OptimizerBeganAnew, Where
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
+from flatline.sensors.sources import tree_of
 
 FILES = 8
 BOTH = ("state", "param_groups")
@@ -112,9 +112,8 @@ def _running_names(optimizer: Any) -> frozenset[str]:
 
 def _goes_on(file: Saved) -> str:
     """The count of the file from which a loop of the user's goes on: ``range(checkpoint["epoch"] + 1, epochs)``."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file.where.file)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(file.where.file)
+    if tree is None:
         return ""
     names = {ast.unparse(t): key for node in ast.walk(tree) if isinstance(node, ast.Assign) for t in node.targets
              if (key := _count_in(node.value, file.counts))}  # fmt: skip

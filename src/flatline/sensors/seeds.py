@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import multiprocessing
 import random
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -18,6 +16,7 @@ from flatline.events import SeedsObserved, Where
 from flatline.sensors.callers import is_users
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
+from flatline.sensors.sources import tree_of
 
 SEEDING = (
     "manual_seed",
@@ -184,15 +183,6 @@ def _names(code: CodeType) -> set[str]:
 
 
 # --------------------------------------------------------------------------- seeding in the loop
-
-
-@lru_cache(maxsize=8)
-def tree_of(file: str) -> ast.Module | None:
-    """The syntax tree of a file of the user's."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 def seeded_draw(frame: FrameType | None) -> tuple[str, Where | None]:

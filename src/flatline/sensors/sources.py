@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterator
+from functools import lru_cache
 
 from flatline.events import Where
 
@@ -24,21 +25,31 @@ SEVERING = (
     "ceil",
 )
 REBUILDING = ("tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "Variable")
+FILES = 24  # whose trees are kept
 REACH = 40  # lines above the backward that are looked at
 
 
-def _function(where: Where) -> ast.AST | None:
-    """The innermost function around a line, or the module."""
+def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a file of the user's, which nobody may change; None if it cannot be parsed."""
+    return _tree("".join(linecache.getlines(file)))
+
+
+@lru_cache(maxsize=FILES)
+def _tree(text: str) -> ast.Module | None:
     try:
-        tree = ast.parse("".join(linecache.getlines(where.file)))
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    best: ast.AST = tree
-    for node in ast.walk(tree):
+
+
+def function_around(file: str, line: int) -> ast.AST | None:
+    """The innermost function around a line, or the module."""
+    best: ast.AST | None = tree_of(file)
+    if best is None:
+        return None
+    for node in ast.walk(best):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.lineno <= where.line <= (node.end_lineno or node.lineno) and node.lineno >= getattr(
-                best, "lineno", 0
-            ):
+            if node.lineno <= line <= (node.end_lineno or node.lineno) and node.lineno >= getattr(best, "lineno", 0):
                 best = node
     return best
 
@@ -55,7 +66,7 @@ def _backward_name(scope: ast.AST, line: int) -> str:
 
 def severing_call(where: Where | None) -> tuple[str, Where | None]:
     """The call that cuts the loss of the backward at ``where`` from its graph, if it stands in the same function."""
-    scope = _function(where) if where else None
+    scope = function_around(where.file, where.line) if where else None
     if scope is None or where is None:
         return "", None
     candidates = [hit for hit in _severing(scope) if where.line - REACH <= hit[0] <= where.line]
@@ -99,7 +110,7 @@ def _no_grad(expression: ast.AST) -> Iterator[str]:
 
 def keeping_statement(where: Where | None) -> tuple[str, Where | None]:
     """The statement that keeps the loss: ``losses.append(loss)`` or ``total += loss``."""
-    scope = _function(where) if where else None
+    scope = function_around(where.file, where.line) if where else None
     if scope is None or where is None:
         return "", None
     name = _backward_name(scope, where.line)
@@ -127,7 +138,7 @@ def _kept(node: ast.AST, name: str) -> ast.AST | None:
 
 def scaled_loss_read(where: Where | None) -> tuple[str, Where | None]:
     """The statement that reads a number from ``scaled = scaler.scale(loss)``, which stands at ``where``."""
-    scope = _function(where) if where else None
+    scope = function_around(where.file, where.line) if where else None
     if scope is None or where is None:
         return "", None
     found = [node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr))]

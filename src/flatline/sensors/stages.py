@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flatline.sensors.callers import is_users
+from flatline.sensors.sources import tree_of
 
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
 LOOPS = (ast.For, ast.AsyncFor)
@@ -90,9 +91,8 @@ def _attribute(value: Any, name: str) -> Any:
 
 def unreached_unfreezing(file: str, locals_of: Numbers | None = None) -> Unreached | None:
     """The first one in a file; ``locals_of`` is what was known inside its functions."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(file)
+    if tree is None:
         return None
     names, helpers = _globals(file), _unfreezing_functions(tree)
     for loop in ast.walk(tree):
@@ -250,9 +250,8 @@ def _inside(branch: ast.If) -> Iterator[Any]:
 
 def built_anew(file: str, line: int) -> bool:
     """Whether the model that ``load_state_dict`` fills in this line gets another value before anything else is done with it."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(file)
+    if tree is None:
         return False
     for block in _blocks(tree):
         for at, statement in enumerate(block):

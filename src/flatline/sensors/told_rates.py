@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flatline.events import RateMisplaced, Where
 from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.sources import tree_of
 
 RATE = r"(?:lr|learning[ _]rate)"
 LABEL = re.compile(rf"^\W*{RATE}\W*$", re.IGNORECASE)
@@ -85,9 +85,8 @@ class MisplacedRates:
 
 def _written(file: str, key: str) -> Where | None:
     """The line that writes under the key, if there is one in the file of the loop."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(file)
+    if tree is None:
         return None
     for node in (each for each in ast.walk(tree) if isinstance(each, ast.Assign)):
         for target in node.targets:
@@ -103,9 +102,8 @@ def _written(file: str, key: str) -> Where | None:
 @lru_cache(maxsize=8)
 def constant_told(file: str, line: int) -> Told | None:
     """In the innermost loop around the line that steps the schedule."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = tree_of(file)
+    if tree is None:
         return None
     around = [n for n in ast.walk(tree) if isinstance(n, LOOPS) and n.lineno < line <= (n.end_lineno or 0)]
     if not around:

@@ -13,7 +13,7 @@ import torch
 
 from flatline.events import Where
 from flatline.sensors.callers import is_users
-from flatline.sensors.seeds import tree_of
+from flatline.sensors.sources import tree_of
 
 DRAWS = {
     "rand", "randn", "randint", "random", "uniform", "normal", "choice", "choices", "sample", "shuffle", "permutation",

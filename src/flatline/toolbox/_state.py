@@ -45,7 +45,7 @@ def preserved(model: nn.Module, optimizer: Optimizer | None = None, batches: obj
 
 def _restores(model: nn.Module, optimizer: Optimizer | None, batches: object) -> Iterator[Restore]:
     parameters = all_parameters(model, optimizer)
-    yield _keep_random(batches)
+    yield keep_random(batches)
     yield _keep_modes(model)
     yield _keep_gradients(parameters)  # put back after the values, whose dtype theirs must be
     yield _keep_values([*parameters, *model.buffers()])
@@ -158,7 +158,8 @@ def _copied(tree: Any) -> Any:
     return copy.deepcopy(tree)
 
 
-def _keep_random(batches: object) -> Restore:
+def keep_random(batches: object) -> Restore:
+    """The state of every generator that random numbers are drawn from, those of a loader too: call it to put them back."""
     kept: list[Restore] = [
         _again(random.setstate, random.getstate()),
         _again(torch.set_rng_state, torch.get_rng_state()),
