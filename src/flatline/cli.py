@@ -75,7 +75,7 @@ def _add_preflight(commands: argparse._SubParsersAction[Parser]) -> None:
     for name, stages, about in (
         (
             "preflight",
-            "look,memorise,rates",
+            "look,memorise,rates,probe",
             "check a script before a long run: data, parameters, one batch, learning rate",
         ),
         ("lr-find", "rates", "sweep the learning rate over the script's own optimizer"),
@@ -83,7 +83,7 @@ def _add_preflight(commands: argparse._SubParsersAction[Parser]) -> None:
         usage = f"flatline {name} [OPTIONS] SCRIPT [ARGS…]\n       flatline {name} [OPTIONS] -m MODULE [ARGS…]"
         command = commands.add_parser(name, help=about, usage=usage, allow_abbrev=False)
         command.add_argument(
-            "--stages", metavar="NAMES", default=stages, help=f"of look, memorise, rates (default: {stages})"
+            "--stages", metavar="NAMES", default=stages, help=f"of look, memorise, rates, probe (default: {stages})"
         )
         command.add_argument(
             "--steps", metavar="N", type=_positive, help="optimizer steps of a stage (default: its own)"

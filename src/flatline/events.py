@@ -1098,6 +1098,83 @@ class OneBatchTrained(Event):
     targets: int = 0  # in the batch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How a change of what a model is given, in one part of it, shows in another part of what it makes."""
+
+    compared: int = 0  # positions, or samples, whose input stayed the same
+    changed: int = 0  # of them, whose output did not
+    effect: float = 0.0  # largest change, in standard deviations of the output
+    layer: str = ""  # the first that was given the same there, and made something else
+    kind: str = ""  # its class
+    shape: tuple[int, ...] = ()  # of what it was given
+
+    @property
+    def place(self) -> str:
+        """The layer, as a sentence names it."""
+        return f"{self.layer} ({self.kind})" if self.layer else f"{self.kind or 'the model'} itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class FutureProbed(Event):
+    """``flatline preflight`` exchanged the later part of sequences, and looked at what is made of the earlier one."""
+
+    absent = "no model of sequences was probed: that is for flatline preflight"
+    live = False
+    model: str = ""
+    length: int = 0
+    begin: int = 0  # position from which on the input was another
+    next_token: bool = False  # the label of a position is the input of the next one
+    spread: Spread = Spread()  # over the positions before, where there is a label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SamplesProbed(Event):
+    """``flatline preflight`` exchanged all samples of a batch but one, in eval mode, and looked at what is made of that one."""
+
+    absent = "no batch of samples was probed: that is for flatline preflight"
+    live = False
+    model: str = ""
+    spread: Spread = Spread()  # of the one that stayed
+    reads_as_time: bool = False  # the layer is torch's, and takes the first dimension for time
+    order_matters: bool = False  # the same samples in another order get other outputs
+    own_target: bool = False  # every sample has a target of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PaddingProbed(Event):
+    """``flatline preflight`` cut the padding off a sequence, and looked at what is made of the rest."""
+
+    absent = "no padded sequence was probed: that is for flatline preflight"
+    live = False
+    model: str = ""
+    length: int = 0
+    padded: int = 0  # positions that were cut off
+    spread: Spread = Spread()  # effect: in standard deviations between samples
+    half: float = 0.0  # effect with half of the padding cut off: more of the same
+    recurrent: bool = False  # the layer has read on through the padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfluenceFacts:
+    """One input of a model, exchanged between samples."""
+
+    name: str = ""
+    kind: Literal["image", "tokens", "numbers"] = "numbers"
+    shape: tuple[int, ...] = ()
+    effect: float = 0.0  # largest change of the output, in its standard deviations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class InfluenceProbed(Event):
+    """``flatline preflight`` exchanged each input of a model, one at a time, between the samples of a batch."""
+
+    absent = "no model with several inputs was probed: that is for flatline preflight"
+    live = False
+    model: str = ""
+    inputs: tuple[InfluenceFacts, ...] = ()
+
+
 # --------------------------------------------------------------------------- checkpoints and the end
 
 

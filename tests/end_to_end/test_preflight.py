@@ -74,7 +74,7 @@ def preflight(tmp_path, source, *options):
 def test_a_healthy_script_passes(tmp_path, loop):
     stages, found = preflight(tmp_path, HEAD + loop)
     assert {name: stage["verdict"] for name, stage in stages.items()} == dict.fromkeys(
-        ("look", "memorise", "rates"), "passed"
+        ("look", "memorise", "rates", "probe"), "passed"
     )
     assert found == []
     assert stages["memorise"]["losses"][-1] < 0.02 * stages["memorise"]["losses"][0]
@@ -162,7 +162,7 @@ def test_a_script_that_crashes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--stages", "everything", "x.py"], "--stages are some of look, memorise, rates; it is 'everything'"),
+        (["--stages", "everything", "x.py"], "--stages are some of look, memorise, rates, probe; it is 'everything'"),
         (["--steps", "0", "x.py"], "must be a whole number of at least 1; it is '0'"),
         (["x.py"], "there is no script 'x.py'"),
         ([], "there is no script to run"),
@@ -180,3 +180,155 @@ def test_a_curve_in_one_line():
     assert sparkline([0.0, 1.0, 2.0]) == "▁▄█" or sparkline([0.0, 1.0, 2.0]) == "▁▅█"
     assert sparkline([1.0, math.nan]) == "▁×"
     assert len(sparkline(list(range(1000)))) <= 48
+
+
+# --------------------------------------------------------------------------- questions put to the model
+
+SEQUENCES = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+X, Y = torch.randn(256, 20, 6), torch.randint(0, 2, (256,))
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = {layer}, nn.Linear(16, 2)
+    def forward(self, x):
+        return self.head({state})
+net = Net()
+opt = torch.optim.Adam(net.parameters(), lr=3e-3)
+for step in range(40):
+    at = torch.randint(0, 256, (32,))
+    opt.zero_grad()
+    F.cross_entropy(net(X[at]), Y[at]).backward()
+    opt.step()
+"""
+LANGUAGE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+text = torch.randint(0, 27, (3000,))
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.qkv, self.head = nn.Embedding(27, 16), nn.Linear(16, 48), nn.Linear(16, 27)
+    def forward(self, ids, targets=None):
+        q, k, v = self.qkv(self.embed(ids)).chunk(3, -1)
+        seen = F.scaled_dot_product_attention(q, k, v{mask})
+        scores = self.head(seen)
+        return scores, F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+net = Decoder()
+opt = torch.optim.Adam(net.parameters(), lr=3e-3)
+for step in range(40):
+    at = torch.randint(0, 2900, (16,)).tolist()
+    ids = torch.stack([text[i:i + 24] for i in at])
+    loss = net(ids, {labels})[1]
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+NEXT = "torch.stack([text[i + 1:i + 25] for i in at])"
+PADDED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+texts = [torch.randint(1, 40, (int(n),)) for n in torch.randint(4, 25, (300,))]
+Y = torch.tensor([int((t < 20).float().mean() > 0.5) for t in texts])
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.conv = nn.Embedding(40, 16, padding_idx=0), nn.Conv1d(16, 16, 3)
+        self.rnn, self.head = nn.GRU(16, 16, batch_first=True), nn.Linear(16, 2)
+    def forward(self, ids):
+        e, real = self.embed(ids), (ids != 0)
+        return self.head({state})
+net = Net()
+opt = torch.optim.Adam(net.parameters(), lr=3e-3)
+for step in range(40):
+    at = torch.randint(0, 300, (32,))
+    ids = nn.utils.rnn.pad_sequence([texts[i] for i in at], batch_first=True)
+    opt.zero_grad()
+    F.cross_entropy(net(ids), Y[at]).backward()
+    opt.step()
+"""
+PACKED = "self.rnn(nn.utils.rnn.pack_padded_sequence(e, real.sum(1), batch_first=True, enforce_sorted=False))[1][-1]"
+PICTURES = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+image, question = torch.randn(300, 3, 8, 8), torch.randint(0, 20, (300, 6))
+answer = (image.mean((1, 2, 3)) > 0).long() + 2 * (question[:, 0] > 9).long()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.see = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.read, self.head, self.gate = nn.EmbeddingBag(20, 8), nn.Linear(8, 4), nn.Parameter(torch.zeros(1))
+    def forward(self, image, question):
+        seen, read = self.see(image), self.read(question)
+        return self.head({mixed})
+net = Net()
+opt = torch.optim.Adam(net.parameters(), lr=3e-3)
+for step in range(40):
+    at = torch.randint(0, 300, (32,))
+    opt.zero_grad()
+    F.cross_entropy(net(image[at], question[at]), answer[at]).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "line", "cause"),
+    [
+        (
+            SEQUENCES.format(layer="nn.LSTM(6, 16)", state="self.rnn(x)[0][:, -1]"),
+            "D12",
+            "self.rnn(x)",
+            "rnn (LSTM) takes the first dimension",
+        ),
+        (
+            SEQUENCES.format(layer="nn.GRU(6, 16)", state="self.rnn(x.view(20, len(x), 6))[0][-1]"),
+            "D12",
+            "F.cross_entropy(net",
+            "Net itself is the first to mix samples",
+        ),
+        (LANGUAGE.format(mask="", labels=NEXT), "L13", "net(ids,", "Decoder itself is the first to mix later"),
+        (PADDED.format(state="e.mean(1)"), "L14", "F.cross_entropy(net", "Net itself is the first to mix padding"),
+        (PADDED.format(state="self.rnn(e)[0][:, -1]"), "L14", "self.rnn(e)", "rnn (GRU) is the first to mix padding"),
+        (PICTURES.format(mixed="read"), "X5", "net(image[at]", "image (32 × 3 × 8 × 8) reaches the output nowhere"),
+    ],
+    ids=["samples as time", "view", "no mask", "mean", "last state", "image"],
+)
+def test_what_the_model_must_not_do(tmp_path, source, code, line, cause):
+    script = tmp_path / "train.py"
+    script.write_text(source, encoding="utf-8")
+    words = [sys.executable, "-m", "flatline", "preflight", "--format", "json", "--stages", "probe", str(script)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["code"] == code
+    assert finding["cause"].startswith(cause)
+    assert line in source.splitlines()[finding["where"]["line"] - 1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SEQUENCES.format(layer="nn.LSTM(6, 16, batch_first=True)", state="self.rnn(x)[0][:, -1]"),
+        SEQUENCES.format(layer="nn.LSTM(6, 16)", state="self.rnn(x.transpose(0, 1))[0][-1]"),
+        SEQUENCES.format(layer="nn.Linear(6, 16)", state="torch.softmax(x[:, 0] @ x[:, 0].T, 1) @ self.rnn(x[:, 0])"),
+        LANGUAGE.format(mask=", is_causal=True", labels=NEXT),
+        LANGUAGE.format(mask="", labels="ids.roll(7, 1)"),
+        PADDED.format(state="(e * real.unsqueeze(2)).sum(1) / real.sum(1, keepdim=True)"),
+        PADDED.format(state="self.conv(e.mT).relu().amax(2)"),
+        PADDED.format(state=PACKED),
+        PICTURES.format(mixed="read + self.gate.tanh() * seen"),
+    ],
+    ids=["batch first", "transposed", "set", "mask", "both sides", "masked mean", "maximum", "packed", "gate"],
+)
+def test_what_a_model_may_do(tmp_path, source):
+    stages, found = preflight(tmp_path, source, "--stages", "probe")
+    assert stages["probe"]["verdict"] in ("passed", "open"), stages
+    assert found == []

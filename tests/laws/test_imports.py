@@ -20,7 +20,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "findings": (VALUES,),
     "importing": (),
     "launch": (),
-    "sensors": ("events", "history", "sensors"),
+    "sensors": ("events", "history", "sensors", "toolbox"),
     "toolbox": ("toolbox",),
     "history": (),
     "trends": ("events", "history"),
@@ -36,7 +36,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "testing": ("engine", "events", "findings", "readers.source", "rules"),
     "reporters": ("catalogue", "findings", "record", "reporters", "__version__", VALUES),
     "session": ("config", "engine", "events", "findings", "meanwhile", "record", "rules", "sensors"),
-    "preflight": ("events", "history", "meanwhile", "preflight", "rules", "sensors", "session", "toolbox"),
+    "preflight": ("engine", "events", "history", "meanwhile", "preflight", "rules", "sensors", "session", "toolbox"),
     "api": ("config", "findings", "reporters", "session"),
     "telling": ("findings", "reporters"),
     "children": ("config", "events", "findings", "importing", "launch", "session", "telling"),
@@ -184,7 +184,7 @@ def test_torch_and_rich_are_imported_late(module):
     assert [f"{module}:{i.line}" for i in TREE[module] if i.early and i.name.split(".")[0] in late] == []
 
 
-@pytest.mark.parametrize("module", [module for module in TREE if not module.startswith("sensors")])
+@pytest.mark.parametrize("module", [module for module in TREE if not module.startswith(("sensors", "preflight"))])
 def test_sensors_are_imported_late(module):
     assert [f"{module}:{i.line}" for i in TREE[module] if i.early and i.name.startswith("sensors")] == []
 

@@ -28,7 +28,12 @@ from flatline.reporters import preflight as reporter
 if TYPE_CHECKING:
     from flatline.preflight.stages import Answer, Stage
 
-STAGES = {"look": "looking.Looking", "memorise": "memorising.Memorising", "rates": "sweeping.Sweeping"}
+STAGES = {
+    "look": "looking.Looking",
+    "memorise": "memorising.Memorising",
+    "rates": "sweeping.Sweeping",
+    "probe": "probing.Probing",
+}
 STARTING = 600.0  # seconds beyond a stage's own until the first optimizer step: imports, data, models
 STUCK = 30.0  # seconds beyond a stage's own, for a script that trains and does not step
 INTERRUPTED = 130  # exit status, as of a shell

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from flatline.events import Event, LossComputed, OneBatchTrained
 from flatline.history import median
+from flatline.preflight.hearing import Hearing
 from flatline.preflight.serving import Loaders, Repeated
 from flatline.preflight.stages import Answer, Steered, configured
 from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
@@ -34,7 +35,9 @@ class Memorising(Steered):
     def attach(self) -> None:
         """Stand at every door through which something new comes."""
         super().attach()
-        self.repeated.attach()
+        hearing = Hearing()
+        self.repeated.attach(hearing)
+        hearing.attach()
         for name in DROPOUTS:
             setattr(functional, name, _unchanged)
 

@@ -6,16 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional
 
+from flatline.preflight.hearing import Hearing
 from flatline.toolbox._state import keep_random
 
 KEPT = 64  # batches of a loader that are served again
-TARGETS = (
-    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
-    "smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss", "poisson_nll_loss",
-)  # fmt: skip
 Tensor = torch.Tensor
 
 
@@ -110,27 +105,14 @@ class Repeated:
         self.changed = False  # a later step was called with other inputs, in spite of the same random numbers
         self._targets: dict[str, Any] = {}
         self._put_back: Callable[[], None] | None = None
-        self._depth = 0
-        self._on = False
 
-    def attach(self) -> None:
-        """Be there when the outermost module is called, and when a loss is computed."""
-        calling = nn.Module.__call__
-
-        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
-            outermost, self._depth = self._depth == 0, self._depth + 1
-            try:
-                if self._on and outermost and torch.is_grad_enabled():
-                    args, kwargs = self._given(args, kwargs)
-                return calling(module, *args, **kwargs)
-            finally:
-                self._depth -= 1
-
-        nn.Module.__call__ = called  # type: ignore[method-assign]
-        for name in TARGETS:
-            setattr(functional, name, self._aimed(name, getattr(functional, name)))
+    def attach(self, hearing: Hearing) -> None:
+        """Be asked what the outermost module and the losses are given."""
+        hearing.inputs, hearing.target = self._given, self._aimed
 
     def _given(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if self._put_back is None:
+            return args, kwargs
         if self.inputs is None:
             self.inputs = copied(args), copied(kwargs)
         elif _alike((args, kwargs), self.inputs) is False:
@@ -138,18 +120,14 @@ class Repeated:
             return copied(self.inputs[0]), copied(self.inputs[1])
         return args, kwargs
 
-    def _aimed(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def computed(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._on and torch.is_grad_enabled() and isinstance(target, Tensor) and not target.requires_grad:
-                first = self._targets.setdefault(f"{name} {tuple(target.shape)}", copied(target))
-                target = first if self.changed else target
-            return original(input, target, *args, **kwargs)
-
-        return computed
+    def _aimed(self, name: str, target: Tensor) -> Tensor:
+        if self._put_back is None:
+            return target
+        first: Tensor = self._targets.setdefault(f"{name} {tuple(target.shape)}", copied(target))
+        return first if self.changed else target
 
     def stepped(self) -> None:
         """The same random numbers as after the first step."""
-        self._on = True
         self._put_back = self._put_back or keep_random(None)
         self._put_back()
 

@@ -1,0 +1,83 @@
+"""What the script's loop does within one step: which models it calls, with what, and which losses of torch it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flatline.events import Where
+from flatline.sensors.callers import caller
+
+LOSSES = (
+    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "kl_div", "gaussian_nll_loss", "poisson_nll_loss",
+)  # fmt: skip
+
+
+class Call(NamedTuple):
+    """A model that the script called itself, with gradients on."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    where: Where | None
+
+
+class Loss(NamedTuple):
+    """A loss of torch that was computed with gradients on, from targets that need none."""
+
+    name: str
+    scores: Tensor
+    target: Tensor
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def again(self, target: Tensor) -> Tensor:
+        """The loss of the same scores with other targets."""
+        result: Tensor = getattr(functional, self.name)(self.scores, target, *self.args, **self.kwargs)
+        return result
+
+
+class Hearing:
+    """Stands before the outermost modules and the losses; what it hears may be changed on its way."""
+
+    def __init__(self) -> None:
+        self.called: Callable[[Call], object] = lambda call: None
+        self.computed: Callable[[Loss], object] = lambda loss: None
+        self.inputs: Callable[[Any, Any], tuple[Any, Any]] = lambda args, kwargs: (args, kwargs)
+        self.target: Callable[[str, Tensor], Tensor] = lambda name, target: target
+        self._depth = 0
+
+    def attach(self) -> None:
+        """For the rest of the process."""
+        calling = nn.Module.__call__
+
+        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._depth or not torch.is_grad_enabled():
+                return calling(module, *args, **kwargs)
+            args, kwargs = self.inputs(args, kwargs)
+            self._depth += 1
+            try:
+                output = calling(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            self.called(Call(module, args, kwargs, output, caller()))
+            return output
+
+        nn.Module.__call__ = called  # type: ignore[method-assign]
+        for name in LOSSES:
+            setattr(functional, name, self._loss(name, getattr(functional, name)))
+
+    def _loss(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def computed(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled() and isinstance(target, Tensor) and not target.requires_grad:
+                target = self.target(name, target)
+                self.computed(Loss(name, input, target, args, kwargs))
+            return original(input, target, *args, **kwargs)
+
+        return computed

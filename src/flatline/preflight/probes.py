@@ -1,0 +1,331 @@
+"""Questions put to a model on one batch. Each changes a part of the input, and looks where the output changes.
+
+What is compared stands in the arithmetic of one shape, so that nothing but the model itself can carry a change from one
+position or sample to another; only cutting off padding changes shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from flatline.events import Event, FutureProbed, InfluenceFacts, InfluenceProbed, PaddingProbed, SamplesProbed, Where
+from flatline.preflight.hearing import Call, Loss
+from flatline.preflight.trials import SAME, Passed, Trial, evaluating, leaves, spread
+
+ODD = (5, 7, 3, 11)  # samples of a probe: a size that no other dimension has
+SHORTEST = 4  # positions
+NEXT = 0.98  # of the labels equal the next input: the model foretells
+IGNORED = -100
+PAD_ROWS = 0.2  # of the rows end with the same token, at least twice
+TIME_FIRST = (nn.MultiheadAttention, nn.RNNBase, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer)
+
+
+class Unprobed(Exception):
+    """Why a question cannot be put to this model."""
+
+
+class Probes:
+    """One call of the script's and the losses of the same step."""
+
+    def __init__(self, call: Call, losses: Sequence[Loss], step: int) -> None:
+        self.call, self.losses, self.step = call, losses, step
+        self.name = type(call.module).__name__
+        self.trial = Trial(call)
+
+    def ask(self) -> Iterator[Event | str]:
+        """The answers, and why there is none."""
+        if not self.trial.inputs:
+            yield f"{self.name} was given no tensor"
+            return
+        with evaluating(self.call.module):
+            for question in (self.influences, self.samples, self.future, self.padding):
+                try:
+                    if not self.trial.steady:
+                        yield f"{self.name} makes something else of the same input, in eval mode, too"
+                        return
+                    yield question()
+                except Unprobed as why:
+                    yield str(why)
+                except Exception as error:  # noqa: BLE001 - the user's model may refuse what is not its own input
+                    yield f"{question.__name__}: {self.name} raised {type(error).__name__}"
+
+    # ------------------------------------------------------------------ which inputs count
+
+    def influences(self) -> InfluenceProbed:
+        """Each input exchanged between samples."""
+        trial, rows = self.trial, self._rows()
+        base = trial.run(trial.inputs)
+        found = []
+        for at, (name, tensor) in enumerate(zip(trial.names, trial.inputs, strict=True)):
+            other = tensor.roll(1, 0)
+            if (
+                tensor.shape[0] != rows
+                or tensor.dtype == torch.bool
+                or torch.equal(other, tensor)
+                or self._is_target(tensor)
+            ):
+                continue
+            changed = trial.run((*trial.inputs[:at], other, *trial.inputs[at + 1 :]))
+            effect = max((float(each.max()) for each in trial.effect(base, changed) if each.numel()), default=0.0)
+            found.append(InfluenceFacts(name=name, kind=_kind(tensor), shape=tuple(tensor.shape), effect=effect))
+        if not found:
+            raise Unprobed("inputs: none differs from sample to sample")
+        return InfluenceProbed(step=self.step, where=self.call.where, model=self.name, inputs=tuple(found))
+
+    def _is_target(self, tensor: Tensor) -> bool:
+        """Of a loss that the model computes itself."""
+        targets = [loss.target for loss in self.losses if loss.target.numel() == tensor.numel()]
+        return any(torch.equal(target.reshape(-1), tensor.reshape(-1)) for target in targets)
+
+    # ------------------------------------------------------------------ do samples influence each other
+
+    def samples(self) -> SamplesProbed:
+        """All samples but one exchanged for others."""
+        trial, rows = self.trial, self._rows()
+        count = self._odd(rows)
+        few = tuple(tensor[:count] if tensor.shape[0] == rows else tensor for tensor in trial.inputs)
+        base = trial.run(few)
+        places = [at for at, made in enumerate(base) if made.dim() and made.shape[0] == count]
+        if not places:
+            raise Unprobed("samples: no output of the model belongs to one")
+        own = [tensor.shape[:1] == (rows,) for tensor in trial.inputs]
+        stays = count // 2
+        other = tuple(
+            torch.cat([full[-stays:], part[stays : stays + 1], full[count : 2 * count - stays - 1]]) if mine else part
+            for full, part, mine in zip(trial.inputs, few, own, strict=True)
+        )
+        changes = _rows_of(trial.effect(base, trial.run(other)), places)[stays : stays + 1]
+        culprit = None
+        if bool((changes > SAME).any()):
+            culprit = trial.culprit(few, other, lambda tensor: _sample(tensor, count, stays))
+        return SamplesProbed(
+            step=self.step,
+            where=self._where(culprit),
+            model=self.name,
+            spread=spread(changes, culprit),
+            reads_as_time=culprit is not None and _reads_as_time(culprit, count),
+            order_matters=culprit is not None and self._order_matters(few, base, own, places),
+            own_target=any(loss.target.dim() and loss.target.shape[0] == rows for loss in self.losses),
+        )
+
+    def _where(self, culprit: Passed | None) -> Where | None:
+        """The line that runs the layer, or else the model."""
+        return (culprit.where if culprit is not None else None) or self.call.where
+
+    def _order_matters(
+        self, few: tuple[Tensor, ...], base: tuple[Tensor, ...], own: list[bool], places: list[int]
+    ) -> bool:
+        """The same samples from back to front."""
+        turned = self.trial.run(tuple(part.flip(0) if mine else part for part, mine in zip(few, own, strict=True)))
+        again = tuple(made.flip(0) if at in places else made for at, made in enumerate(turned))
+        return bool((_rows_of(self.trial.effect(base, again), places) > SAME).any())
+
+    def _rows(self) -> int:
+        """Samples of the batch: the first dimension of the first input."""
+        rows = self.trial.inputs[0].shape[0]
+        if rows < 2:
+            raise Unprobed("samples: the batch has a single one")
+        return rows
+
+    def _odd(self, rows: int) -> int:
+        """So many samples that no other dimension is as large."""
+        inner = {size for tensor in self.trial.inputs for size in tensor.shape[1:]}
+        found = next((count for count in ODD if 2 * count <= rows and count not in inner), None)
+        if found is None:
+            raise Unprobed("samples: the batch has too few")
+        return found
+
+    # ------------------------------------------------------------------ does a position see later ones
+
+    def future(self) -> FutureProbed:
+        """The second half of the sequences exchanged between samples."""
+        trial = self.trial
+        at, labelled = self._foretelling()
+        sequence = trial.inputs[at]
+        rows, length = sequence.shape[:2]
+        begin = length // 2
+        other = torch.cat([sequence[:, :begin], sequence[:, begin:].roll(1, 0)], 1)
+        if torch.equal(other, sequence):
+            raise Unprobed("future: the sequences of the batch are equal")
+        inputs = (*trial.inputs[:at], other, *trial.inputs[at + 1 :])
+        changes = [
+            grid[:, :begin][labelled[:, :begin]]
+            for made in trial.effect(trial.run(trial.inputs), trial.run(inputs))
+            if (grid := _positions(made, rows, length)) is not None
+        ]
+        if not changes:
+            raise Unprobed("future: no output of the model belongs to a position")
+        most = torch.stack(changes).amax(0)
+        culprit = None
+        if bool((most > SAME).any()):
+            culprit = trial.culprit(trial.inputs, inputs, lambda tensor: _earlier(tensor, rows, length, begin))
+        return FutureProbed(
+            step=self.step,
+            where=self._where(culprit),
+            model=self.name,
+            length=length,
+            begin=begin,
+            next_token=True,
+            spread=spread(most, culprit),
+        )
+
+    def _foretelling(self) -> tuple[int, Tensor]:
+        """The input whose next positions are the labels, and which positions have a label."""
+        for at, sequence in enumerate(self.trial.inputs):
+            for loss in self.losses if sequence.dim() > 1 and sequence.shape[1] >= SHORTEST else ():
+                if (labelled := _next_of(sequence, loss.target)) is not None:
+                    return at, labelled
+        raise Unprobed("future: no label is the next element of a sequence")
+
+    # ------------------------------------------------------------------ does padding count
+
+    def padding(self) -> PaddingProbed:
+        """The padding of one sequence cut off."""
+        trial = self.trial
+        at, row, cut = self._padded()
+        rows, length = trial.inputs[at].shape
+        alone = tuple(t[row : row + 1] if t.shape[0] == rows else t for t in trial.inputs)
+        most, half = self._cut(alone, rows, length, cut), self._cut(alone, rows, length, cut // 2)
+        culprit = None
+        if float(most) > SAME:
+            culprit = trial.culprit(alone, _trimmed(alone, length, cut), lambda tensor: _kept(tensor, length, cut))
+        return PaddingProbed(
+            step=self.step,
+            where=self._where(culprit),
+            model=self.name,
+            length=length,
+            padded=cut,
+            spread=spread(most.reshape(1), culprit),
+            half=float(half),
+            recurrent=culprit is not None and isinstance(culprit.module, (nn.RNNBase, nn.RNNCellBase)),
+        )
+
+    def _cut(self, alone: tuple[Tensor, ...], rows: int, length: int, cut: int) -> Tensor:
+        """The largest change of what is left, in standard deviations between the samples of the batch."""
+        whole, long = self.trial.run(self.trial.inputs), self.trial.run(alone)
+        changes = []
+        for batch, one, other in zip(whole, long, self.trial.run(_trimmed(alone, length, cut)), strict=True):
+            kept = _kept(one, length, cut)
+            if batch.dim() > 1 and batch.shape[0] == rows and kept.shape == other.shape:
+                scale = batch.float().std(0).mean().clamp(min=1e-12)
+                changes.append((kept.float() - other.float()).abs().max() / scale)
+        if not changes:
+            raise Unprobed("padding: no output can be compared without it")
+        return torch.stack(changes).max()
+
+    def _padded(self) -> tuple[int, int, int]:
+        """The input that is padded at its end, the row with the most padding, and how much of it."""
+        known = {m.padding_idx for m in self.call.module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
+        for at, tokens in enumerate(self.trial.inputs):
+            tail = _tail(tokens, known) if _kind(tokens) == "tokens" and tokens.shape[1] >= SHORTEST else None
+            if tail is not None:
+                return at, int(tail.argmax()), int(tail.max())
+        raise Unprobed("padding: no sequence has any at its end")
+
+
+def _tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
+    """How many tokens at the end of each row are padding; None if that is not certain. 0 for rows of nothing else."""
+    last = int(tokens[:, -1].mode().values)
+    tail = (tokens.flip(1) == last).long().cumprod(1).sum(1)
+    runs = tail[tail > 1].tolist()
+    varied = len(set(runs)) > 1 and len(runs) >= PAD_ROWS * len(tokens)
+    long_texts = int(tail.min()) < tokens.shape[1] // 2
+    if not runs or not long_texts or not (last in known or varied) or bool((tokens == last).all()):
+        return None
+    return tail.where(tail < tokens.shape[1], 0)
+
+
+# --------------------------------------------------------------------------- parts of tensors
+
+
+def _kind(tensor: Tensor) -> Literal["image", "tokens", "numbers"]:
+    if tensor.is_floating_point():
+        return "image" if tensor.dim() in (4, 5) and min(tensor.shape[-2:]) >= SHORTEST else "numbers"
+    return "tokens" if tensor.dtype in (torch.long, torch.int32) and tensor.dim() == 2 else "numbers"
+
+
+def _rows_of(changes: tuple[Tensor, ...], places: list[int]) -> Tensor:
+    """The largest change of every sample."""
+    return torch.stack(
+        [changes[at].flatten(1).amax(1) if changes[at].dim() > 1 else changes[at] for at in places]
+    ).amax(0)
+
+
+def _sample(tensor: Tensor, count: int, place: int) -> Tensor | None:
+    """One sample, in whatever dimension the samples stand."""
+    samples = next((at for at, size in enumerate(tensor.shape) if size == count), None)
+    if samples is not None:
+        return tensor.narrow(samples, place, 1)
+    if tensor.dim() and tensor.shape[0] % count == 0 and tensor.shape[0]:
+        return tensor.reshape(count, -1, *tensor.shape[1:])[place]
+    return None
+
+
+def _reads_as_time(passed: Passed, count: int) -> bool:
+    """A layer of torch's that takes the first dimension for time, given samples there and something else beside them."""
+    layer, given = passed.module, passed.given
+    inner = getattr(layer, "self_attn", layer)
+    if not isinstance(layer, TIME_FIRST) or getattr(inner, "batch_first", True) or not given:
+        return False
+    return given[0].dim() == 3 and given[0].shape[0] == count and given[0].shape[1] > 1
+
+
+def _positions(made: Tensor, rows: int, length: int) -> Tensor | None:
+    """The largest number of every position of every row: rows × length; None where there are none."""
+    if made.dim() >= 2 and made.shape[:2] == (rows, length):
+        return made.flatten(2).amax(2) if made.dim() > 2 else made
+    if made.dim() == 3 and made.shape[0] == rows and made.shape[2] == length:  # scores before positions
+        return made.amax(1)
+    if made.dim() == 2 and made.shape[0] == rows * length:
+        return made.amax(1).reshape(rows, length)
+    return None
+
+
+def _earlier(tensor: Tensor, rows: int, length: int, begin: int) -> Tensor | None:
+    """The positions before ``begin``, in whatever dimension time is."""
+    if tensor.dim() and tensor.shape[0] == rows * length:
+        return tensor.reshape(rows, length, *tensor.shape[1:])[:, :begin]
+    place = next((at for at in (1, 0, 2) if at < tensor.dim() and tensor.shape[at] == length), None)
+    return tensor.narrow(place, 0, begin) if place is not None and tensor.dim() > 1 else None
+
+
+def _trimmed(inputs: tuple[Tensor, ...], length: int, cut: int) -> tuple[Tensor, ...]:
+    return tuple(t[:, : length - cut] if t.dim() > 1 and t.shape[1] == length else t for t in inputs)
+
+
+def _kept(tensor: Tensor, length: int, cut: int) -> Tensor:
+    """Without the padding; of what is trimmed already, all."""
+    place = next((at for at in (1, 0, 2) if at < tensor.dim() and tensor.shape[at] == length), None)
+    return tensor if place is None else tensor.narrow(place, 0, length - cut)
+
+
+def _next_of(sequence: Tensor, target: Tensor) -> Tensor | None:
+    """Rows × length: which positions have the next element as their label; None if it is not so."""
+    rows, length = sequence.shape[:2]
+    for size in (length, length - 1):
+        if target.numel() != rows * size * (sequence.numel() // (rows * length)):
+            continue
+        labels = target.reshape(rows, size, *sequence.shape[2:])
+        ahead, told = sequence[:, 1:], labels[:, : length - 1]
+        known = (told != IGNORED).reshape(rows, length - 1, -1).all(2)
+        equal = (told == ahead).reshape(rows, length - 1, -1).all(2)
+        if not bool(known.any()) or float(equal[known].float().mean()) < NEXT:
+            continue
+        return torch.cat([known, known.new_zeros(rows, 1)], 1)
+    return None
+
+
+def labels_permuted(losses: Sequence[Loss], generator: torch.Generator) -> tuple[float, float] | None:
+    """The last loss of the step, and the same scores' loss with the labels in another order."""
+    for loss in reversed(losses):
+        flat = loss.target.reshape(-1)
+        order = torch.randperm(len(flat), generator=generator).to(flat.device)
+        other = flat[order].reshape(loss.target.shape)
+        if len(flat) > 1 and not torch.equal(other, loss.target) and not list(leaves(loss.kwargs)):
+            with torch.no_grad():
+                return float(loss.again(loss.target)), float(loss.again(other))
+    return None

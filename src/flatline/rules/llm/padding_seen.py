@@ -1,0 +1,77 @@
+"""L14."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatline.events import PaddingProbed
+from flatline.findings import Finding
+from flatline.rules import Rule
+
+
+class PaddingSeen(Rule):
+    """What the model makes of a sequence depends on how much padding follows it.
+
+    Symptom
+    -------
+    Scores of one and the same text change with the longest text of its batch. Short texts are learned worse than long
+    ones, and predictions differ between batch sizes, and between training and serving.
+
+    Root cause
+    ----------
+    The padding takes part: attention without a padding mask, a mean over all positions, the last state of a recurrent
+    layer that has read on through the padding.
+
+    Fix
+    ---
+    Hand the mask to every layer that mixes positions: ``key_padding_mask`` for attention, a sum over real tokens divided
+    by their number for the mean, ``pack_padded_sequence`` or the state at the last real token for recurrent layers.
+
+    Example
+    -------
+    ::
+
+        score = head(encoder(embed(ids)).mean(1))
+
+    Use instead
+    -----------
+    ::
+
+        real = (ids != pad).unsqueeze(-1)
+        hidden = encoder(embed(ids), src_key_padding_mask=~real.squeeze(-1))
+        score = head((hidden * real).sum(1) / real.sum(1))
+
+    Healthy look-alikes
+    -------------------
+    Padding that only stands behind a causal mask, where no loss is taken. Convolutions pooled by their maximum feel the
+    edge between text and padding, and not how much of it there is: half of the padding must matter, too.
+
+    References
+    ----------
+    - https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pack_padded_sequence.html
+    """
+
+    code = "L14"
+    severity = "warning"
+    fix = (
+        "mask it: key_padding_mask for attention, a sum over real tokens divided by their number, "
+        "pack_padded_sequence for recurrent layers"
+    )
+
+    least: float = 0.1  # of the spread between samples (measured: 1e-6 where masked, 0.9 and more where not)
+
+    def on_padding_probed(self, event: PaddingProbed) -> Iterator[Finding]:
+        """The output without its padding is another, and with half of it, too: that is no matter of the edge."""
+        spread = event.spread
+        if spread.effect <= self.least or not (event.recurrent or event.half > self.least):
+            return
+        yield self.finding(
+            event,
+            f"without the {event.padded} positions of padding at its end, a sequence of {event.length} gets another output, "
+            f"by {spread.effect:.2g} times the spread between samples",
+            cause=f"{spread.place} is the first to mix padding into what is real",
+            layer=spread.layer,
+            padded=event.padded,
+            effect=spread.effect,
+            effect_of_half=event.half,
+        )

@@ -1,0 +1,1 @@
+"""Several kinds of input at once: images beside text."""

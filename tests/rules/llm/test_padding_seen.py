@@ -1,0 +1,34 @@
+from flatline.events import PaddingProbed, Spread
+from flatline.rules.llm.padding_seen import PaddingSeen
+from flatline.testing import play
+
+
+def probed(effect, half, *, recurrent=False):
+    spread = Spread(compared=1, changed=1, effect=effect, layer="encoder", kind="GRU" if recurrent else "Encoder")
+    return PaddingProbed(step=24, model="Net", length=24, padded=20, spread=spread, half=half, recurrent=recurrent)
+
+
+def test_fires_where_half_of_it_matters_too():
+    (finding,) = play(PaddingSeen, probed(0.9, 0.4))
+    assert (finding.code, finding.severity) == ("L14", "warning")
+    assert finding.message == (
+        "without the 20 positions of padding at its end, a sequence of 24 gets another output, "
+        "by 0.9 times the spread between samples"
+    )
+    assert finding.cause == "encoder (Encoder) is the first to mix padding into what is real"
+
+
+def test_fires_where_a_recurrent_layer_has_come_to_rest():
+    assert len(play(PaddingSeen, probed(3.0, 0.01, recurrent=True))) == 1
+
+
+def test_near_miss_the_edge_of_a_convolution():
+    assert play(PaddingSeen, probed(0.8, 0.0)) == []
+
+
+def test_near_miss_a_masked_encoder():
+    assert play(PaddingSeen, probed(1e-6, 1e-6)) == []
+
+
+def test_near_miss_a_recurrent_layer_on_packed_sequences():
+    assert play(PaddingSeen, probed(0.0, 0.0, recurrent=True)) == []
