@@ -91,7 +91,9 @@ def _add_preflight(commands: argparse._SubParsersAction[Parser]) -> None:
         command.add_argument(
             "--seconds", metavar="S", type=_positive, default=60, help="of a stage's training (default: 60)"
         )
-        command.add_argument("--format", choices=("text", "json"), default="text", help="of the report (default: text)")
+        command.add_argument(
+            "--format", choices=("text", "json", "html"), default="text", help="of the report (default: text)"
+        )
         command.add_argument("--output", metavar="FILE", help="write the report to FILE")
         command.add_argument("--fail-on", choices=("error", "warning", "never"), default="never", help=FAIL_ON)
         command.add_argument("--hints", action="store_true", help="show hints, too")

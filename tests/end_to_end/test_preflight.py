@@ -332,3 +332,23 @@ def test_what_a_model_may_do(tmp_path, source):
     stages, found = preflight(tmp_path, source, "--stages", "probe")
     assert stages["probe"]["verdict"] in ("passed", "open"), stages
     assert found == []
+
+
+def test_a_sweep_fits_into_the_steps_that_a_script_takes(tmp_path):
+    short = BY_HAND.format(draw="torch.randint(0, 256, (32,))").replace("range(600)", "range(60)")
+    stages, _ = preflight(tmp_path, HEAD + short, "--stages", "rates")
+    assert stages["rates"]["verdict"] == "passed", stages["rates"]["why"]
+    assert len(stages["rates"]["rates"]) <= 60
+    assert stages["rates"]["rates"][-1] > 0.1
+
+
+def test_a_page_of_its_own(tmp_path):
+    (tmp_path / "train.py").write_text(HEAD + LOADER.format(rate=1e-3), encoding="utf-8")
+    words = [sys.executable, "-m", "flatline", "preflight", "--stages", "look,probe", "--format", "html"]
+    done = subprocess.run(
+        [*words, "--output", "page.html", "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )  # fmt: skip
+    assert done.returncode == 0
+    made = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Ready for the long run" in made
+    assert made.count('<section class="stage') == 2

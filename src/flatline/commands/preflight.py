@@ -58,11 +58,20 @@ def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
         _progress("\n")
         return INTERRUPTED
     report = _report(answers)
-    shown = reporter.render(report, answers) if options.format == "text" else reporter.as_json(report, answers)
-    telling.put(shown, options.output)
+    telling.put(_shown(report, answers, options, program), options.output)
     if all(answer["verdict"] == "not done" for answer in answers.values()):
         return 2
     return int(report.reaches(options.fail_on))
+
+
+def _shown(report: Report, answers: dict[str, Answer], options: argparse.Namespace, program: launch.Program) -> str:
+    if options.format == "json":
+        return reporter.as_json(report, answers)
+    if options.format == "html":
+        from flatline.reporters.html.preflight import render
+
+        return render(report, answers, os.path.basename(program.argv[0]))
+    return reporter.render(report, answers)
 
 
 def _chosen(stages: str) -> list[str]:
@@ -77,21 +86,28 @@ def _chosen(stages: str) -> list[str]:
 
 
 def _asked(name: str, options: argparse.Namespace, command: Sequence[str]) -> Answer:
-    """One stage in a process of its own, and what it answered."""
+    """One stage, and what it answered; once more within fewer steps, where the script took no more of them."""
     started = time.monotonic()
     _progress(f"flatline: {name} …")
+    answer = _once(name, options, command, options.steps)
+    if answer.get("within") and not options.steps:
+        answer = _once(name, options, command, answer["within"])
+    answer["seconds"] = round(time.monotonic() - started, 2)
+    _progress(f"\r\033[K{reporter.line(name, answer)}\n" if sys.stderr.isatty() else f" {answer['verdict']}\n")
+    return answer
+
+
+def _once(name: str, options: argparse.Namespace, command: Sequence[str], steps: int | None) -> Answer:
+    """The script in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="flatline-") as folder:
         path, said = os.path.join(folder, "answer.json"), os.path.join(folder, "said")
         own = ["--stages", name, "--answer", path, "--seconds", str(options.seconds)]
-        own += ["--steps", str(options.steps)] if options.steps else []
+        own += ["--steps", str(steps)] if steps else []
         own += ["--hints"] if options.hints else []
         words = [sys.executable, "-m", "flatline", "preflight", *own, *command]
         with open(said, "wb") as log:
             status = _ended(words, log, options.seconds + STARTING)
-        answer = _read(path, said, status)
-    answer["seconds"] = round(time.monotonic() - started, 2)
-    _progress(f"\r\033[K{reporter.line(name, answer)}\n" if sys.stderr.isatty() else f" {answer['verdict']}\n")
-    return answer
+        return _read(path, said, status)
 
 
 def _progress(words: str) -> None:
@@ -140,7 +156,7 @@ def _report(answers: dict[str, Answer]) -> Report:
         findings=tuple(sorted(kept.values(), key=lambda finding: finding.rank)),
         checked=tuple(sorted({code for answer in answers.values() for code in answer.get("checked", ())})),
         not_checked=tuple(Unchecked(code, reason) for code, reason in look.get("not_checked", ())),
-        run=next((answer["run"] for answer in answers.values() if answer.get("run")), {}),
+        run={name: value for name, value in look.get("run", {}).items() if name != "how"},  # nobody ended it but we
         notes=tuple(note for answer in answers.values() for note in answer.get("notes", ())),
     )
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from flatline.events import (
     Event,
-    FirstCrossEntropy,
     ForwardObserved,
     InputFacts,
     OptimizerFacts,
@@ -16,9 +15,16 @@ from flatline.events import (
     ParametersAudited,
     TargetsObserved,
 )
+from flatline.preflight.data import Data
+from flatline.preflight.hearing import Call, Hearing, Loss
+from flatline.preflight.scales import Scales
 from flatline.preflight.stages import Answer, Stage
+from flatline.preflight.texts import Decoder, decoded, decoder
+from flatline.preflight.trials import input_kind, leaves
 
 CLASSES = 10  # of a histogram, in words
+TOWERS = 8  # parts of a model told one by one, at most
+TEXT = 80  # characters of a decoded row
 
 
 class Looking(Stage):
@@ -31,18 +37,42 @@ class Looking(Stage):
         super().__init__(*args, **kwargs)
         self.audit: ParametersAudited | None = None
         self.forward: ForwardObserved | None = None
-        self.first: FirstCrossEntropy | None = None
+        self.scales = Scales()
         self.targets: list[TargetsObserved] = []
+        self.data = Data()
+        self._calls: list[Call] = []
+        self._losses_of_step: list[Loss] = []
+        self._decode: Decoder | None = None
+
+    def attach(self) -> None:
+        """Hear what the loop feeds its models with."""
+        super().attach()
+        hearing = Hearing()
+        hearing.called, hearing.computed = self._called, self._computed
+        hearing.attach()
+
+    def _called(self, call: Call) -> None:
+        self._calls.append(call)
+        if self.steps_done == 0 and self._decode is None:
+            tokens = next((t[0] for t in leaves((call.args, call.kwargs)) if input_kind(t) == "tokens"), None)
+            self._decode = decoder(tokens.tolist()) if tokens is not None else None
+
+    def _computed(self, loss: Loss) -> None:
+        self._losses_of_step.append(loss)
+
+    def after_step(self, optimizer: Any) -> None:
+        """What the step was fed with is kept."""
+        self.data.add(self._calls, self._losses_of_step)
+        self._calls, self._losses_of_step = [], []
 
     def heard(self, event: Event) -> None:
         """Keep what is told at the end."""
         super().heard(event)
+        self.scales.heard(event)
         if isinstance(event, ParametersAudited):
             self.audit = event
         elif isinstance(event, ForwardObserved):
             self.forward = self.forward or event
-        elif isinstance(event, FirstCrossEntropy):
-            self.first = self.first or event
         elif isinstance(event, TargetsObserved):
             self.targets.append(event)
 
@@ -53,7 +83,8 @@ class Looking(Stage):
         found = [dataclasses.asdict(finding) for finding in report.findings]
         bad = sum(finding.severity != "hint" for finding in report.findings)
         why = f"{bad} finding{'s' if bad != 1 else ''}" if bad else f"{len(report.checked)} rules checked"
-        lines = [*self._model(), *self._inputs(), *self._labels(), *self._start(losses)]
+        data = list(self.data.lines()) or self._inputs()
+        lines = [*self._model(), *data, *self._labels(), *self._text(), *self._start(losses), *self.scales.lines()]
         return {
             "verdict": "failed" if bad else "passed" if self.steps_done else "not done",
             "why": why if self.steps_done or bad else "the script took no optimizer step",
@@ -63,7 +94,8 @@ class Looking(Stage):
             "run": report.run,
             "losses": losses,
             "lines": lines,
-            "parameters": [_row(each) for each in self.audit.parameters] if self.audit is not None else [],
+            "pictures": self.data.pictures(),
+            "parameters": _rows(self.audit) if self.audit is not None else [],
         }
 
     def _model(self) -> list[tuple[str, str]]:
@@ -78,6 +110,7 @@ class Looking(Stage):
         outside = [p for p in every if p.trainable and not p.optimizers]
         share = f"{trained / total:.0%} trainable" if total else "nothing trainable"
         lines = [("model", f"{total:,} weights in {len(every)} tensors, {share}")]
+        lines += [("parts", parts)] if (parts := _towers(every)) else []
         lines += [("optimizer", _held(each, by_key.get(each.key, []))) for each in self.audit.optimizers]
         if outside:
             names = ", ".join(p.name for p in outside[:3]) + (" …" if len(outside) > 3 else "")
@@ -108,14 +141,24 @@ class Looking(Stage):
         more = ", …" if len(counts) > CLASSES else ""
         return [("labels", f"{len(counts)} of {classes} classes seen in {total:,} targets ({shares}{more})")]
 
+    def _text(self) -> list[tuple[str, str]]:
+        """One row, decoded: what the model reads, and what it has to say."""
+        tokens, labels = self.data.first_tokens(), self.data.first_labels()
+        if self._decode is None or tokens is None:
+            return []
+        lines = [("text", repr(decoded(self._decode, tokens.tolist())[:TEXT]))]
+        if labels is not None and (said := decoded(self._decode, labels.tolist())):
+            lines.append(("its labels", repr(said[:TEXT])))
+        return lines
+
     def _start(self, losses: list[float]) -> list[tuple[str, str]]:
         lines = []
-        if self.first is not None:
-            chance = math.log(self.first.classes)
+        if self.scales.first is not None:
+            chance = math.log(self.scales.first.classes)
             lines.append(
                 (
                     "first loss",
-                    f"{self.first.value:.3f}; guessing among {self.first.classes} classes costs {chance:.3f}",
+                    f"{self.scales.first.value:.3f}; guessing among {self.scales.first.classes} classes costs {chance:.3f}",
                 )
             )
         elif losses:
@@ -133,17 +176,37 @@ def _held(optimizer: OptimizerFacts, held: list[ParameterFacts]) -> str:
     return f"{optimizer.name}: {words}" + (f"; {frozen} of them frozen" if frozen else "")
 
 
-def _row(parameter: ParameterFacts) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "shape": parameter.shape,
-        "dtype": parameter.dtype,
-        "trainable": parameter.trainable,
-        "optimizers": parameter.optimizers,
-        "weight_decay": parameter.weight_decay,
-        "reached": parameter.reached,
-        "moved": parameter.moved,
+def _rows(audit: ParametersAudited) -> list[dict[str, Any]]:
+    names = {each.key: each.name for each in audit.optimizers}
+    return [
+        {
+            "name": parameter.name,
+            "shape": parameter.shape,
+            "dtype": parameter.dtype,
+            "trainable": parameter.trainable,
+            "optimizers": [names.get(key, "") for key in parameter.optimizers],
+            "weight_decay": parameter.weight_decay,
+            "reached": parameter.reached,
+            "moved": parameter.moved,
+        }
+        for parameter in audit.parameters
+    ]
+
+
+def _towers(parameters: tuple[ParameterFacts, ...]) -> str:
+    """The weights of each part of the model, and how much of it trains."""
+    parts: dict[str, list[ParameterFacts]] = {}
+    for parameter in parameters:
+        parts.setdefault(parameter.name.split(".")[0], []).append(parameter)
+    if not 1 < len(parts) <= TOWERS or all(name.isdecimal() for name in parts):
+        return ""
+    shares = {
+        name: sum(p.numel for p in held if p.trainable) / sum(p.numel for p in held) for name, held in parts.items()
     }
+    return ", ".join(
+        f"{name} {sum(p.numel for p in held):,}" + ("" if shares[name] == 1 else f" ({shares[name]:.0%} trainable)")
+        for name, held in parts.items()
+    )
 
 
 def _shape(inputs: InputFacts) -> str:

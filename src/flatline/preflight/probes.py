@@ -7,20 +7,18 @@ position or sample to another; only cutting off padding changes shapes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from flatline.events import Event, FutureProbed, InfluenceFacts, InfluenceProbed, PaddingProbed, SamplesProbed, Where
 from flatline.preflight.hearing import Call, Loss
-from flatline.preflight.trials import SAME, Passed, Trial, evaluating, leaves, spread
+from flatline.preflight.trials import SAME, Passed, Trial, evaluating, input_kind, leaves, names, padding_tail, spread
 
 ODD = (5, 7, 3, 11)  # samples of a probe: a size that no other dimension has
 SHORTEST = 4  # positions
 NEXT = 0.98  # of the labels equal the next input: the model foretells
 IGNORED = -100
-PAD_ROWS = 0.2  # of the rows end with the same token, at least twice
 TIME_FIRST = (nn.MultiheadAttention, nn.RNNBase, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer)
 
 
@@ -60,7 +58,7 @@ class Probes:
         trial, rows = self.trial, self._rows()
         base = trial.run(trial.inputs)
         found = []
-        for at, (name, tensor) in enumerate(zip(trial.names, trial.inputs, strict=True)):
+        for at, (name, tensor) in enumerate(zip(names(self.call), trial.inputs, strict=True)):
             other = tensor.roll(1, 0)
             if (
                 tensor.shape[0] != rows
@@ -71,7 +69,7 @@ class Probes:
                 continue
             changed = trial.run((*trial.inputs[:at], other, *trial.inputs[at + 1 :]))
             effect = max((float(each.max()) for each in trial.effect(base, changed) if each.numel()), default=0.0)
-            found.append(InfluenceFacts(name=name, kind=_kind(tensor), shape=tuple(tensor.shape), effect=effect))
+            found.append(InfluenceFacts(name=name, kind=input_kind(tensor), shape=tuple(tensor.shape), effect=effect))
         if not found:
             raise Unprobed("inputs: none differs from sample to sample")
         return InfluenceProbed(step=self.step, where=self.call.where, model=self.name, inputs=tuple(found))
@@ -221,31 +219,15 @@ class Probes:
         """The input that is padded at its end, the row with the most padding, and how much of it."""
         known = {m.padding_idx for m in self.call.module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
         for at, tokens in enumerate(self.trial.inputs):
-            tail = _tail(tokens, known) if _kind(tokens) == "tokens" and tokens.shape[1] >= SHORTEST else None
+            tail = (
+                padding_tail(tokens, known) if input_kind(tokens) == "tokens" and tokens.shape[1] >= SHORTEST else None
+            )
             if tail is not None:
                 return at, int(tail.argmax()), int(tail.max())
         raise Unprobed("padding: no sequence has any at its end")
 
 
-def _tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
-    """How many tokens at the end of each row are padding; None if that is not certain. 0 for rows of nothing else."""
-    last = int(tokens[:, -1].mode().values)
-    tail = (tokens.flip(1) == last).long().cumprod(1).sum(1)
-    runs = tail[tail > 1].tolist()
-    varied = len(set(runs)) > 1 and len(runs) >= PAD_ROWS * len(tokens)
-    long_texts = int(tail.min()) < tokens.shape[1] // 2
-    if not runs or not long_texts or not (last in known or varied) or bool((tokens == last).all()):
-        return None
-    return tail.where(tail < tokens.shape[1], 0)
-
-
 # --------------------------------------------------------------------------- parts of tensors
-
-
-def _kind(tensor: Tensor) -> Literal["image", "tokens", "numbers"]:
-    if tensor.is_floating_point():
-        return "image" if tensor.dim() in (4, 5) and min(tensor.shape[-2:]) >= SHORTEST else "numbers"
-    return "tokens" if tensor.dtype in (torch.long, torch.int32) and tensor.dim() == 2 else "numbers"
 
 
 def _rows_of(changes: tuple[Tensor, ...], places: list[int]) -> Tensor:

@@ -91,6 +91,11 @@ class Stage:
     def after_step(self, optimizer: Any) -> None:
         """It stepped."""
 
+    @property
+    def over_early(self) -> bool:
+        """The script came to its end before the stage did."""
+        return self.steps_done < self.limit and time.monotonic() <= self.ends
+
     def losses(self) -> list[float]:
         """The mean loss of every step so far."""
         self.sensors.recording.hand_on()

@@ -59,6 +59,10 @@ class Sweeping(Steered):
             why = self.missing or f"the script took {len(losses)} steps whose loss could be read; {FEWEST} are needed"
             return {"verdict": "not done", "why": why, **told}
         found = suggested(rates, losses)
+        diverged = losses[-1] - losses[-1] != 0.0 or losses[-1] > DIVERGED * min(losses)
+        if self.over_early and not diverged:
+            why = f"the script took {self.steps_done} of the {self.limit} steps of the sweep, which came to {rates[-1]:.1e}"
+            return {"verdict": "open", "why": why, "within": self.steps_done, **told}
         if found is None:
             return {"verdict": "open", "why": "the loss falls at no rate of the sweep", **told}
         steepest, lowest, diverges = found

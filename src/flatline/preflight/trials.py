@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from flatline.sensors.callers import caller
 from flatline.toolbox._state import keep_random, preserved
 
 SAME = 1e-4  # of the output's standard deviation: less is rounding (measured: up to 2e-6 in float32, other shapes)
+NARROWEST = 4  # pixels of an image
+PAD_ROWS = 0.2  # of the rows end with the same token, at least twice
 HELD = 100_000_000  # numbers kept to find the layer, at most
 Compare = Callable[[Tensor], Tensor | None]  # the part of a tensor that should not have changed
 
@@ -39,15 +41,6 @@ class Trial:
         self.module = call.module
         self.inputs = tuple(leaves((call.args, call.kwargs)))
         self._random = keep_random(None)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the tensors among the inputs, as the model's forward calls them."""
-        try:
-            bound = inspect.signature(self.module.forward).bind(*self.call.args, **self.call.kwargs).arguments
-        except (TypeError, ValueError):
-            bound = {f"input {at}": value for at, value in enumerate(self.call.args)} | self.call.kwargs
-        return tuple(f"{key}{path}" for key, value in bound.items() for path, tensor in _paths(value) if tensor.dim())
 
     def run(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What the model makes of these tensors in place of its own: every tensor of numbers."""
@@ -114,6 +107,34 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     with preserved(module), torch.no_grad():
         module.eval()
         yield
+
+
+def names(call: Call) -> tuple[str, ...]:
+    """Of the tensors that a model was given, as its forward calls them."""
+    try:
+        bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {f"input {at}": value for at, value in enumerate(call.args)} | call.kwargs
+    return tuple(f"{key}{path}" for key, value in bound.items() for path, tensor in _paths(value) if tensor.dim())
+
+
+def input_kind(tensor: Tensor) -> Literal["image", "tokens", "numbers"]:
+    """What a tensor that a model is given stands for, by its type and shape."""
+    if tensor.is_floating_point():
+        return "image" if tensor.dim() in (4, 5) and min(tensor.shape[-2:]) >= NARROWEST else "numbers"
+    return "tokens" if tensor.dtype in (torch.long, torch.int32) and tensor.dim() == 2 else "numbers"
+
+
+def padding_tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
+    """How many tokens at the end of each row are padding; None if that is not certain. 0 for rows of nothing else."""
+    last = int(tokens[:, -1].mode().values)
+    tail = (tokens.flip(1) == last).long().cumprod(1).sum(1)
+    runs = tail[tail > 1].tolist()
+    varied = len(set(runs)) > 1 and len(runs) >= PAD_ROWS * len(tokens)
+    long_texts = int(tail.min()) < tokens.shape[1] // 2
+    if not runs or not long_texts or not (last in known or varied) or bool((tokens == last).all()):
+        return None
+    return tail.where(tail < tokens.shape[1], 0)
 
 
 def leaves(value: Any, depth: int = 3) -> Iterator[Tensor]:

@@ -13,6 +13,7 @@ from flatline.reporters._plain import one_line
 Answers = Mapping[str, Mapping[str, Any]]
 MARKS = {"passed": "✓", "failed": "✗", "open": "?", "not done": "–"}
 BARS = " ▁▂▃▄▅▆▇█"
+OURS = ("findings", "checked", "not_checked", "run", "pictures")  # told elsewhere, or drawn
 WIDTH = 48  # characters of a curve
 
 
@@ -80,4 +81,4 @@ def as_json(report: Report, answers: Answers) -> str:
 
 
 def _public(answer: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in answer.items() if name not in ("findings", "checked", "not_checked", "run")}
+    return {name: value for name, value in answer.items() if name not in OURS}

@@ -25,14 +25,14 @@ SECTIONS = ("head", "findings", "weights", "run", "rules")
 def render(recording: Recording, *, live: bool = False) -> str:
     """The whole page. A live one asks the server that it came from for news, and nobody else."""
     seen = view(recording)
-    page = _template("page").render(
+    page = template("page").render(
         view=seen,
         data=data(seen),
         live=live,
-        policy=_policy(live=live),
-        scripts=_texts(SCRIPTS),
-        styles=_texts(STYLES),
-        licence=_texts(("vendor/uplot.LICENSE",))[0],
+        policy=policy(SCRIPTS, STYLES, live=live),
+        scripts=texts(SCRIPTS),
+        styles=texts(STYLES),
+        licence=texts(("vendor/uplot.LICENSE",))[0],
         version=__version__,
     )
     return encodable(page)
@@ -46,11 +46,12 @@ def news(recording: Recording) -> str:
 
 
 def _section(seen: View, name: str) -> str:
-    return str(getattr(_template("sections").module, name)(seen))
+    return str(getattr(template("sections").module, name)(seen))
 
 
 @functools.cache
-def _template(name: str) -> Any:
+def template(name: str) -> Any:
+    """One of ours, compiled."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -64,15 +65,15 @@ def _template(name: str) -> Any:
 
 
 @functools.cache
-def _texts(names: tuple[str, ...]) -> tuple[str, ...]:
+def texts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Files of ours, whole."""
     return tuple((HERE / name).read_text(encoding="utf-8").strip() for name in names)
 
 
-def _policy(*, live: bool) -> str:
+def policy(scripts: tuple[str, ...], styles: tuple[str, ...], *, live: bool = False) -> str:
     """Nothing is loaded, and only our own scripts and styles are obeyed."""
-    scripts = " ".join(map(_hash, _texts(SCRIPTS)))
-    styles = " ".join(map(_hash, _texts(STYLES)))
-    parts = ["default-src 'none'", f"script-src {scripts}", f"style-src {styles}", "img-src data:"]
+    obeyed = [" ".join(map(_hash, texts(names))) or "'none'" for names in (scripts, styles)]
+    parts = ["default-src 'none'", f"script-src {obeyed[0]}", f"style-src {obeyed[1]}", "img-src data:"]
     parts += ["base-uri 'none'", "form-action 'none'"]
     return "; ".join([*parts, *(["connect-src 'self'"] if live else [])])
 

@@ -81,10 +81,11 @@ def cards(recording: Recording, charts: Sequence[Chart], heats: Sequence[Heat]) 
     last = max((line.steps[-1] for chart in charts for line in chart.lines if line.steps), default=0.0)
     ordered = sorted(recording.findings, key=lambda finding: finding.rank)
     began = _seconds(recording.facts.get("started"))
-    return tuple(_card(finding, _scene(finding, charts, heats, last), began) for finding in ordered)
+    return tuple(card(finding, _scene(finding, charts, heats, last), began) for finding in ordered)
 
 
-def _card(finding: Finding, scene: Scene | None, began: float) -> Card:
+def card(finding: Finding, scene: Scene | None, began: float) -> Card:
+    """One of them; ``began`` in seconds since 1970: a file that was changed later is not shown."""
     where = finding.where
     return Card(
         code=one_line(finding.code, limit=100),
