@@ -476,3 +476,52 @@ def test_unsafe_fixes_are_not_for_fix_alone(here, capsys):
     lint(capsys, "--fix")
     assert (here / "train.py").read_text() == SCALED
     assert lint(capsys, "--unsafe-fixes")[0] == 2
+
+
+CELLS = ["%matplotlib inline\nimport torch\n", HEALTHY.replace(ZERO, ""), "!ls\nprint('größe')"]
+
+
+def written(cells, **form):
+    parts = [{"cell_type": "markdown", "source": ["# title"], "metadata": {}}]
+    parts += [{"cell_type": "code", "metadata": {}, "outputs": [], "source": cell} for cell in cells]
+    return json.dumps({"cells": parts, "metadata": {"n": 1.5}, "nbformat": 4}, **form)
+
+
+@pytest.mark.parametrize("form", [{"indent": 1, "ensure_ascii": False}, {"indent": 2}, {}, {"separators": (",", ":")}])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_notebook_is_fixed_in_its_cells(here, capsys, form, split, end):
+    file = here / "n.ipynb"
+    sources = [cell.splitlines(keepends=True) if split else cell for cell in CELLS]
+    file.write_bytes((written(sources, **form) + end).encode())
+    before = file.read_bytes()
+    status, said = lint(capsys, "--fix", "--unsafe-fixes")
+    assert status == 0, said.out
+    after = file.read_bytes().decode()
+    cell = "".join(json.loads(after)["cells"][2]["source"])
+    assert "opt.zero_grad()" in cell
+    sources[1] = cell.splitlines(keepends=True) if split else cell
+    assert after == written(sources, **form) + end
+    assert before != file.read_bytes()
+    lint(capsys, "--fix", "--unsafe-fixes")
+    assert file.read_bytes().decode() == after
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t: t.replace('"n": 1.5', '"n":  1.5'),
+        lambda t: t.replace("1.5", "1.50"),
+        lambda t: "\ufeff" + t,
+        lambda t: t + " ",
+    ],
+)
+def test_a_notebook_that_cannot_be_written_back_is_left_alone(here, capsys, spoil):
+    file = here / "n.ipynb"
+    file.write_text(spoil(written(CELLS, indent=1)))
+    before = file.read_bytes()
+    status, said = lint(capsys, "--fix", "--unsafe-fixes")
+    assert status == 1
+    assert "byte for byte" in said.out
+    assert file.read_bytes() == before
+    assert "byte for byte" in lint(capsys, "--diff", "--unsafe-fixes")[1].err

@@ -19,6 +19,7 @@ from flatline.engine import Engine, hook_name
 from flatline.events import SourceEdit, SourceParsed, Where
 from flatline.findings import Finding, Report, causes
 from flatline.readers.source._files import Text, Unparsable, find, python, read
+from flatline.readers.source._notebooks import opened
 from flatline.readers.source._project import event, speaks_of_torch
 from flatline.readers.source._repairs import PROPOSALS, edited, repairs
 from flatline.readers.source._resolve import Project
@@ -50,6 +51,7 @@ class Linter:
         self.project = Project()
         self.rules = [rule for rule in config.rules() if hasattr(rule, hook_name(SourceParsed))]
         self.linted: set[str] = set()
+        self.refused: list[str] = []  # files that could not be fixed, a line each
         self.unused: list[str] = []  # comments that silence nothing, a line each
         self._told: set[tuple[str, Where | None]] = set()
         self._names: Counter[str] = Counter()
@@ -210,20 +212,41 @@ def fixes(linter: Linter, *, unsafe: bool = False) -> dict[str, tuple[bytes, byt
     """For each file that can be fixed: its bytes, and those to put in their place."""
     found = {}
     for path, codes in _told_codes(linter).items():
-        if path.endswith(".py"):
+        if path.endswith((".py", ".ipynb")):
             old = Path(path).read_bytes()
-            new = _fixed(linter, path, old, codes, unsafe=unsafe)
+            whole = path.endswith(".py")
+            new = (
+                _fixed(linter, path, old, codes, unsafe=unsafe)
+                if whole
+                else _cells_fixed(linter, path, codes, unsafe=unsafe)
+            )
             if new != old:
                 found[path] = (old, new)
     return found
+
+
+def _cells_fixed(linter: Linter, path: str, codes: Collection[str], *, unsafe: bool) -> bytes:
+    """A notebook with its cells edited; as it is, and with a note, if it could not be written back."""
+    data = Path(path).read_bytes()
+    notebook = opened(data)
+    if notebook is None:
+        linter.refused.append(f"{path}: not fixed, as its JSON could not be written back byte for byte")
+        return data
+    source = notebook.source()
+    new = _fixed(linter, path, source, codes, unsafe=unsafe)
+    written = notebook.written(new) if new != source else data
+    if written is None:
+        linter.refused.append(f"{path}: not fixed, as a magic of IPython would be moved")
+    return data if written is None else written
 
 
 def _told_codes(linter: Linter) -> dict[str, set[str]]:
     """By file, what was found in it."""
     codes: dict[str, set[str]] = {}
     for finding in linter.done.findings:
-        if finding.where is not None and finding.where.file in linter.linted:
-            codes.setdefault(finding.where.file, set()).add(finding.code)
+        path = finding.where.file.partition(":cell ")[0] if finding.where is not None else ""
+        if path in linter.linted:
+            codes.setdefault(path, set()).add(finding.code)
     return codes
 
 

@@ -32,18 +32,31 @@ def run(options: argparse.Namespace) -> int:
     if not done.files and done.notes:
         return fail("; ".join(done.notes[:3]))
     if options.diff:
-        return _diff(fixes(linter, unsafe=options.unsafe_fixes))
-    if options.fix and (changed := fixes(linter, unsafe=options.unsafe_fixes)):
-        for path, (_, new) in changed.items():
-            Path(path).write_bytes(new)
-        linter = _linter(options)
-        done = _linted(linter, options.paths)
-        done.notes.append(f"fixed: {', '.join(sorted(changed))}")
+        status = _diff(fixes(linter, unsafe=options.unsafe_fixes))
+        for line in linter.refused:
+            print(line, file=sys.stderr)
+        return status
+    if options.fix:
+        linter, done = _fixed(linter, options, done)
     unused = linter.unused if options.unused_ignores else []
     done.notes += unused
     made = report(done)
     telling.put(_rendered(made, options), options.output)
     return int(bool(unused) or any(finding.severity != "hint" for finding in made.findings))
+
+
+def _fixed(linter: Linter, options: argparse.Namespace, done: Linted) -> tuple[Linter, Linted]:
+    """The files rewritten, and linted again."""
+    changed = fixes(linter, unsafe=options.unsafe_fixes)
+    refused = linter.refused
+    for path, (_, new) in changed.items():
+        Path(path).write_bytes(new)
+    if changed:
+        linter = _linter(options)
+        done = _linted(linter, options.paths)
+        done.notes.append(f"fixed: {', '.join(sorted(changed))}")
+    done.notes += refused
+    return linter, done
 
 
 def _linter(options: argparse.Namespace) -> Linter:

@@ -76,3 +76,97 @@ def test_near_miss_source_a_number(start, keep):
 def test_near_miss_source_a_sum_that_is_sent_backward():
     code = LOOP.format("total = 0.0", "total += loss").replace("loss.backward()", "total.backward()")
     assert lint(LossGraphKept, code) == []
+
+
+METER = """
+import torch
+class Meter:
+    def __init__(self):
+        self.sum, self.n = 0.0, 0
+    def update(self, value, n=1):
+        {}
+        self.n += n
+def run(loader):
+    meter = Meter()
+    for x, y in loader:
+        loss = criterion(net(x), y)
+        loss.backward()
+        {}
+"""
+
+
+def test_source_kept_by_a_meter():
+    assert len(lint(LossGraphKept, METER.format("self.sum += value * n", "meter.update(loss, len(x))"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("self.sum += value * n", "meter.update(loss.item(), len(x))"),
+        ("self.sum += float(value) * n", "meter.update(loss, len(x))"),
+        ("value = value.detach()\n        self.sum += value", "meter.update(loss)"),
+        ("self.sum = value", "meter.update(loss)"),
+        ("self.sum += value", "meter = Meter()\n        meter.update(loss)"),
+        ("self.sum += value", "meter.reset()\n        meter.update(loss)"),
+    ],
+)
+def test_near_miss_source_a_meter_of_numbers(body, line):
+    assert lint(LossGraphKept, METER.format(body, line)) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "keep"),
+    [
+        ("kept = {'loss': [], 'n': 0}", "kept['loss'].append(loss)"),
+        ("kept = []", "kept.append((loss, len(x)))"),
+        ("kept = []", "kept.append({'loss': loss})"),
+    ],
+)
+def test_source_kept_in_something_else(start, keep):
+    assert len(lint(LossGraphKept, LOOP.format(start, keep))) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "keep"),
+    [
+        ("kept = {'loss': []}", "kept['loss'].append(loss)\n        kept['loss'].clear()"),
+        ("kept = {'loss': []}", "kept['loss'].append(loss)\n        kept['loss'] = []"),
+        ("kept = load()", "kept['loss'].append(loss)"),
+        ("kept = []", "kept.append(loss)\n        del kept[:]"),
+        ("kept = []", "kept.append((loss.item(), len(x)))"),
+    ],
+)
+def test_near_miss_source_emptied_again(start, keep):
+    assert lint(LossGraphKept, LOOP.format(start, keep)) == []
+
+
+SCORES = """
+import torch
+from torch import nn
+net = nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+curve = []
+for x, y in data:
+    loss = nn.functional.mse_loss(net(x), y)
+    loss.backward()
+    opt.step()
+    {}
+"""
+
+
+def test_source_scores_with_their_graphs():
+    assert len(lint(LossGraphKept, SCORES.format("curve.append(nn.functional.mse_loss(net(v), w))"))) == 1
+    assert len(lint(LossGraphKept, SCORES.format("s = nn.functional.mse_loss(net(v), w)\n    curve.append(s)"))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "with torch.no_grad(): curve.append(nn.functional.mse_loss(net(v), w))",
+        "curve.append(nn.functional.mse_loss(net(v), w).item())",
+        "curve.append(nn.functional.mse_loss(frozen(v), w))",
+        "curve.append(nn.functional.mse_loss(net(v), w))\n    sum(curve).backward()",
+    ],
+)
+def test_near_miss_source_scores(line):
+    assert lint(LossGraphKept, SCORES.format(line)) == []

@@ -42,3 +42,21 @@ def test_near_miss_source(code):
 
 def test_near_miss_source_nothing_is_trained():
     assert lint(LogOfSoftmax, HEAD + "z = torch.log(F.softmax(x, dim=1))") == []
+
+
+DISTILLED = """
+def distance(a, b):
+    p, q = F.softmax(a, 1), F.softmax(b, 1)
+    d = q * torch.log(p)
+    return -d.mean()
+"""
+
+
+def test_source_in_a_function_whose_result_goes_backward():
+    code = HEAD + DISTILLED + "def fit():\n    loss = distance(net(x), y)\n    loss.backward()"
+    assert len(lint(LogOfSoftmax, code)) == 1
+
+
+@pytest.mark.parametrize("line", ["score = distance(net(x), y)\n    loss = z.mean()", "loss = z.mean()"])
+def test_near_miss_source_in_a_function_that_only_scores(line):
+    assert lint(LogOfSoftmax, HEAD + DISTILLED + f"def fit():\n    {line}\n    loss.backward()") == []

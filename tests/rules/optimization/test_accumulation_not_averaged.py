@@ -140,3 +140,10 @@ def test_source_undivided():
 )
 def test_near_miss_source_averaged(reduction, divided, end):
     assert lint(AccumulationNotAveraged, ACCUMULATED.format(reduction, divided, end)) == []
+
+
+def test_source_clipped_sum():
+    clipped = SOMETIMES.replace(
+        "opt.step()", "torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n        opt.step()", 1
+    )
+    assert len(lint(AccumulationNotAveraged, ACCUMULATED.format("", "", clipped))) == 1

@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import GroupFacts, LayerNumbers, NumbersSampled, OptimizerCreated, OptimizerFacts, Where
 from flatline.rules.optimization.coupled_weight_decay import CoupledWeightDecay
-from flatline.testing import play
+from flatline.testing import lint, play
 
 ADAM = OptimizerFacts(name="Adam", adaptive=True, where=Where("train.py", 12))
 ADAMW = OptimizerFacts(name="AdamW", adaptive=True, decoupled=True)
@@ -102,3 +104,23 @@ def test_near_miss_decoupled_or_not_adaptive():
 def test_near_miss_gradients_that_vanished_or_vectors():
     assert play(CoupledWeightDecay, *sampled(layer(gradient=0.0), steps=9)) == []
     assert play(CoupledWeightDecay, *sampled(layer(matrix=False), steps=9)) == []
+
+
+@pytest.mark.parametrize("decay", ["0.01", "DECAY", "args.weight_decay"])
+def test_source_adam_with_decay(decay):
+    """Seen as a SourceParsed."""
+    head = "import argparse, torch\nDECAY = 0.01\np = argparse.ArgumentParser()\np.add_argument('--weight-decay', default=0.01)\n"
+    (finding,) = lint(
+        CoupledWeightDecay,
+        f"{head}args = p.parse_args()\nopt = torch.optim.Adam(net.parameters(), weight_decay={decay})",
+    )
+    assert (finding.severity, finding.where.line) == ("hint", 6)
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["AdamW(w, weight_decay=0.01)", "SGD(w, 0.1, weight_decay=0.01)", "Adam(w, weight_decay=0)", "Adam(w, weight_decay=decay)",
+     "Adam(w, weight_decay=0.01, decoupled_weight_decay=True)"],
+)  # fmt: skip
+def test_near_miss_source_decoupled_or_unknown(made):
+    assert lint(CoupledWeightDecay, f"import torch\nopt = torch.optim.{made}") == []

@@ -95,3 +95,31 @@ def test_source_model_of_another_file():
 )
 def test_near_miss_source_not_the_input_on_every_way(code):
     assert lint(DoubleSoftmax, f"import torch.nn.functional as F\nout = net(x)\n{code}") == []
+
+
+GROWN = """
+    from torch import nn
+    layers = [nn.Linear(3, 3)]
+    for _ in range(3):
+        layers.append(nn.ReLU())
+    {}
+    net = nn.Sequential(*layers)
+    loss = nn.functional.cross_entropy(net(x), y)
+    """
+
+
+@pytest.mark.parametrize("line", ["layers += [nn.Linear(3, 4), nn.Softmax(1)]", "layers.append(nn.Softmax(1))"])
+def test_source_layers_in_a_list_that_grew(line):
+    assert len(lint(DoubleSoftmax, GROWN.format(line))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "layers += [nn.Softmax(1)]\n    layers.pop()",
+        "if a: layers.append(nn.Softmax(1))",
+        "layers.insert(0, nn.Softmax(1))",
+    ],
+)
+def test_near_miss_source_layers_in_a_list(line):
+    assert lint(DoubleSoftmax, GROWN.format(line)) == []

@@ -210,3 +210,177 @@ def test_near_miss_source_nothing_new(then):
 )
 def test_near_miss_source_registered(start):
     assert lint(ParameterNotInOptimizer, LISTED.format(start)) == []
+
+
+HEADS = """import copy, torch
+from torch import nn
+import torch.nn.functional as F
+body = nn.Linear(4, 8)
+head = nn.Linear(8, 2)
+opt = torch.optim.SGD(body.parameters(), lr=0.1)
+{}
+for x, y in data:
+    opt.zero_grad()
+    h = body(x)
+    z = head(h){}
+    loss = F.cross_entropy(z, y)
+    loss.backward()
+    opt.step()
+"""
+PARTS = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 2)
+    def forward(self, x):
+        return self.head(self.body(x))
+net = Net()
+opt = torch.optim.SGD(net.{}.parameters(), lr=0.1)
+{}
+for x, y in data:
+    opt.zero_grad()
+    loss = nn.functional.cross_entropy(net(x), y)
+    loss.backward()
+    opt.step()
+"""
+COPY = """import copy, torch
+from torch import nn
+def fit(data):
+    base = nn.Linear(4, 2)
+    opt = torch.optim.SGD(base.parameters(), lr=0.1)
+    model = copy.deepcopy(base)
+    for x, y in data:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy({}, y)
+        loss.backward()
+        opt.step()
+        {}
+    return model
+"""
+
+
+def test_source_head_in_no_optimizer():
+    (finding,) = lint(ParameterNotInOptimizer, HEADS.format("head.train()", ""))
+    assert "goes through head" in finding.message
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("then", "cut"),
+    [
+        ("opt.add_param_group({'params': head.parameters()})", ""),
+        ("head.requires_grad_(False)", ""),
+        ("everything = nn.ModuleList([body, head])", ""),
+        ("head.load_state_dict(torch.load('head.pt'))", ""),
+        ("for p in vars()['head'].parameters(): p.requires_grad = False", ""),
+        ("head.eval()", ""),
+        ("", ".detach()"),
+    ],
+)
+def test_near_miss_source_head_held_or_cut(then, cut):
+    assert lint(ParameterNotInOptimizer, HEADS.format(then, cut)) == []
+
+
+def test_near_miss_source_head_of_no_loss():
+    assert lint(ParameterNotInOptimizer, HEADS.format("", "").replace("cross_entropy(z", "cross_entropy(h")) == []
+
+
+def test_source_last_layers_left_out():
+    (finding,) = lint(ParameterNotInOptimizer, PARTS.format("body", ""))
+    assert "net.head" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("part", "then"),
+    [
+        ("head", ""),  # features that are random on purpose
+        ("body", "opt.add_param_group({'params': net.head.parameters()})"),
+        ("body", "other = torch.optim.SGD(list(net.head.parameters()), lr=0.1)"),
+        ("body", "register(net)"),
+    ],
+)
+def test_near_miss_source_parts(part, then):
+    assert lint(ParameterNotInOptimizer, PARTS.format(part, then)) == []
+
+
+def test_source_copy_of_what_is_optimized():
+    (finding,) = lint(ParameterNotInOptimizer, COPY.format("model(x)", "pass"))
+    assert "a copy of" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("scores", "then"),
+    [
+        ("base(x) + model(x)", "pass"),
+        ("model(x)", "model.load_state_dict(base.state_dict())"),
+        ("model(x)", "for p, q in zip(model.parameters(), base.parameters()): q.grad = p.grad"),
+    ],
+)
+def test_near_miss_source_copy(scores, then):
+    assert lint(ParameterNotInOptimizer, COPY.format(scores, then)) == []
+
+
+BUILT = """import torch
+from torch import nn
+def build(width):
+    net = nn.Sequential(nn.Linear(4, width))
+    return net, torch.optim.SGD(net.parameters(), lr=0.1)
+def main():
+    net, opt = build(8)
+    {}
+    for x, y in data:
+        opt.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        opt.step()
+"""
+LATER = """import torch
+from torch import nn
+class Fit:
+    def __init__(self):
+        self.net = make()
+        {}
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def prepare(self):
+        self.net.fc = nn.Linear(8, 2)
+        {}
+    def run(self, x):
+        self.opt.step()
+f = Fit()
+f.prepare()
+"""
+
+
+def test_source_head_after_a_function_that_built_the_optimizer():
+    (finding,) = lint(ParameterNotInOptimizer, BUILT.format("net.fc = nn.Linear(8, 2)"))
+    assert finding.where.line == 8
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "other, _ = build(9)\n    other.fc = nn.Linear(8, 2)",
+        "net.fc = nn.Linear(8, 2)\n    opt = torch.optim.SGD(net.parameters(), lr=0.1)",
+        "net, opt = build(9)",
+    ],
+)
+def test_near_miss_source_after_a_function(then):
+    assert lint(ParameterNotInOptimizer, BUILT.format(then)) == []
+
+
+def test_source_head_in_a_later_method():
+    assert len(lint(ParameterNotInOptimizer, LATER.format("", ""))) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [("self.prepare()", ""), ("", "self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)")],
+)
+def test_near_miss_source_in_a_method(before, then):
+    assert lint(ParameterNotInOptimizer, LATER.format(before, then)) == []
+
+
+def test_source_plain_list_by_another_name():
+    start = "layers = []\n        for _ in range(n):\n            layers.append(nn.Linear(3, 3))\n        self.layers = layers"
+    assert len(lint(ParameterNotInOptimizer, LISTED.format(start))) == 1

@@ -341,3 +341,62 @@ def test_near_miss_a_loss_that_goes_on_falling_at_a_rate_of_0():
     rate = logged("lr", "learning_rate", [max(0.0, 1e-3 * (1 - i / 6)) for i in range(60)])
     loss = logged("loss", "train_loss", [2.3 * 0.97**i for i in range(60)])
     assert play(SchedulerOutOfStep, CurvesUpdated(curves=(rate, loss))) == []
+
+
+EPOCHS = SCHEDULED.replace("range(epochs)", "range(1, 90 + 1)").replace(
+    "StepLR,", "StepLR, ExponentialLR, MultiStepLR,"
+)
+FAST = f"{STEP}; sched.step()"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "StepLR(opt, step_size=30)",
+        "MultiStepLR(opt, [30, 60])",
+        "ExponentialLR(opt, 0.95)",
+        "CosineAnnealingLR(opt, 90)",
+    ],
+)
+def test_source_epochs_stepped_per_batch(made):
+    (finding,) = lint(SchedulerOutOfStep, EPOCHS.format(made, FAST))
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "StepLR(opt, step_size=3000)",
+        "StepLR(opt, step_size=30, gamma=0.999)",
+        "StepLR(opt, step_size=size)",
+        "MultiStepLR(opt, [3000, 6000])",
+        "ExponentialLR(opt, 0.9999)",
+        "CosineAnnealingLR(opt, 9000)",
+    ],
+)
+def test_near_miss_source_batches_stepped_per_batch(made):
+    assert lint(SchedulerOutOfStep, EPOCHS.format(made, FAST)) == []
+
+
+@pytest.mark.parametrize("line", [FAST.replace("in data", "in range(3)"), f"{STEP}\n    if epoch > 3: sched.step()"])
+def test_near_miss_source_not_every_batch(line):
+    assert lint(SchedulerOutOfStep, EPOCHS.format("StepLR(opt, 30)", line)) == []
+
+
+def test_source_numbers_are_followed():
+    code = """
+    import argparse, torch
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--n-epochs", default=60, type=int)
+    args = parser.parse_args()
+    def fit(data, size=20):
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        sched = torch.optim.lr_scheduler.StepLR(opt, size)
+        for epoch in range(args.n_epochs):
+            for x in data:
+                opt.zero_grad(); net(x).backward(); opt.step()
+                sched.step()
+    fit(load())
+    """
+    assert len(lint(SchedulerOutOfStep, code)) == 1
+    assert lint(SchedulerOutOfStep, code.replace("fit(load())", "fit(load(), 2000)")) == []

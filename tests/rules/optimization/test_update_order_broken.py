@@ -259,3 +259,79 @@ def test_source_closure_that_zeroes_nothing():
 @pytest.mark.parametrize("first", ["opt.zero_grad()", "for p in net.parameters(): p.grad = None"])
 def test_near_miss_source_closure_that_zeroes(first):
     assert lint(UpdateOrderBroken, CLOSURE.format(first)) == []
+
+
+def test_source_zeroed_by_hand_between():
+    lines = ("net(x).mean().backward()", "for p in net.parameters():", "    p.grad = None", "opt.step()")
+    (finding,) = lint(UpdateOrderBroken, looped(*lines))
+    assert "what empties p.grad" in finding.message
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("net(x).mean().backward()", "for p in other.parameters():", "    p.grad = None", "opt.step()"),
+        ("for g in opt.param_groups:", "    for p in g['params']:", "        if p.grad is not None:", "            p.grad.zero_()",
+         "net(x).mean().backward()", "opt.step()"),
+    ],
+)  # fmt: skip
+def test_near_miss_source_zeroed_by_hand(lines):
+    assert lint(UpdateOrderBroken, looped(*lines)) == []
+
+
+PAIR = """import torch
+from torch import nn
+G, D = nn.Linear(4, 4), nn.Linear(4, 1)
+opt_g = torch.optim.Adam(G.parameters(), 1e-3)
+opt_d = torch.optim.Adam(D.parameters(), 1e-3)
+{}
+for real in data:
+    fake = G(torch.randn(8, 4))
+    {}
+    loss_d = (D(fake.detach()) - D(real)).mean()
+    loss_d.backward()
+    {}
+    opt_g.zero_grad()
+    loss_g = -D(fake).mean()
+    loss_g.backward()
+    opt_g.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [("opt_d.zero_grad()", "pass", "asked for zero_grad() only"), ("pass", "opt_d.step()", "zeroes those of others")],
+)
+def test_source_one_of_two_optimizers(first, last, said):
+    (finding,) = lint(UpdateOrderBroken, PAIR.format("", first, last))
+    assert said in finding.message
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "last"),
+    [
+        ("", "opt_d.zero_grad()", "opt_d.step()"),
+        ("", "D.zero_grad()", "opt_d.step()"),
+        ("", "nn.ModuleList([G, D]).zero_grad()", "opt_d.step()"),
+        ("", "for p in D.parameters(): p.grad = None", "opt_d.step()"),
+        ("", "for o in (opt_g, opt_d): o.zero_grad()", "opt_d.step()"),
+        ("", "pass", "scaler.step(opt_d)"),
+        ("", "opt_d.zero_grad()", "update(opt_d)"),
+        ("opt_all = torch.optim.SGD([*G.parameters(), *D.parameters()], 0.1)", "opt_d.zero_grad()", "opt_all.step()"),
+        ("D = GAN(G)\nopt_d = torch.optim.Adam(D.parameters(), 1e-3)", "opt_d.zero_grad()", "opt_d.step()"),
+    ],
+)
+def test_near_miss_source_one_of_two_optimizers(before, first, last):
+    assert lint(UpdateOrderBroken, PAIR.format(before, first, last)) == []
+
+
+def test_source_loop_in_a_comprehension():
+    code = looped("net(x).mean().backward()", "opt.step()").replace("for x, y in data:", "def turn(x):")
+    (finding,) = lint(UpdateOrderBroken, code + "\nlosses = [turn(x) for x in data]\n")
+    assert "zeroed nowhere" in finding.message
+
+
+def test_source_the_word_step_is_no_step():
+    code = looped("opt.zero_grad()", "net(x).mean().backward()").replace("opt.step()", "")
+    assert len(lint(UpdateOrderBroken, f"# step by step\nfor step in range(3): pass\n{code}")) == 1
+    assert lint(UpdateOrderBroken, f"{code}\ngetattr(opt, 'step')()") == []

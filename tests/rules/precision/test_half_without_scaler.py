@@ -84,3 +84,14 @@ def test_source_no_scaler(context):
 )
 def test_near_miss_source_other_dtype_or_scaled(context, loss):
     assert lint(HalfWithoutScaler, AUTOCAST.format(context, loss)) == []
+
+
+def test_source_context_by_name():
+    code = (
+        "def run(data):\n    amp = torch.autocast('cuda', dtype={})\n"
+        + AUTOCAST.format("amp", "loss").partition("\n")[2]
+    )
+    body = "\n".join(f"    {line}" if n > 1 else line for n, line in enumerate(code.split("\n")))
+    code = "import torch\n" + body
+    assert len(lint(HalfWithoutScaler, code.format("torch.float16"))) == 1
+    assert lint(HalfWithoutScaler, code.format("torch.bfloat16")) == []

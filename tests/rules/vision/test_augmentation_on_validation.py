@@ -53,3 +53,15 @@ def test_near_miss_source(old, new):
 
 def test_near_miss_source_transform_replaced_after_the_split():
     assert lint(AugmentationOnValidation, SPLIT.replace("net.eval()", "valid_set.dataset.transform = plain")) == []
+
+
+DICTIONARY = CODE.replace(
+    "train_loader, valid_loader = DataLoader(train_set, 8, shuffle=True), DataLoader(valid_set, 8)",
+    "loaders = {'train': DataLoader(train_set, 8, shuffle=True), 'valid': DataLoader(valid_set, 8)}",
+).replace("in train_loader", "in loaders['train']").replace("in valid_loader", "in loaders['valid']")  # fmt: skip
+
+
+def test_source_in_a_dictionary():
+    assert len(lint(AugmentationOnValidation, DICTIONARY)) == 1
+    assert lint(AugmentationOnValidation, DICTIONARY.replace("net.eval()", "loaders['valid'] = other")) == []
+    assert lint(AugmentationOnValidation, DICTIONARY.replace("in loaders['valid']", "in loaders[name]")) == []

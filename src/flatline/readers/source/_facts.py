@@ -6,14 +6,16 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
-from flatline.readers.source._losses import kind_of
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
 
+CALLS = 2  # from a function to what its result goes into
 UNCALLED = {"step", "zero_grad", "backward", "eval", "train", "unscale_"}
 CUTS = {"tensor", "detach", "item"}
 CLOSED_FORM = {"LambdaLR", "OneCycleLR", "CyclicLR", "ConstantLR", "LRScheduler", "ReduceLROnPlateau"}
@@ -21,6 +23,7 @@ LAYERS = re.compile(
     r"torch\.nn\.(Linear|Bilinear|Embedding|EmbeddingBag|Conv\w+|LSTM\w*|GRU\w*|RNN\w*|BatchNorm\w*|LayerNorm|Multihead\w+|"
     r"Transformer\w*|Sequential)"
 )
+CUT_OFF = re.compile(r"\bdetach|\.data\b|\.item\(|no_grad|argmax|\.numpy\(|\.tolist\(")  # no gradient comes back
 OTHER_SCALING = re.compile(r"scaler|scale_loss|loss_scale|accelerat|deepspeed|fabric|lightning", re.IGNORECASE)
 OTHER_MODE = re.compile(r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b")
 OWN = re.compile(r"\bself\.(\w+)")
@@ -31,16 +34,19 @@ READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
 def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     """Everything that one of the functions below sees."""
     text = "\n".join(module.text.lines)
-    scaling, trains = OTHER_SCALING.search(text) is not None, ".backward(" in text
+    trains = ".backward(" in text
+    scaling = trains and OTHER_SCALING.search(text) is not None
     trained: set[str] = set()
-    if OTHER_MODE.search(text) is None:
-        trained = {t.identity() for scope in module.scopes for t in _trained(project, scope)}
+    if ("no_grad" in text or "inference_mode" in text) and OTHER_MODE.search(text) is None:
+        trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
     for scope in module.scopes:
-        seen = Seen(project, module, scope)
+        seen = seen_in(project, scope)
         yield from seen.uncalled()
         yield from seen.kept()
+        yield from seen.kept_scores() if trains else ()
         yield from seen.severed()
         yield from seen.rates()
+        yield from seen.coupled()
         yield from seen.logged_softmax() if trains else ()
         yield from seen.closures()
         yield from seen.schedulers() if trains else ()
@@ -51,6 +57,14 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from seen.validated(trained)
     for owner in module.classes.values():
         yield from plain_lists(project, module, owner.methods)
+
+
+def seen_in(project: Project, scope: Scope) -> Seen:
+    """A function or module, looked at once."""
+    found = project.seen.get(id(scope))
+    if not isinstance(found, Seen):
+        found = project.seen[id(scope)] = Seen(project, scope.module, scope)
+    return found
 
 
 class Seen:
@@ -68,15 +82,24 @@ class Seen:
         return {id(u.statement): u.statement for u in self.scope.statements if isinstance(u.statement, LOOPS)}
 
     @cached_property
+    def backs_in(self) -> dict[int, list[ast.Call]]:
+        """Calls of backward by the innermost loop around them."""
+        found: dict[int, list[ast.Call]] = {}
+        for call, _, use in self.methods("backward"):
+            if (loop := self.loop_of(use)) is not None:
+                found.setdefault(id(loop), []).append(call)
+        return found
+
+    @cached_property
     def _withs(self) -> list[ast.With]:
         return [u.statement for u in self.scope.statements if isinstance(u.statement, ast.With)]
 
     @cached_property
-    def _added(self) -> dict[str, list[ast.expr]]:
-        found: dict[str, list[ast.expr]] = {}
+    def _added(self) -> dict[str, list[tuple[ast.expr, Use]]]:
+        found: dict[str, list[tuple[ast.expr, Use]]] = {}
         for use in self.scope.statements:
             if isinstance(use.statement, ast.AugAssign):
-                found.setdefault(ast.unparse(use.statement.target), []).append(use.statement.value)
+                found.setdefault(ast.unparse(use.statement.target), []).append((use.statement.value, use))
         return found
 
     def _fact(
@@ -117,7 +140,7 @@ class Seen:
 
     def _last_of_cell(self, node: ast.stmt) -> bool:
         """A notebook shows the value of a cell's last line."""
-        return bool(self.module.text.cells) and isinstance(self.scope.node, ast.Module)
+        return self.module.text.path.endswith(".ipynb") and isinstance(self.scope.node, ast.Module)
 
     def anomaly(self) -> Iterator[SourceFact]:
         """Anomaly mode, switched on for good."""
@@ -153,6 +176,17 @@ class Seen:
             if names and len(names) == len({t.name for t in things}) and not names & CLOSED_FORM:
                 yield self._fact("get_lr", call, name=sorted(names)[0], edit=_renamed(call.func, "get_last_lr"))
 
+    def coupled(self) -> Iterator[SourceFact]:
+        """``Adam(weight_decay=0.01)``."""
+        for call, use in self.scope.calls:
+            name = self.project.dotted(call.func, use)
+            decay = next((k.value for k in call.keywords if k.arg == "weight_decay"), None)
+            switched = any(k.arg in (None, "decoupled_weight_decay") for k in call.keywords)
+            if decay is None or switched or name not in ("torch.optim.Adam", "torch.optim.Adamax"):
+                continue
+            if (number := self.project.number(decay, use)) is not None and number > 0:
+                yield self._fact("coupled", call, name=name.rpartition(".")[2], text=f"{number:g}")
+
     def logged_softmax(self) -> Iterator[SourceFact]:
         """``log(softmax(x))``, with nothing between the two."""
         for call, receiver, use in self.methods("log"):
@@ -165,14 +199,35 @@ class Seen:
                 edit = _log_softmax(call, given) if made[0].node is given else None
                 yield self._fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
 
-    def _is_learned_from(self, use: Use) -> bool:
-        """It is in the result of a forward, or in what goes backward."""
+    def _is_learned_from(self, use: Use, depth: int = 0) -> bool:
+        """It is in the result of a forward, or in what goes backward, perhaps as the result of a function."""
         node = use.statement
-        if isinstance(node, ast.Return):
-            return self.scope.owner is not None and self.scope.name.endswith(".forward")
+        returned = {n for n, _ in self._returned_names()} if depth < CALLS else set()
+        if isinstance(node, ast.Return) or (
+            isinstance(node, ast.Assign) and {ast.unparse(t) for t in node.targets} & returned
+        ):
+            forward = self.scope.owner is not None and self.scope.name.endswith(".forward")
+            return forward if isinstance(node, ast.Return) and forward else self._calls_learn(depth)
         flowing = self._flowing(name for name, _, _ in self._backwards())
         back = any(use.statement is other.statement for _, _, other in self.methods("backward"))
         return back or (isinstance(node, ast.Assign) and any(ast.unparse(t) in flowing for t in node.targets))
+
+    def _returned_names(self) -> Iterator[tuple[str, Use]]:
+        """Everything that ends up in the result of a function."""
+        waiting = [(u.statement.value, u) for u in self.scope.statements if isinstance(u.statement, ast.Return)]
+        found = set[str]()
+        while waiting:
+            node, use = waiting.pop()
+            for name in names_in(node) - found if node is not None else ():
+                found.add(name)
+                yield name, use
+                waiting += self.values_of(name)
+
+    def _calls_learn(self, depth: int) -> bool:
+        """What a call of this function returns goes backward."""
+        calls = self.project.calls_of(self.scope) if depth < CALLS else []
+        seen = [(seen_in(self.project, use.scope), use) for _, use in calls if use.scope is not self.scope]
+        return any(each._is_learned_from(use, depth + 1) for each, use in seen)
 
     def closures(self) -> Iterator[SourceFact]:
         """``optimizer.step(closure)``, and the closure's backward."""
@@ -184,7 +239,7 @@ class Seen:
                 back = [
                     c for c, _ in functions[0].calls if isinstance(c.func, ast.Attribute) and c.func.attr == "backward"
                 ]
-                if back and self._loop_of(use) is not None:
+                if back and self.loop_of(use) is not None:
                     yield self._fact("closure", call, name=spelled(receiver), other=back[0])
 
     def schedulers(self) -> Iterator[SourceFact]:
@@ -199,15 +254,6 @@ class Seen:
                 )
                 if scheduled and len(bindings) == 1 and not self._mentioned(name, READ_ONLY):
                     yield self._fact("never stepped", binding.value, name=name)
-
-    def _sole(self, binding: Binding) -> Thing | None:
-        """What a plain call made, if the binding is one."""
-        if not isinstance(binding.value, ast.Call) or binding.index:
-            return None
-        if not self.project.dotted(binding.value.func, binding.use).startswith("torch.optim."):
-            return None
-        things = self.project.things(binding.value, binding.use)
-        return things[0] if len(things) == 1 and things[0].call is binding.value else None
 
     # ----------------------------------------------------------------------- losses
 
@@ -227,20 +273,86 @@ class Seen:
             return
         flowing = self._flowing(name for name, _, _ in backwards)
         for use in self.scope.statements:
-            keeper, value = _keeping(use.statement)
+            keeper, value, inside = self._keeping(use)
             for name, call, back in backwards if value is not None else ():
                 if (
                     _carries(value, name)
                     and keeper not in flowing
-                    and self._same_turn(use, back)
+                    and self.same_turn(use, back)
                     and self.scope.reaching(name, use) == self.scope.reaching(name, back)
-                    and self._outlives(keeper, use)
+                    and (inside or self._outlives(keeper, use))
                     and not self.without_grad(use)
                     and not self._freed(name)
+                    and not self._emptied(keeper)
                 ):
                     yield self._fact(
                         "kept", use.statement, name=name, text=keeper, other=call, edit=_detached(value, name)
                     )
+
+    def kept_scores(self) -> Iterator[SourceFact]:
+        """``curve.append(loss_of(model(x), y))`` in a loop that trains the model: a loss with a graph that goes nowhere."""
+        backs = [use for _, _, use in self.methods("backward")]
+        trained = {t.identity() for t in trained_models(self.project, self.scope)} if backs else set()
+        for use in self.scope.statements if trained else ():
+            keeper, value = _keeping(use.statement)
+            loop = self.loop_of(use)
+            node, place = self._sole(value, use) if value is not None else (None, use)
+            if loop is None or not isinstance(node, ast.Call) or not (place is use or self.same_turn(place, use)):
+                continue
+            if not self._scored(node, place, trained) or self.without_grad(use) or self.without_grad(place):
+                continue
+            goes = any(self._back_of(loop, back) for back in backs) and self._outlives(keeper, use)
+            flows = self._flowing(name for name, _, _ in self._backwards())
+            if goes and not self._emptied(keeper) and not {keeper, ast.unparse(value)} & flows:  # type: ignore[arg-type]
+                name = spelled(value)  # type: ignore[arg-type]
+                edit = _after(value, ".detach()") if value is not None else None
+                yield self._fact("kept", use.statement, name=name, text=keeper, edit=edit)
+
+    def _back_of(self, loop: ast.stmt, back: Use) -> bool:
+        return loop.lineno <= getattr(back.statement, "lineno", 0) <= (loop.end_lineno or 0)
+
+    def _scored(self, node: ast.Call, use: Use, trained: set[str]) -> bool:
+        """A loss of torch, of what a model that is trained returns."""
+        if not (kind_of(self.project, node, use) or is_mean(self.project, node, use)) or not node.args:
+            return False
+        given, place = self._sole(node.args[0], use)
+        return isinstance(given, ast.Call) and bool(
+            {t.identity() for t in self.project.things(given.func, place)} & trained
+        )
+
+    def _keeping(self, use: Use) -> tuple[str, ast.expr | None, bool]:
+        """What is kept and in what; and whether that is an object from outside of the turn which adds it up."""
+        keeper, value = _keeping(use.statement)
+        call = use.statement.value if isinstance(use.statement, ast.Expr) else None
+        if value is not None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return keeper, value, False
+        function = self.project.callee(call, use) if self._from_outside(call.func.value, use) else None
+        for name in _adds_up(self.project, function) if function is not None and function.owner is not None else ():
+            if (given := argument(call, function, name)) is not None:  # type: ignore[arg-type]
+                return ast.unparse(call.func.value), given, True
+        return "", None, False
+
+    def _from_outside(self, node: ast.expr, use: Use) -> bool:
+        """An object that is there before the loop."""
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        loop = self.loop_of(use)
+        found = (
+            self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
+        )
+        lines = [getattr(b.use.statement, "lineno", 0) for b in found]
+        return (
+            loop is not None
+            and bool(lines)
+            and not any(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines)
+        )
+
+    def _emptied(self, keeper: str) -> bool:
+        """Something takes out of it again, or what was added up is begun anew."""
+        if any(ast.unparse(receiver) == keeper for _, receiver, _ in self.methods("clear", "pop", "popleft", "reset")):
+            return True
+        deleted = [t for u in self.scope.statements if isinstance(u.statement, ast.Delete) for t in u.statement.targets]
+        return any(ast.unparse(target).startswith(keeper) for target in deleted)
 
     def _freed(self, name: str) -> bool:
         return any(isinstance(r, ast.Name) and r.id == name for _, r, _ in self.methods("detach_", "requires_grad_"))
@@ -250,46 +362,66 @@ class Seen:
         found: set[str] = set()
         waiting = list(names)
         for call, receiver, _ in self.methods("backward", "grad"):
-            waiting += [n for part in (receiver, *call.args) for n in _names(part)]
+            waiting += [n for part in (receiver, *call.args) for n in names_in(part)]
         while waiting:
             name = waiting.pop()
             if name not in found:
                 found.add(name)
-                waiting += [n for value in self._values(name) for n in _names(value)]
+                waiting += [n for value, _ in self.values_of(name) for n in names_in(value)]
         return found
 
-    def _values(self, name: str) -> Iterator[ast.expr]:
+    def values_of(self, name: str) -> Iterator[tuple[ast.expr, Use]]:
+        """All that a name is given here, or that is added to it."""
         yield from self._added.get(name, ())
         for binding in self.scope.bindings.get(name, ()):
             if binding.value is not None:
-                yield binding.value
+                yield binding.value, binding.use
 
-    def _same_turn(self, one: Use, other: Use) -> bool:
+    def same_turn(self, one: Use, other: Use) -> bool:
         """In the same innermost loop."""
-        return self._loop_of(one) is not None and self._loop_of(one) is self._loop_of(other)
+        return self.loop_of(one) is not None and self.loop_of(one) is self.loop_of(other)
 
-    def _loop_of(self, use: Use) -> ast.stmt | None:
+    def loop_of(self, use: Use) -> ast.stmt | None:
+        """The innermost loop around a place."""
         around = (block for block, name in reversed(use.path) if name == "body")
         return next((self._loops[block] for block in around if block in self._loops), None)
 
     def _outlives(self, keeper: str, use: Use) -> bool:
         """It starts as a number or an empty list outside of the loop, and gets nothing else in it."""
-        loop = self._loop_of(use)
+        loop = self.loop_of(use)
         if loop is None:
             return False
         started = False
         for binding in self._keeper_bindings(keeper):
             inside = loop.lineno <= getattr(binding.use.statement, "lineno", 0) <= (loop.end_lineno or 0)
+            inside = inside and binding.use.scope is self.scope
             plain = _plain_start(binding.value)
             started = started or (plain and not inside)
             if inside and binding.use.statement is not use.statement and not plain:
                 return False
-            if inside and plain and self._loop_of(binding.use) is loop and binding.use.path == use.path:
+            if inside and plain and self.loop_of(binding.use) is loop and binding.use.path == use.path:
                 return False
         return started
 
     def _keeper_bindings(self, keeper: str) -> list[Binding]:
-        return [b for b in self.scope.bindings.get(keeper, []) if not isinstance(b.use.statement, ast.AugAssign)]
+        node = ast.parse(keeper, mode="eval").body
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and isinstance(node.slice, ast.Constant)
+        ):
+            held = self.scope.bindings.get(node.value.id, [])
+            parts = [replace(b, value=_held_by(b.value, node.slice.value)) for b in held]
+            written = [use for use in self.scope.statements if _sets(use.statement, keeper)]
+            return parts if not written else []
+        found = self.scope.bindings.get(keeper, [])
+        if keeper.startswith("self.") and self.scope.owner is not None and self.scope.params[:1] == ("self",):
+            found = self.scope.owner.attributes.get(keeper.removeprefix("self."), [])
+            elsewhere = [
+                b for b in found if b.use.scope is not self.scope and b.use.scope.name.rpartition(".")[2] != "__init__"
+            ]
+            found = [] if elsewhere else found
+        return [b for b in found if not isinstance(b.use.statement, ast.AugAssign)]
 
     def without_grad(self, use: Use) -> bool:
         """Under no_grad, as a with statement or a decorator."""
@@ -336,43 +468,103 @@ class Seen:
 
     # ----------------------------------------------------------------------- optimizers and models
 
-    def _optimizers(self) -> Iterator[tuple[str, Thing, Use]]:
-        for name, bindings in self.scope.bindings.items():
+    def optimizers(self) -> Iterator[tuple[str, Thing, Use]]:
+        """Names and attributes of self that are given one optimizer here, perhaps by a function that builds it."""
+        owner = self.scope.owner
+        own = {f"self.{name}": found for name, found in owner.attributes.items()} if owner is not None else {}
+        for name, bindings in (*self.scope.bindings.items(), *own.items()):
             for binding in bindings:
-                thing = self._sole(binding)
-                if thing is not None and thing.name.startswith("torch.optim.") and "lr_scheduler" not in thing.name:
-                    yield name, thing, binding.use
+                made = isinstance(binding.value, ast.Call) and binding.use.scope is self.scope
+                things = self.project.things(binding.value, binding.use, 0, binding.index) if made else ()
+                again = any(b.use.order > binding.use.order for b in bindings)
+                if len(things) == 1 and _is_optimizer(things[0]) and not again:
+                    yield name, things[0], binding.use
 
     def rebound(self) -> Iterator[SourceFact]:
         """A layer, or the model, that is replaced after the optimizer was built from it."""
-        for name, thing, built in self._optimizers():
-            model = _model_of(thing)
+        for name, thing, built in self.optimizers():
+            model = model_of(thing)
             if model is None:
                 continue
-            later = [u for u in self.scope.statements if built.before(u) and u.path == built.path]
-            found = [use for use in later if self._replaces(use, model, built) and self._used_after(name, use)]
-            for use in found if found and not any(_rebuilds(u.statement) for u in later) else ():
+            later = [u for u in self._new if built.before(u) and u.path == built.path]
+            found = [use for use in later if self._replaces(use, model, built, thing) and self._used_after(name, use)]
+            for use in found if found and not self._built_again(built) else ():
                 yield self._fact("rebound", use.statement, name=name, other=built.statement)
+            for seen in self._later_methods() if name.startswith("self.") else ():
+                found = [use for use in seen._new if seen._replaces(use, model, built, thing)]
+                for use in found if not any(_rebuilds(u.statement) for u in seen.scope.statements) else ():
+                    yield seen._fact("rebound", use.statement, name=name, other=built.statement)
 
-    def _replaces(self, use: Use, model: ast.expr, built: Use) -> bool:
+    @cached_property
+    def _new(self) -> list[Use]:
+        """Where something gets new layers."""
+        calls = [
+            u
+            for u in self.scope.statements
+            if isinstance(u.statement, ast.Assign) and isinstance(u.statement.value, ast.Call)
+        ]
+        return [use for use in calls if self._is_new(use)]
+
+    def _is_new(self, use: Use) -> bool:
+        value = use.statement.value  # type: ignore[attr-defined]
+        things = self.project.things(value, use)
+        return bool(things) and all(t.call is value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
+
+    def _built_again(self, built: Use) -> bool:
+        later = (u for u in self.scope.statements[built.order + 1 :] if u.path == built.path)
+        return any(_rebuilds(use.statement) for use in later)
+
+    def _later_methods(self) -> Iterator[Seen]:
+        """Methods that can only run when ``__init__``, which this is, is over."""
+        owner = self.scope.owner
+        if owner is None or owner.methods.get("__init__") is not self.scope:
+            return
+        text = ast.unparse(self.scope.node)
+        called = {
+            c.func.attr for scope in self.module.scopes for c, _ in scope.calls if isinstance(c.func, ast.Attribute)
+        }
+        for name, method in owner.methods.items():
+            if method is not self.scope and f".{name}(" not in text and name in called:
+                yield seen_in(self.project, method)
+
+    def _replaces(self, use: Use, model: ast.expr, built: Use, optimizer: Thing) -> bool:
         node = use.statement
-        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
-            return False
+        assert isinstance(node, ast.Assign)
+        assert isinstance(node.value, ast.Call)
         target, text = node.targets[0], ast.unparse(model)
         things = self.project.things(node.value, use)
-        new = bool(things) and all(t.call is node.value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
-        if isinstance(target, ast.Attribute) and ast.unparse(target).startswith(f"{text}."):
-            return new and all(_is_module(self.project, t) for t in things)
-        before = self.project.things(model, built)
-        given = {n for a in [*node.value.args, *(k.value for k in node.value.keywords)] for n in _names(a)}
-        return ast.unparse(target) == text and new and bool(before) and text.split(".")[0] not in given
+        here = optimizer.call is built.statement.value  # type: ignore[attr-defined]
+        if isinstance(target, ast.Attribute) and all(is_module(self.project, t) for t in things):
+            if here and ast.unparse(target).startswith(f"{text}."):
+                return True
+            return self._belongs(target.value, use, self._given(model, optimizer))
+        if ast.unparse(target) != text:
+            return False
+        before = self.project.things(model, built) if here else ()
+        given = {n for a in [*node.value.args, *(k.value for k in node.value.keywords)] for n in names_in(a)}
+        return bool(before) and text.split(".")[0] not in given
+
+    def _given(self, model: ast.expr, optimizer: Thing) -> set[str]:
+        """The one model that an optimizer was given, in the function that built it and where that was called."""
+        things = self.project.things(model, optimizer.use)
+        if len(things) != 1 or things[0].call is None:
+            return set()
+        return {t.identity() for t in (things[0], replace(things[0], via=(*optimizer.via, *things[0].via)))}
+
+    def _belongs(self, node: ast.expr, use: Use, models: set[str]) -> bool:
+        """Whether an expression is one of the models, or a part of it."""
+        while not isinstance(node, ast.Name):
+            if {t.identity() for t in self.project.things(node, use)} & models:
+                return True
+            if not isinstance(node, ast.Attribute):
+                return False
+            node = node.value
+        found = {t.identity() for t in self.project.things(node, use)}
+        return len(found) == 1 and bool(found & models)
 
     def _used_after(self, name: str, use: Use) -> bool:
-        return any(
-            name in _names(inner)
-            for later in self.scope.statements
-            if later.order > use.order
-            for inner in [later.statement]
+        return name.startswith("self.") or any(
+            name in names_in(inner) for later in self.scope.statements[use.order + 1 :] for inner in [later.statement]
         )
 
     def _mentioned(self, name: str, harmless: Collection[str]) -> bool:
@@ -393,10 +585,21 @@ class Seen:
             node = use.statement
             if not isinstance(node, ast.With) or not backs:
                 continue
-            half = next((i.context_expr for i in node.items if self._is_half(i.context_expr, use)), None)
-            near = [c for c, u in backs if self._loop_of(u) is self._loop_of(use) and c.lineno >= node.lineno]
-            if half is not None and near and self._loop_of(use) is not None and any(True for _ in self.methods("step")):
-                yield self._fact("half", half, other=near[0])
+            heads = [self._sole(item.context_expr, use) for item in node.items]
+            half = next(
+                (i.context_expr for i, head in zip(node.items, heads, strict=True) if self._is_half(*head)), None
+            )
+            near = [c for c, u in backs if self.loop_of(u) is self.loop_of(use) and c.lineno >= node.lineno]
+            if half is not None and near and self.loop_of(use) is not None and any(True for _ in self.methods("step")):
+                yield self._fact("half", half, text=spelled(self._sole(half, use)[0]), other=near[0])
+
+    def _sole(self, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
+        """The one value of a name, and where it got it."""
+        found = (
+            self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
+        )
+        value = found[0].value if len(found) == 1 and not found[0].index else None
+        return (value, found[0].use) if value is not None else (node, use)
 
     def _is_half(self, node: ast.expr, use: Use) -> bool:
         if not isinstance(node, ast.Call):
@@ -457,7 +660,7 @@ class Seen:
 
     def _judged(self, use: Use) -> bool:
         """In a loop, or beside one, that compares scores with labels."""
-        loop = self._loop_of(use)
+        loop = self.loop_of(use)
         return loop is not None and not self._within(loop, "backward") and self.scores(loop)
 
     def scores(self, loop: ast.stmt) -> bool:
@@ -467,7 +670,7 @@ class Seen:
         return bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
 
 
-def _trained(project: Project, scope: Scope) -> Iterator[Thing]:
+def trained_models(project: Project, scope: Scope) -> Iterator[Thing]:
     """The models whose parameters are given to an optimizer."""
     for call, use in scope.calls:
         if project.dotted(call.func, use).startswith("torch.optim.") and call.args:
@@ -485,24 +688,17 @@ def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> 
     start, forward = methods.get("__init__"), methods.get("forward")
     if start is None or forward is None or start.owner is None:
         return
-    lists = {
-        name: bindings[0]
-        for name, bindings in start.owner.attributes.items()
-        if isinstance(bindings[0].value, (ast.List, ast.ListComp))
-        and len(bindings) == 1
-        and bindings[0].use.scope is start
-    }
+    lists = {name: shown for name, bindings in start.owner.attributes.items() if (shown := _list_of(bindings, start))}
     if not lists or not _is_module_class(project, start):
         return
     text, run = ast.unparse(start.node), Counter(OWN.findall(ast.unparse(forward.node)))
     whole, made = Counter(OWN.findall(ast.unparse(start.owner.node))), Counter(OWN.findall(text))
     filled, added = Counter(FILLED.findall(text)), _appended(start)
-    for attribute, binding in lists.items():
+    for attribute, (binding, listed) in lists.items():
         only = made[attribute] == filled[attribute] and "add_module" not in text and "setattr" not in text
         if not only or not run[attribute] or whole[attribute] > run[attribute] + made[attribute]:
             continue
-        listed = (*_listed(binding), *added.get(attribute, ()))
-        layers = [layer for layer in listed if _parametric(project, *layer)]
+        layers = [layer for layer in (*listed, *added.get(attribute, ())) if _parametric(project, *layer)]
         if layers:
             yield SourceFact(
                 kind="plain list",
@@ -522,13 +718,26 @@ def _is_module_class(project: Project, start: Scope) -> bool:
     )
 
 
-def _listed(binding: Binding) -> Iterator[tuple[ast.expr, Use]]:
-    """What the list begins with."""
-    value = binding.value
+def _list_of(bindings: list[Binding], start: Scope) -> tuple[Binding, list[tuple[ast.expr, Use]]] | None:
+    """The one list that an attribute is given, and what it begins with."""
+    (binding, *more) = bindings
+    value, held = binding.value, []
+    if more or binding.use.scope is not start or binding.index:
+        return None
+    source = binding.use
+    if isinstance(value, ast.Name):
+        found = start.reaching(value.id, source) if value.id in start.bindings else []
+        held = [(c.args[0], use) for c, use in start.calls if ast.unparse(c.func) == f"{value.id}.append" and c.args]
+        if len(found) != 1 or _loads(start.node, value.id) != len(held) + 1:
+            return None  # it is given to something else, too, which may register what it holds
+        value, source = found[0].value, found[0].use
     if isinstance(value, ast.List):
-        yield from ((element, binding.use) for element in value.elts)
-    elif isinstance(value, ast.ListComp):
-        yield value.elt, binding.use
+        return binding, [*((element, source) for element in value.elts), *held]
+    return (binding, [(value.elt, source), *held]) if isinstance(value, ast.ListComp) else None
+
+
+def _loads(node: ast.AST, name: str) -> int:
+    return sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(node))
 
 
 def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
@@ -544,10 +753,11 @@ def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
 
 def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
     things = project.things(node, use)
-    return bool(things) and all(t.call is node and _is_module(project, t) for t in things)
+    return bool(things) and all(t.call is node and is_module(project, t) for t in things)
 
 
-def _is_module(project: Project, thing: Thing) -> bool:
+def is_module(project: Project, thing: Thing) -> bool:
+    """A module with parameters of its own."""
     if thing.made_of is not None and (start := thing.made_of.methods.get("__init__")):
         return _is_module_class(project, start)
     return LAYERS.fullmatch(thing.name) is not None
@@ -605,10 +815,45 @@ def _keeping(node: ast.stmt) -> tuple[str, ast.expr | None]:
     return "", None
 
 
+def _adds_up(project: Project, function: Scope) -> Iterator[str]:
+    """Parameters of a method that it adds, as they are, to an attribute of self."""
+    seen = seen_in(project, function)
+    for use in function.statements:
+        keeper, value = _keeping(use.statement)
+        node = use.statement
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Attribute):
+            keeper, value = ast.unparse(node.target), node.value
+        if not keeper.startswith(f"{function.params[0] if function.params else ''}.") or seen.without_grad(use):
+            continue
+        for name in function.params[1:]:
+            only = all(binding.parameter for binding in function.bindings.get(name, ()))
+            if only and _carries(value, name):
+                yield name
+
+
+def _held_by(value: ast.expr | None, key: object) -> ast.expr | None:
+    """What a dictionary begins with under a key."""
+    if isinstance(value, ast.Dict):
+        found = [
+            v for k, v in zip(value.keys, value.values, strict=True) if isinstance(k, ast.Constant) and k.value == key
+        ]
+        return found[0] if len(found) == 1 else None
+    empty = isinstance(value, ast.Call) and spelled(value.func).endswith("defaultdict") and len(value.args) == 1
+    return ast.List([], ast.Load()) if empty and ast.unparse(value.args[0]) == "list" else None  # type: ignore[union-attr]
+
+
+def _sets(node: ast.stmt, keeper: str) -> bool:
+    return isinstance(node, ast.Assign) and any(ast.unparse(target) == keeper for target in node.targets)
+
+
 def _carries(value: ast.expr | None, name: str) -> bool:
     """The tensor itself, or arithmetic with it."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Div, ast.Add)):
         return _carries(value.left, name) or _carries(value.right, name)
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return any(_carries(element, name) for element in value.elts)
+    if isinstance(value, ast.Dict):
+        return any(_carries(element, name) for element in value.values)
     return isinstance(value, ast.Name) and value.id == name
 
 
@@ -625,7 +870,8 @@ def _literal(node: ast.AST) -> bool:
     )
 
 
-def _names(node: ast.AST) -> set[str]:
+def names_in(node: ast.AST) -> set[str]:
+    """The names in an expression or statement."""
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
@@ -647,7 +893,11 @@ def iterated(node: ast.expr) -> ast.expr:
     return node
 
 
-def _model_of(thing: Thing) -> ast.expr | None:
+def _is_optimizer(thing: Thing) -> bool:
+    return thing.call is not None and thing.name.startswith("torch.optim.") and "lr_scheduler" not in thing.name
+
+
+def model_of(thing: Thing) -> ast.expr | None:
     """``model`` in ``Adam(model.parameters())``."""
     given = thing.call.args[0] if thing.call is not None and thing.call.args else None
     if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "parameters":

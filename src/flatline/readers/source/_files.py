@@ -107,8 +107,13 @@ def notebook(path: str, data: bytes) -> Text:
     places = []
     for number, text in texts:
         places.append((len(lines) + 1, number))
-        lines += _parsable(_without_magics(text))
+        lines += cell_lines(text)
     return Text(path, tuple(lines), tuple(places))
+
+
+def cell_lines(text: str) -> list[str]:
+    """The lines of a cell, each as Python."""
+    return _parsable(_without_magics(text))
 
 
 def _without_magics(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import Seen, iterated
+from flatline.readers.source._facts import Seen, iterated, seen_in
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 
@@ -147,7 +147,7 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
     passes = [(scope, each) for scope in module.scopes for each in _passes(project, scope, depth=CALLS)]
     trained = {d.identity() for _, p in passes if p.trains for t in p.loaders for d in _datasets(project, t)[0]}
     for scope, each in passes:
-        seen = Seen(project, module, scope)
+        seen = seen_in(project, scope)
         if each.trains or not seen.scores(each.loop) or not _evaluates(seen, each):
             continue
         for loader in each.loaders:

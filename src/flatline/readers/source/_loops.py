@@ -33,12 +33,20 @@ NAMES = {
     "clip_grad_value_",
     "clip_grad_norm",
 }
-LENGTHS = {"CosineAnnealingLR": ("T_max",), "OneCycleLR": ("total_steps", "steps_per_epoch")}
+LENGTHS = {  # place and name of the argument
+    "CosineAnnealingLR": ((1, "T_max"),),
+    "OneCycleLR": ((2, "total_steps"), (4, "steps_per_epoch")),
+    "StepLR": ((1, "step_size"),),
+    "MultiStepLR": ((1, "milestones"),),
+    "ExponentialLR": (),
+}
+FACTORS = {"StepLR": ("gamma", 0.1), "ExponentialLR": ("gamma", 0.0), "MultiStepLR": ("gamma", 0.1)}
 SUSPECT = re.compile(
     r"backward|step|closure|train|update|optim|scaler|learn|fit|minimi[sz]e"
     r"|(set|assign|load|copy|average|reduce|sync|unflatten|apply|write|put)\w*grad",
     re.IGNORECASE,
 )
+HAS_GRADIENT = re.compile(r"\w+\.grad( is not None)?")
 Keys = Mapping[str, str]
 Index = tuple[dict[int, Use], dict[int, list[ast.Call]], set[str]]
 
@@ -133,6 +141,24 @@ class Loops:
             for use in scope.statements:
                 if isinstance(use.statement, LOOPS):
                     yield from self._loop(scope, use.statement.body, use.statement, repeats=True)
+                if id(use.statement) in scope.masked:
+                    yield from self._comprehension(scope, use)
+
+    def _comprehension(self, scope: Scope, use: Use) -> Iterator[SourceLoop]:
+        """``[train(batch) for batch in loader]`` is a loop, too."""
+        repeated = _repeated(use.statement)
+        calls = [call for call in self.index(scope)[1].get(id(use.statement), ()) if id(call) in repeated]
+        if not any(self.busy_call(call, use) for call in calls):
+            return
+        walker, ways = _Walker(self, scope, use.statement), [Way()]
+        try:
+            for call in calls:
+                ways = walker.call(call, use, ways, sure=True)
+        except (TooMany, RecursionError):
+            return
+        paths = tuple(way.ticks for way in ways if way.ended != "raise")
+        if any(tick.kind in ("backward", "step") for path in paths for tick in path):
+            yield SourceLoop(paths=paths, repeats=True, where=self.module.where(use.statement, scope))
 
     def _loop(
         self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, *, repeats: bool
@@ -144,7 +170,11 @@ class Loops:
             return
         paths = tuple(way.ticks for way in ways if way.ended != "raise")
         if any(tick.kind in ("backward", "step") for path in paths for tick in path):
-            yield SourceLoop(paths=paths, repeats=repeats, turns=_turns(node), where=self.module.where(node, scope))
+            turns, start = _turns(node), self.index(scope)[0].get(id(node))
+            count = self.project.number(turns, start) if start is not None else None
+            where = self.module.where(node, scope)
+            text = ast.unparse(turns) if turns is not None else ""
+            yield SourceLoop(paths=paths, repeats=repeats, turns=text, count=count, where=where)
 
 
 class _Walker:
@@ -157,6 +187,8 @@ class _Walker:
         self.scope, self.loop, self.keys, self.depth = scope, loop, keys or {}, depth
         self.uses, self.calls, self._stepped = loops.index(scope)
         self.nested = 0
+        self.over_data = False
+        self.owners: dict[str, str] = {}  # names for a parameter, or a group of an optimizer, in loops over them
 
     # ----------------------------------------------------------------------- statements
 
@@ -192,6 +224,8 @@ class _Walker:
         if not self._matters(node):
             return ways
         ways = self._expression(node, node, ways, sure=True)
+        if HAS_GRADIENT.fullmatch(ast.unparse(node.test)) and not node.orelse:
+            return self.block(node.body, ways, sure=True)
         test, turned = node.test, False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, turned = test.operand, not turned
@@ -231,10 +265,31 @@ class _Walker:
     def _inner(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         """A loop within is gone through once."""
         ways = self._expression(node, node, ways, sure=True)
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and (use := self._use_of(node)) is not None:
+            self.owners[node.target.id] = self._owner(node.iter, use)
+        around = self.over_data
+        self.over_data = (
+            isinstance(node, ast.For) and _turns(node) is None and not isinstance(node.iter, (ast.List, ast.Tuple))
+        )
         self.nested += 1
         through = self.block(node.body, ways, sure=True)  # type: ignore[attr-defined]
         self.nested -= 1
+        self.over_data = around
         return [replace(way, ended="") if way.ended in ("break", "continue") else way for way in through]
+
+    def _owner(self, node: ast.expr, use: Use) -> str:
+        """The model in ``model.parameters()``, the optimizer in ``optimizer.param_groups``, and that of ``group["params"]``."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parameters":
+            return self.key(node.func.value, use)
+        if isinstance(node, ast.Attribute) and node.attr == "param_groups":
+            return self.key(node.value, use)
+        inner = node.value if isinstance(node, ast.Subscript) else None
+        return self.owners.get(inner.id, "") if isinstance(inner, ast.Name) else ""
+
+    def _owned(self, node: ast.expr) -> str:
+        """Whose gradient ``p.grad`` is."""
+        found = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+        return self.owners.get(found[0], "") if len(found) == 1 else ""
 
     def _try(self, node: ast.Try, ways: list[Way], *, sure: bool) -> list[Way]:
         return self.block([*node.body, *node.orelse, *node.finalbody], ways, sure=sure)
@@ -243,16 +298,22 @@ class _Walker:
         use = self._use_of(statement)
         if use is None:
             return ways
+        repeated = _repeated(statement) if id(statement) in self.scope.masked else ()
         for call in self.calls.get(id(statement), ()):
-            ways = self._call(call, use, ways, sure=sure)
+            self.nested += id(call) in repeated
+            ways = self.call(call, use, ways, sure=sure)
+            self.nested -= id(call) in repeated
         if isinstance(node, ast.Assign) and (kind := _wipes(node)):
-            tick = SourceTick(kind=kind, name=spelled(node.targets[0]), where=self._where(node), always=sure)
+            owner = self._owned(node.targets[0])
+            name = spelled(node.targets[0])
+            tick = SourceTick(kind=kind, name=name, where=self._where(node), always=sure, trains=owner)
             ways = [replace(way, ticks=(*way.ticks, tick)) for way in ways]
         return ways
 
     # ----------------------------------------------------------------------- calls
 
-    def _call(self, call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
+    def call(self, call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
+        """The ways, with what a call does."""
         if not self.loops.busy_call(call, use):
             return ways
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
@@ -283,11 +344,11 @@ class _Walker:
             return None
         given = {name: argument(call, function, name) for name in function.params}
         keys = {name: self.key(node, use) for name, node in given.items() if node is not None}
-        memory = (id(function), tuple(keys.items()), self.nested, self.depth, id(self.loop))
+        memory = (id(function), tuple(keys.items()), self.nested, self.over_data, self.depth, id(self.loop))
         if memory not in self.loops.inlined:
             self.loops.inlined[memory] = None
             walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1)
-            walker.nested = self.nested
+            walker.nested, walker.over_data = self.nested, self.over_data
             body = [] if isinstance(function.node, ast.Module) else function.node.body
             try:
                 ways = walker.block(body, [Way()], sure=True)
@@ -380,7 +441,8 @@ class _Walker:
                 of=of,
                 name=spelled(func.value),
                 known=not call.args and not call.keywords,
-                horizon=_horizon(things),
+                over_data=self.over_data,
+                **(_schedule(self.project, things[0]) if len(things) == 1 else {}),
             )
         elif _all_of(things, "torch.optim.") or (not call.args and ast.unparse(func.value) in self.loops.zeroed):
             yield self._stepping(func.value, call, use)
@@ -443,7 +505,7 @@ class _Walker:
 
     def _zero__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         if re.search(r"\.grad(\.data)?$", ast.unparse(func.value)):
-            yield self._tick("zero", call, name=spelled(func.value))
+            yield self._tick("zero", call, name=spelled(func.value), trains=self._owned(func.value))
 
     def _copy__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         """A gradient that is written by hand stands for a backward."""
@@ -456,8 +518,8 @@ class _Walker:
         return SourceTick(kind=kind, where=self._where(node), depth=self.nested, **facts)  # type: ignore[arg-type]
 
 
-def _turns(node: ast.AST) -> str:
-    """``epochs`` in ``for e in range(epochs)``."""
+def _turns(node: ast.AST) -> ast.expr | None:
+    """``epochs`` in ``for e in range(epochs)`` and in ``for e in range(1, epochs + 1)``."""
     head = node.iter if isinstance(node, ast.For) else None
     while (
         isinstance(head, ast.Call)
@@ -465,22 +527,57 @@ def _turns(node: ast.AST) -> str:
         and spelled(head.func).rpartition(".")[2] in ("tqdm", "trange", "range")
     ):
         if spelled(head.func) == "range" or spelled(head.func).endswith("trange"):
-            return ast.unparse(head.args[min(1, len(head.args) - 1)])
+            last = head.args[min(1, len(head.args) - 1)]
+            one = isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.right) == "1"
+            return last.left if one and isinstance(last, ast.BinOp) and ast.unparse(head.args[0]) == "1" else last
         head = head.args[0]
-    return ""
+    return None
 
 
-def _horizon(things: Sequence[Thing]) -> str:
-    """``T_max`` of a cosine, ``total_steps`` or ``steps_per_epoch`` of one cycle, with the name of the schedule."""
-    (thing, *more) = things
+def _schedule(project: Project, thing: Thing) -> dict[str, object]:
+    """Its length, as source and as a number, and the factor that follows."""
     name = thing.name.rpartition(".")[2]
-    if more or thing.call is None or name not in LENGTHS:
-        return ""
-    named = {k.arg: k.value for k in thing.call.keywords}
-    given = [named[key] for key in LENGTHS[name] if key in named]
-    if not given and name == "CosineAnnealingLR" and len(thing.call.args) > 1:
-        given = [thing.call.args[1]]
-    return f"{name}: {ast.unparse(given[0])}" if given else ""
+    if thing.call is None or name not in LENGTHS:
+        return {}
+    places, (factor, usual) = LENGTHS[name], FACTORS.get(name, ("", 0.0))
+    given = next((g for place, key in places if (g := _argument(thing.call, key, place)) is not None), None)
+    if given is None and name != "ExponentialLR":
+        return {}
+    lengths = [
+        project.number(each, thing.use)
+        for each in (given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given])
+    ]
+    length = max(each for each in lengths if each is not None) if lengths and None not in lengths else None
+    power = _argument(thing.call, factor, 1 if name == "ExponentialLR" else 2)
+    gamma = usual if power is None else project.number(power, thing.use)
+    sizes = (
+        [n for n in ast.walk(given) if isinstance(n, ast.Call) and spelled(n.func) == "len"]
+        if given is not None
+        else []
+    )
+    loaded = [t for n in sizes for a in n.args for t in project.things(a, thing.use)]
+    return {
+        "horizon": f"{name}: {ast.unparse(given) if given is not None else 1}",
+        "length": 1.0 if name == "ExponentialLR" else length,
+        "gamma": gamma if name in FACTORS else None,
+        "in_batches": (name == "OneCycleLR" and bool(sizes))
+        or any(t.name == "torch.utils.data.DataLoader" for t in loaded),
+    }
+
+
+def _argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    named = [k.value for k in call.keywords if k.arg == name]
+    return named[0] if named else call.args[place] if 0 <= place < len(call.args) else None
+
+
+def _repeated(statement: ast.stmt) -> set[int]:
+    """What a comprehension computes for each of its elements."""
+    found = set()
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+            found |= {id(n) for part in parts for n in ast.walk(part) if isinstance(n, ast.Call)}
+    return found
 
 
 def _distinct(ways: list[Way]) -> list[Way]:

@@ -15,6 +15,9 @@ FUNCTIONS = {
     "torch.nn.functional.binary_cross_entropy": "binary_cross_entropy",
     "torch.nn.functional.binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
 }
+DISTANCES = {f"torch.nn.functional.{name}_loss" for name in ("mse", "l1", "smooth_l1", "huber")} | {
+    f"torch.nn.{name}Loss" for name in ("MSE", "L1", "SmoothL1", "Huber")
+}
 CLASSES = {
     "torch.nn.CrossEntropyLoss": "cross_entropy",
     "torch.nn.NLLLoss": "nll",
@@ -63,12 +66,13 @@ def _input(call: ast.Call) -> ast.expr | None:
 def is_mean(project: Project, call: ast.Call, use: Use) -> bool:
     """Whether a call computes a loss that is the mean over its batch."""
     reductions = [k for k in call.keywords if k.arg in ("reduction", "reduce", "size_average")]
-    if project.dotted(call.func, use) in FUNCTIONS:
+    dotted = project.dotted(call.func, use)
+    if dotted in FUNCTIONS or dotted in DISTANCES:
         return not reductions
-    things = project.things(call.func, use) if not project.dotted(call.func, use).startswith("torch.") else ()
+    things = project.things(call.func, use) if not dotted.startswith("torch.") else ()
     return bool(things) and all(
         t.call is not None
-        and (t.name in CLASSES or t.name in ("torch.nn.MSELoss", "torch.nn.L1Loss"))
+        and (t.name in CLASSES or t.name in DISTANCES)
         and not any(k.arg in ("reduction", "reduce", "size_average") for k in t.call.keywords)
         for t in things
     )

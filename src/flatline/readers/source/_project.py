@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 
 from flatline.events import SourceParsed, Where
+from flatline.readers.source._cuts import cut_layers
 from flatline.readers.source._facts import facts
 from flatline.readers.source._files import Text, Unparsable, parse
+from flatline.readers.source._idle import idle
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loops import Loops
 from flatline.readers.source._losses import losses
+from flatline.readers.source._orphans import orphans
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 
 ZEROES = re.compile(r"zero_grad|\.grad\s*=\s*None|\.grad(\.data)?\.(zero_|fill_)|\.grad\.data\s*=|set_to_none")
 
-STEPS = re.compile(r"^(?!.*(?:sched|lr_)).*\bstep\b", re.IGNORECASE)
+SCHEDULES = re.compile(r"sched|lr_", re.IGNORECASE)
 
 
 def speaks_of_torch(text: Text) -> bool:
@@ -34,12 +39,19 @@ def event(project: Project, text: Text) -> SourceParsed:
         if known is None:
             project.add(module, text.path)
         reached = _reached(project, module)
+        zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
+        found = (
+            facts(project, module),
+            loaders(project, module, reached),
+            orphans(project, module),
+            cut_layers(project, module),
+        )
         return SourceParsed(
             file=text.path,
             losses=tuple(losses(project, module)),
             loops=tuple(Loops(project, module).all()),
-            facts=(*facts(project, module), *loaders(project, module, reached)),
-            zeroes=tuple(dict.fromkeys(place for each in reached for place in _zeroes(each))),
+            facts=(*chain.from_iterable(found), *idle(project, module, zeroes)),
+            zeroes=zeroes,
             steps=any(_steps(each) for each in reached),
         )
     except RecursionError:
@@ -76,4 +88,14 @@ def _zeroes(module: Module) -> tuple[Where, ...]:
 
 @cache
 def _steps(module: Module) -> bool:
-    return any("step" in line.lower() and STEPS.search(line) for line in module.text.lines)
+    """Anything that is called, or handed on, under the name of step, and is no schedule."""
+    if not any("step" in line for line in module.text.lines):
+        return False
+    called = (call.func for scope in module.scopes for call, _ in scope.calls)
+    return any(map(_is_step, called)) or any(map(_is_step, ast.walk(module.tree)))
+
+
+def _is_step(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and node.attr == "step":
+        return SCHEDULES.search(ast.unparse(node.value)) is None
+    return isinstance(node, ast.Constant) and node.value == "step"

@@ -13,6 +13,7 @@ from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
 
 ABOVE = 6  # folders in which an import is looked for
+SHORT = 4  # steps from a name to a number
 DEPTH = 24  # steps from a name to what it stands for
 SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
         "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
@@ -69,10 +70,13 @@ class Project:
     _things: dict[tuple[int, Use, tuple[int, ...]], tuple[Thing, ...]] = field(default_factory=dict)
     _callees: dict[tuple[int, Use], Scope | None] = field(default_factory=dict)
     _files: dict[tuple[str, str], str] = field(default_factory=dict)
+    _options: dict[int, dict[str, list[ast.expr]]] = field(default_factory=dict)  # of the command line, by module
+    seen: dict[int, object] = field(default_factory=dict)  # what _facts.py knows of a scope
+    _changed: dict[int, set[str]] = field(default_factory=dict)  # what is written to by key, by module
 
     def forget(self) -> None:
         """What was concluded so far: more calls of a function may be known by now."""
-        for memory in (self._names, self._things, self._callees):
+        for memory in (self._names, self._things, self._callees, self.seen):
             memory.clear()
 
     def load(self, path: str) -> Module | None:
@@ -245,7 +249,48 @@ class Project:
             return self.things(node.elts[index[0]], use, depth + 1, index[1:])
         if isinstance(node, ast.Call):
             return self._called(node, use, depth, index)
+        if isinstance(node, ast.Subscript) and not index and isinstance(node.slice, ast.Constant):
+            return self._entry(node.value, node.slice.value, use, depth + 1)
         return ()
+
+    def _entry(self, node: ast.expr, key: object, use: Use, depth: int) -> tuple[Thing, ...]:
+        """What a dictionary holds that is written out, and not written to."""
+        if depth > DEPTH or not isinstance(key, str):
+            return ()
+        if isinstance(node, ast.Dict):
+            found = [
+                v for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant) and k.value == key
+            ]
+            return self.things(found[0], use, depth + 1) if len(found) == 1 and None not in node.keys else ()
+        if isinstance(node, ast.DictComp):
+            return tuple(
+                replace(thing, via=(hash(key), *thing.via))
+                for thing in self.things(node.value, use, depth + 1)
+                if thing.call
+            )
+        if isinstance(node, ast.Call):
+            default = self.dotted(node.func, use) == "collections.defaultdict" and len(node.args) == 1
+            found_classes = self.things(node.args[0], use, depth + 1) if default else ()
+            return tuple(Thing(t.name, use, node, t.made_of, via=(hash(key),)) for t in found_classes if t.made_of)
+        bindings = self._holding(node, use, depth)
+        each = [self._entry(b.value, key, b.use, depth + 1) for b in bindings if b.value is not None and not b.index]
+        if not each or len(each) != len(bindings) or not all(each) or self._written_to(node, use):
+            return ()
+        return tuple({(t.name, t.identity()): t for things in each for t in things}.values())
+
+    def _holding(self, node: ast.expr, use: Use, depth: int) -> list[Binding]:
+        """The bindings of a name, or of an attribute of self."""
+        if isinstance(node, ast.Name):
+            return _bindings(node.id, use)
+        owner = self._class_of(node.value, use, depth) if isinstance(node, ast.Attribute) else None
+        return self.attributes(owner, node.attr) if owner is not None and isinstance(node, ast.Attribute) else []
+
+    def _written_to(self, node: ast.expr, use: Use) -> bool:
+        """Whether ``name[...] = ...`` or ``name.update(...)`` is anywhere in the file."""
+        module = use.scope.module
+        if id(module) not in self._changed:
+            self._changed[id(module)] = set(_changed(module))
+        return ast.unparse(node) in self._changed[id(module)]
 
     def _attribute(self, node: ast.Attribute, use: Use, depth: int) -> tuple[Thing, ...]:
         if (dotted := self.dotted(node, use)) and not self.is_local(node, use):
@@ -343,6 +388,41 @@ class Project:
                 found += inner
         return tuple(found)
 
+    # ----------------------------------------------------------------------- numbers
+
+    def number(self, node: ast.expr | None, use: Use, depth: int = 0) -> float | None:
+        """A number that is written out, here or where a name got it; the default of an option of the command line."""
+        if isinstance(node, ast.Constant):
+            return float(node.value) if isinstance(node.value, (int, float)) else None
+        if not isinstance(node, (ast.Name, ast.Attribute)) or depth >= SHORT:
+            return None
+        known = [b for b in self._holding(node, use, DEPTH - 6) if not isinstance(b.use.statement, ast.AugAssign)]
+        found = {number for binding in known[:SHORT] for number in self._numbers(node, binding, depth)}
+        if not known and isinstance(node, ast.Attribute):
+            found = {self.number(value, use, SHORT) for value in self._defaults(node.attr, use.scope.module)}
+        return found.pop() if len(found) == 1 else None
+
+    def _numbers(self, node: ast.Name | ast.Attribute, binding: Binding, depth: int) -> Iterator[float | None]:
+        if not binding.parameter or not isinstance(node, ast.Name):
+            yield self.number(binding.value, binding.use, depth + 1) if not binding.index else None
+            return
+        usual = _default(binding.use.scope, node.id)
+        for call, site in self.calls_of(binding.use.scope)[:SHORT] or ((None, binding.use),):
+            given = argument(call, binding.use.scope, node.id) if call is not None else None
+            spread = call is not None and any(k.arg is None for k in call.keywords)
+            yield None if spread else self.number(given or usual, site, depth + 1)
+
+    def _defaults(self, name: str, module: Module) -> list[ast.expr]:
+        """``default`` of ``add_argument("--name", ...)``."""
+        if id(module) not in self._options:
+            known: dict[str, list[ast.expr]] = {}
+            for call in _arguments_added(module):
+                given = [k.value for k in call.keywords if k.arg == "default"]
+                for option in map(_option, call.args):
+                    known.setdefault(option, []).extend(given)
+            self._options[id(module)] = known
+        return self._options[id(module)].get(name, [])
+
     # ----------------------------------------------------------------------- tensors
 
     def made(self, node: ast.expr | None, use: Use, depth: int = 0, index: tuple[int, ...] = ()) -> tuple[Made, ...]:
@@ -438,7 +518,7 @@ class Project:
 
     def _made_sequence(self, sequence: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
         """By the last layer of ``nn.Sequential(...)`` that changes numbers."""
-        for last in reversed(_layers(sequence)):
+        for last in reversed(_layers(sequence) or _starred(sequence, use)):
             things = self.things(last, use, depth + 1)
             if (
                 len(things) == 1
@@ -504,6 +584,67 @@ def _layers(call: ast.Call) -> list[ast.expr]:
         pairs = inner[0].elts if inner and isinstance(inner[0], (ast.List, ast.Tuple)) else []
         return [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple) and len(pair.elts) == 2]
     return [] if any(isinstance(argument, ast.Starred) for argument in call.args) else call.args
+
+
+def _starred(call: ast.Call, use: Use) -> list[ast.expr]:
+    """The last layers of ``nn.Sequential(*layers)``, as the last statement put them into the list."""
+    given = call.args[0] if len(call.args) == 1 else None
+    if not isinstance(given, ast.Starred) or not isinstance(given.value, ast.Name):
+        return []
+    name = given.value.id
+    for other in reversed(use.scope.statements[: use.order]):
+        if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(other.statement)):
+            return _put_last(other.statement, name) if other.before(use) else []
+    return []
+
+
+def _put_last(node: ast.stmt, name: str) -> list[ast.expr]:
+    """What a statement puts at the end of a list."""
+    value = getattr(node, "value", None)
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    if isinstance(node, (ast.Assign, ast.AugAssign)) and isinstance(value, (ast.List, ast.Tuple)):
+        return value.elts if [ast.unparse(t) for t in targets if t is not None] == [name] else []
+    if isinstance(node, ast.Expr) and isinstance(value, ast.Call) and ast.unparse(value.func) == f"{name}.append":
+        return value.args
+    return []
+
+
+def _default(function: Scope, name: str) -> ast.expr | None:
+    """What a parameter is when a call gives nothing."""
+    if isinstance(function.node, ast.Module):
+        return None
+    given = function.node.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args)]
+    pairs = [*zip(names[::-1], given.defaults[::-1], strict=False)]
+    pairs += [(a.arg, value) for a, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is not None]
+    return dict(pairs).get(name)
+
+
+def _arguments_added(module: Module) -> Iterator[ast.Call]:
+    for scope in module.scopes:
+        for call, _ in scope.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+                yield call
+
+
+def _option(node: ast.expr) -> str:
+    return (
+        node.value.lstrip("-").replace("-", "_")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        else ""
+    )
+
+
+def _changed(module: Module) -> Iterator[str]:
+    """What is written to by key, or by a method of dictionaries."""
+    for scope in module.scopes:
+        for use in scope.statements:
+            node = use.statement
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            yield from (ast.unparse(t.value) for t in targets if isinstance(t, ast.Subscript))
+        for call, _ in scope.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("update", "setdefault", "pop", "clear"):
+                yield ast.unparse(call.func.value)
 
 
 def _logged(inner: tuple[Made, ...]) -> tuple[Made, ...]:

@@ -146,7 +146,7 @@ def _accumulates(moments: Sequence[SourceMoment]) -> bool:
     """Ways without a step, and others with the step and the zeroing of one optimizer after the backward."""
     steps = [[t for t in m.path if t.kind == "step"] for m in moments]
     plain = all(len([t for t in m.path if t.kind == "backward"]) == 1 for m in moments)
-    simple = not any(t.kind in ("opaque", "clip") for m in moments for t in m.path)
+    simple = not any(t.kind == "opaque" for m in moments for t in m.path)
     zeroed = all(any(t.kind == "zero" for t in m.path) == bool(found) for m, found in zip(moments, steps, strict=True))
     one = len({t.of for found in steps for t in found}) == 1
     later = all(m.next("step", turn=False) is not None for m, found in zip(moments, steps, strict=True) if found)

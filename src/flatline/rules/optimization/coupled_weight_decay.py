@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerCreated
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerCreated, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -108,6 +108,17 @@ class CoupledWeightDecay(Rule):
                 key="dominates",
                 weight_decay=worst.weight_decay,
                 ratio=_decay_share(worst),
+            )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """The same hint, from the call that builds the optimizer."""
+        for fact in event.of("coupled"):
+            yield self.finding(
+                event,
+                f"{fact.name}(weight_decay={fact.text}) is coupled to the gradient",
+                cause=_why(fact.name),
+                where=fact.where,
+                key=line_of(fact.where),
             )
 
 

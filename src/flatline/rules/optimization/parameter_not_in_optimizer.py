@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flatline.events import ParameterFacts, ParametersAudited, SourceParsed, line_of
+from flatline.events import ParameterFacts, ParametersAudited, SourceParsed, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -78,6 +78,17 @@ class ParameterNotInOptimizer(Rule):
             yield self.finding(
                 event,
                 f"`{fact.text}` makes new parameters after {fact.name} was built from the old ones (line {line})",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+        for fact in event.of("orphan"):
+            stale = "; the optimizer holds what it is a copy of" if fact.text else ""
+            yield self.finding(
+                event,
+                f"the loss goes through {fact.name}{beside(fact.other, fact.where)}, and "
+                f"its parameters are given to no optimizer{stale}",
+                severity="warning",
+                fix="hand the parameters of everything that is to learn to an optimizer, or freeze them",
                 where=fact.where,
                 key=line_of(fact.where),
             )

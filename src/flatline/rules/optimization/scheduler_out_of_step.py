@@ -11,6 +11,7 @@ from flatline.events import (
     SourceLoop,
     SourceMoment,
     SourceParsed,
+    SourceTick,
     line_of,
 )
 from flatline.findings import Finding
@@ -72,6 +73,8 @@ class SchedulerOutOfStep(Rule):
     micro: float = 1.5  # scheduler steps per optimizer step from which on they are per micro-batch
     collapse: float = 1e-3  # of the first rate, at the end of the first epoch: a schedule in epochs stepped per batch
     idle: float = 0.3  # share of the run at the floor that is too much
+    batches: int = 10  # in an epoch, and epochs in a run: the fewest for which a schedule is judged by its source
+    some: int = 2  # steps before the last milestone, which one may want in a warm-up
     points_needed: int = 20  # of a logged rate
     floor: float = 1e-3  # of the peak: a logged rate under which nothing is learned
     grades: int = 15  # different rates on the way down; a schedule in stairs has fewer, and log lines that are rounded
@@ -97,10 +100,21 @@ class SchedulerOutOfStep(Rule):
             tick = moments[0].tick
             name, _, length = tick.horizon.partition(": ")
             inner = all(any(t.kind == "step" and t.depth > 0 for t in m.path) for m in moments)
-            if name == "CosineAnnealingLR" and tick.depth > 0 and length == loop.turns and inner:
+            same = length == loop.turns or (tick.length is not None and tick.length == loop.count)
+            if name == "CosineAnnealingLR" and tick.depth > 0 and same and inner:
                 message = f"{name} is sized in epochs (T_max={length}), and stepped in the loop within them"
                 fix = "step it once per epoch, or give it the number of all steps"
-            elif name == "OneCycleLR" and tick.depth == 0 and "len(" in length and inner:
+            elif (
+                tick.depth > 0
+                and inner
+                and all(m.tick.always for m in moments)
+                and self._over_at_once(tick, loop.count)
+            ):
+                message = f"{name} is sized in epochs ({length} of {loop.count:g}), and stepped in the loop within them"
+                if name == "ExponentialLR":
+                    message = f"{name} multiplies the rate by {tick.gamma:g} after every batch of {loop.count:g} epochs"
+                fix = "step it once per epoch, or give it its sizes in batches"
+            elif tick.in_batches and tick.depth == 0 and inner:
                 message = f"{name} is sized in batches ({length}), and stepped once per epoch"
                 fix = "step it after every optimizer step"
             else:
@@ -109,6 +123,15 @@ class SchedulerOutOfStep(Rule):
             yield self.finding(
                 event, message, cause=cause, fix=fix, where=tick.where, key=f"cadence {line_of(tick.where)}"
             )
+
+    def _over_at_once(self, tick: SourceTick, epochs: float | None) -> bool:
+        """The rate is next to nothing after epochs of a few batches, or changes for the last time in the first of them."""
+        if tick.length is None or not tick.gamma or epochs is None or not tick.over_data or not 0 < tick.gamma < 1:
+            return False
+        if tick.horizon.startswith("MultiStepLR"):
+            return self.some <= tick.length <= epochs and epochs >= self.batches
+        turns = epochs * self.batches / max(tick.length, 1.0)
+        return tick.length <= epochs and bool(tick.gamma**turns <= self.collapse)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The logged rate: at its floor long before the end, or at its peak at once while the loss leaps up."""

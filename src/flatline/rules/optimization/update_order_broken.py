@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from flatline.events import (
     OptimizerStepped,
@@ -12,10 +13,13 @@ from flatline.events import (
     SourceTick,
     StepMissing,
     Tick,
+    Where,
     line_of,
 )
 from flatline.findings import Finding
 from flatline.rules import Rule
+
+Beside: TypeAlias = dict[Where | None, list[tuple[SourceLoop, set[tuple[str, int]]]]]
 
 
 class UpdateOrderBroken(Rule):
@@ -100,9 +104,10 @@ class UpdateOrderBroken(Rule):
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """The same orders, as the source of a loop shows them."""
+        beside = _beside_steps(event)
         for loop in event.loops:
             for moments in loop.moments("step"):
-                yield from self._in_source(event, loop, moments)
+                yield from self._in_source(event, loop, moments, beside)
             if not event.steps and _never_stepped(loop):
                 zero = loop.moments("zero")[0][0].tick
                 yield self.finding(
@@ -113,6 +118,25 @@ class UpdateOrderBroken(Rule):
                     where=zero.where,
                     key=line_of(zero.where),
                 )
+        for fact in event.of("idle optimizer"):
+            yield self.finding(
+                event,
+                f"{fact.name} is asked for zero_grad() only; its step() is nowhere in this file",
+                cause="step() is what changes the weights; without it every backward is work for nothing",
+                fix=f"call {fact.name}.step() after backward()",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+        for fact in event.of("never zeroed"):
+            yield self.finding(
+                event,
+                f"{fact.name}.step() follows backward() in every turn of a loop, and what zeroes gradients in this file zeroes "
+                f"those of others",
+                cause="gradients add up until they are zeroed: every step applies the sum of all batches so far",
+                fix=f"call {fact.name}.zero_grad() once per step, before backward()",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
         for fact in event.of("closure") if not event.zeroes else ():
             yield self.finding(
                 event,
@@ -132,16 +156,18 @@ class UpdateOrderBroken(Rule):
                 key=line_of(fact.where),
             )
 
-    def _in_source(self, event: SourceParsed, loop: SourceLoop, moments: Sequence[SourceMoment]) -> Iterator[Finding]:
+    def _in_source(
+        self, event: SourceParsed, loop: SourceLoop, moments: Sequence[SourceMoment], beside: Beside
+    ) -> Iterator[Finding]:
         step = moments[0].tick
         if all(_wiped(m) for m in moments):
             zero = moments[0].last("zero", of=step.of)
             line = f" (line {zero.where.line})" if zero and zero.where else ""
             yield self.finding(
                 event,
-                f"zero_grad(){line} stands between backward() and {step.name}.step()",
+                f"{_zeroing(zero)}{line} stands between backward() and {step.name}.step()",
                 cause="the gradients are wiped before they are applied, so no weight can move",
-                fix="move zero_grad() before backward()",
+                fix=f"move {_zeroing(zero)} before backward()",
                 where=zero.where if zero else step.where,
                 key=line_of(step.where),
             )
@@ -151,7 +177,7 @@ class UpdateOrderBroken(Rule):
             and step.depth == 0
             and not step.fresh
             and all(_never_zeroed(m) for m in moments)
-            and _zeroed_outside(event, loop, step)
+            and _zeroed_outside(event, loop, step, beside)
         ):
             zeroed = "only outside of it" if event.zeroes else "nowhere in this file"
             yield self.finding(
@@ -239,13 +265,17 @@ def _last(tape: tuple[Tick, ...], what: Tick) -> int:
     return len(tape) - 1 - tape[::-1].index(what)
 
 
+def _zeroing(zero: SourceTick | None) -> str:
+    return f"what empties {zero.name}" if zero is not None and ".grad" in zero.name else "zero_grad()"
+
+
 def _wiped(moment: SourceMoment) -> bool:
     """The last thing before the step is the end of its gradients, on a way with a backward."""
     step = moment.tick
     last = moment.last("zero", "backward", "step")
     if last is None or last.kind != "zero" or not any(tick.kind == "backward" for tick in moment.path):
         return False
-    return last.of == step.of or (last.trains != "" and last.trains == step.trains)
+    return last.of == step.of or (last.trains != "" and last.trains in (step.trains, step.of))
 
 
 def _never_zeroed(moment: SourceMoment) -> bool:
@@ -254,16 +284,25 @@ def _never_zeroed(moment: SourceMoment) -> bool:
     return moment.repeats and moment.optimizers == 1 and last is not None and last.kind == "backward" and plain
 
 
-def _zeroed_outside(event: SourceParsed, loop: SourceLoop, step: SourceTick) -> bool:
+def _zeroed_outside(event: SourceParsed, loop: SourceLoop, step: SourceTick, beside: Beside) -> bool:
     """Every zeroing in these files is seen on a way that comes by this step, but outside of the loop."""
-    around = [
-        path
-        for other in event.loops
-        for path in other.paths
-        if other is not loop and any(t.kind == "step" and t.where == step.where for t in path)
-    ]
-    seen = {(t.where.file, t.where.line) for path in around for t in path if t.kind == "zero" and t.where}
-    return all((place.file, place.line) in seen for place in event.zeroes) and not loop.has("zero")
+    if loop.has("zero"):
+        return False
+    left = {(place.file, place.line) for place in event.zeroes}
+    for other, zeroes in beside.get(step.where, ()) if left else ():
+        left -= zeroes if other is not loop else set()
+    return not left
+
+
+def _beside_steps(event: SourceParsed) -> Beside:
+    """For the place of every step: the ways that come by it, and what is zeroed on them."""
+    found: Beside = {}
+    for loop in event.loops:
+        for path in loop.paths:
+            zeroes = {(t.where.file, t.where.line) for t in path if t.kind == "zero" and t.where}
+            for where in {t.where for t in path if t.kind == "step"} if zeroes else ():
+                found.setdefault(where, []).append((loop, zeroes))
+    return found
 
 
 def _never_stepped(loop: SourceLoop) -> bool:

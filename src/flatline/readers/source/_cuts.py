@@ -1,0 +1,143 @@
+"""Layers of a trained model whose every result is detached: they are in the optimizer, and no gradient comes back to them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
+from flatline.readers.source._mentions import Mentions
+from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._scopes import Class, Module, Scope, Use
+
+FROZEN = re.compile(  # somewhere in these files: it may be on purpose
+    r"requires_grad|load|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
+)
+TAKES = ("torch.optim.", "torch.nn.utils.clip_grad")
+ASKED = {"train", "eval", "to", "cuda", "cpu", "parameters", "state_dict", "zero_grad"}
+
+
+def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
+    """One fact a layer."""
+    text = "\n".join(module.text.lines)
+    if "detach" not in text or "optim" not in text or ".backward(" not in text or FROZEN.search(text):
+        return
+    mentions = Mentions(project, module)
+    trained = {id(thing.made_of) for scope in module.scopes for thing in trained_models(project, scope)}
+    for owner in module.classes.values():
+        for name in owner.attributes if id(owner) in trained else ():
+            yield from _cut(project, mentions, owner, name)
+    for scope in module.scopes:
+        yield from _cut_models(seen_in(project, scope), mentions)
+
+
+def _cut_models(seen: Seen, mentions: Mentions) -> Iterator[SourceFact]:
+    """A model that an optimizer steps, and of which only detached results go anywhere."""
+    stepped = {ast.unparse(receiver) for _, receiver, _ in seen.methods("step")}
+    for name, thing, use in seen.optimizers():
+        model = model_of(thing)
+        binding = mentions.binding(model, thing.use) if isinstance(model, ast.Name) and name in stepped else None
+        reads = mentions.reads(model, binding) if model is not None and binding is not None else None
+        calls = [
+            parent
+            for read in reads or ()
+            if isinstance(parent := mentions.parent(read), ast.Call) and parent.func is read
+        ]
+        asked = {_asked(seen, mentions, read, use) for read in reads or () if mentions.parent(read) not in calls}
+        if not calls or not asked <= ASKED or not _back(seen, use):
+            continue
+        cuts = [_result_cut(seen, mentions, call) for call in calls]
+        plain = [cut for cut in cuts if isinstance(cut, ast.Attribute)]
+        if plain and all(cut is not None for cut in cuts):
+            yield SourceFact(
+                kind="cut layer", name=name_of(model), text=ast.unparse(plain[0])[:60],
+                where=seen.module.where(use.statement, seen.scope), other=seen.module.where(plain[0], seen.scope),
+            )  # fmt: skip
+
+
+def _asked(seen: Seen, mentions: Mentions, read: ast.expr, use: Use) -> str:
+    """The method that is called on a model; nothing for parameters that go anywhere but into an optimizer or a clip."""
+    asked = mentions.asked(read)
+    taker = mentions.parent(mentions.parent(mentions.parent(read))) if asked == "parameters" else None
+    taken = isinstance(taker, ast.Call) and seen.project.dotted(taker.func, use).startswith(TAKES)
+    return asked if asked != "parameters" or taken else ""
+
+
+def name_of(node: ast.expr | None) -> str:
+    """How the source spells it."""
+    return ast.unparse(node) if node is not None else ""
+
+
+def _back(seen: Seen, built: Use) -> bool:
+    return any(built.order < use.order for _, _, use in seen.methods("backward"))
+
+
+def _result_cut(seen: Seen, mentions: Mentions, call: ast.Call) -> ast.AST | None:
+    """What cuts the result of a call; the call itself where it only becomes numbers."""
+    use = next((u for c, u in seen.scope.calls if c is call), None)
+    if use is None:
+        return None
+    if mentions.asked(call) == "detach":
+        return mentions.parent(call)
+    if seen.without_grad(use) or (isinstance(use.statement, ast.Expr) and CUT_OFF.search(ast.unparse(use.statement))):
+        return call
+    found = _name_cut(mentions, seen.scope, use, call)
+    return found[1] if found is not None else None
+
+
+def _cut(project: Project, mentions: Mentions, owner: Class, name: str) -> Iterator[SourceFact]:
+    bindings = owner.attributes[name]
+    things = project.things(bindings[0].value, bindings[0].use) if len(bindings) == 1 else ()
+    if len(things) != 1 or things[0].call is None or not is_module(project, things[0]):
+        return
+    node = ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
+    reads = mentions.reads(node, bindings[0]) or []
+    cuts = [_detached(project, mentions, owner, read, things[0]) for read in reads]
+    if cuts and all(cut is not None for cut in cuts):
+        scope, cut = cuts[0]  # type: ignore[misc]
+        yield SourceFact(
+            kind="cut layer", name=f"self.{name}", text=ast.unparse(cut)[:60],
+            where=bindings[0].use.scope.module.where(bindings[0].use.statement, bindings[0].use.scope),
+            other=scope.module.where(cut, scope),
+        )  # fmt: skip
+
+
+def _detached(
+    project: Project, mentions: Mentions, owner: Class, read: ast.expr, thing: Thing
+) -> tuple[Scope, ast.AST] | None:
+    """Where the result of a call of the layer is detached; None if it is not, or it is no call."""
+    scope, call = owner.methods.get("forward"), mentions.parent(read)
+    use = next((u for c, u in scope.calls if c is call), None) if scope is not None else None
+    if scope is None or use is None or not isinstance(call, ast.Call) or call.func is not read:
+        return None
+    if mentions.asked(call) == "detach":
+        return scope, mentions.parent(call)
+    forward = project.method(thing.made_of, "forward") if thing.made_of is not None else None
+    if forward is not None:
+        return _returns_cut(project, forward)
+    return _name_cut(mentions, scope, use, call)
+
+
+def _returns_cut(project: Project, forward: Scope) -> tuple[Scope, ast.AST] | None:
+    """A forward whose every result is detached."""
+    found = [
+        made
+        for use in forward.statements
+        if isinstance(use.statement, ast.Return)
+        for made in project.made(use.statement.value, use) or (None,)
+    ]
+    cut = [made.node for made in found if made is not None and made.by == "detach"]
+    return (forward, cut[0]) if cut and len(cut) == len(found) else None
+
+
+def _name_cut(mentions: Mentions, scope: Scope, use: Use, call: ast.Call) -> tuple[Scope, ast.AST] | None:
+    """``h = self.body(x)``, and nothing but ``h.detach()`` after it."""
+    node = use.statement
+    target = node.targets[0] if isinstance(node, ast.Assign) and node.value is call else None
+    if not isinstance(target, ast.Name) or len(scope.bindings.get(target.id, ())) != 1:
+        return None
+    reads = mentions.reads(target, scope.bindings[target.id][0]) or []
+    cut = [mentions.parent(read) for read in reads if mentions.asked(read) == "detach"]
+    return (scope, cut[0]) if cut and len(cut) == len(reads) else None
