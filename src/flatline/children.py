@@ -41,7 +41,8 @@ class Family:
 
     def invite(self, keeping: Keeping | None = None) -> None:
         """Let child processes find us, through their environment."""
-        kept = {name: getattr(self.options, name) for name in ("select", "ignore", "hints", "budget", "max_steps")}
+        names = ("select", "ignore", "hints", "budget", "max_steps", "on_nan")
+        kept = {name: getattr(self.options, name, None) for name in names}
         kept["parent"], kept["keeping"] = self.pid, dataclasses.asdict(keeping) if keeping is not None else None
         os.environ[FAMILY], os.environ[SETTINGS] = self.folder, json.dumps(kept)
         path = os.environ.get("PYTHONPATH")
@@ -165,7 +166,7 @@ def _watch_safely() -> None:
 
 def _watch() -> None:
     from flatline import config, launch
-    from flatline.session import Session
+    from flatline.session import OnNan, Session
     from flatline.telling import Stream
 
     given = json.loads(os.environ[SETTINGS])
@@ -178,10 +179,16 @@ def _watch() -> None:
         if not session.rank():
             stderr.tell(finding)
 
+    def say(line: str) -> None:
+        if not session.rank():
+            stderr.say(line)
+
     session = Session(settings, budget=budget, tell=tell, keeping=keeping)
     session.script, session.command = sys.argv[0] or None, sys.argv
     if steps is not None:
         session.stop_after(steps, launch.stop)
+    if given.get("on_nan") in ("stop", "replay"):
+        session.on_nan = OnNan(given["on_nan"], launch.stop_non_finite, say)
     session.attach()
     member = Member(session)
     _leave_at_exit(member)

@@ -57,6 +57,13 @@ def _add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     run.add_argument("--ignore", metavar="CODES", action="append", default=[], help="leave these rules out")
     run.add_argument("--budget", metavar="SHARE", help="share of the run's time flatline may use (default: 1%%)")
     run.add_argument("--max-steps", metavar="N", help="end the run after N optimizer steps")
+    run.add_argument(
+        "--on-nan",
+        choices=("replay", "stop", "continue"),
+        default="continue",
+        help="at the first loss or gradient that is not finite: do the step again on a copy and name the operation, "
+        "end the run, or neither (default: continue)",
+    )
     run.add_argument("--hints", action="store_true", help="show hints, too")
     run.add_argument(
         "--record", metavar="DIR", help="keep the record of the run in DIR (default: .flatline/DATE-SCRIPT)"
@@ -193,6 +200,7 @@ WITH_VALUE = {
     "--ignore",
     "--budget",
     "--max-steps",
+    "--on-nan",
     "--record",
     "--tensorboard",
     "--stages",

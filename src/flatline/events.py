@@ -16,6 +16,7 @@ A training loop, with every event at its place::
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
+                                                   # NonFiniteReplayed,
                                                    # LossesRead, HistogramsTaken
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
         scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced
@@ -31,9 +32,11 @@ the methods of dataclasses that nobody needs: half of the time of ``flatline exp
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +468,65 @@ class GradientNotFinite(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class NonFiniteReplayed(Event):
+    """A step with a loss or gradients that are not finite was done again on a copy; ``where`` made the first nan or inf."""
+
+    absent = "no step was done again"
+    defect = True
+    operation: str = ""  # "parameter NAME" and "batch" for what was bad before; "" if none stood out
+    kind: Literal["nan", "inf"] = "nan"
+    phase: Literal["forward", "backward"] = "forward"
+    module: str = ""  # "" in the code between the model and the backward
+    code: str = ""  # text of the line
+    low: float = math.nan  # of the operation's inputs, as far as they are finite
+    high: float = math.nan
+    rows: tuple[int, ...] = ()  # samples of the batch, where not all of them
+    samples: int = 0  # in the batch
+    indices: tuple[int, ...] = ()  # of those samples in the data set
+    exact: bool = True  # the same loss came out
+    file: str = ""  # where the batch is kept
+
+    @property
+    def told(self) -> str:
+        """In half a sentence."""
+        line = f" ({os.path.basename(self.where.file)}:{self.where.line} `{self.code}`)" if self.where else ""
+        samples = self._samples()
+        if not self.operation:
+            return ""
+        if self.operation == "batch" or self.operation.startswith("parameter "):
+            return f"the {self.operation} held {self.kind} from the start{samples}"
+        layer = f"layer {self.module}" if self.module.isdecimal() else self.module
+        place = f"{'the backward of ' if self.phase == 'backward' else ''}{layer or 'the code around the model'}"
+        span = f", inputs from {self.low:.4g} to {self.high:.4g}" if self.low == self.low else ""
+        inexact = "" if self.exact else ", with another loss than the first time"
+        return f"done again on a copy{inexact}, {self.operation} made {self.kind} in {place}{line}{span}{samples}"
+
+    def _samples(self) -> str:
+        if not self.rows:
+            return ""
+        many = "s" if len(self.rows) > 1 else ""
+        rows = ", ".join(map(str, self.rows))
+        known = f", data set index {', '.join(map(str, self.indices))}" if self.indices else ""
+        return f", sample{many} {rows} of {self.samples}{known}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As evidence, as far as they are known."""
+        line = f"{self.where.file}:{self.where.line}" if self.where is not None else None
+        facts = {
+            "replayed_operation": self.operation or None,
+            "replayed_module": self.module or None,
+            "replayed_line": line,
+            "input_low": self.low if self.low == self.low else None,
+            "input_high": self.high if self.high == self.high else None,
+            "samples": ", ".join(map(str, self.rows)) or None,
+            "data_set_indices": ", ".join(map(str, self.indices)) or None,
+            "batch_file": self.file or None,
+        }
+        return {name: value for name, value in facts.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScalerObserved(Event):
     """A GradScaler updated its scale. Told when it skipped a step, and on closely watched steps."""
 
@@ -612,12 +674,12 @@ class RateRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RateMisplaced(Event):
-    """A rate that moves, in a parameter group of one of torch's optimizers, under a key that it does not read."""
+    """A rate that moves, at one of torch's optimizers, in a place that it does not read."""
 
-    absent = "no rate was written under a key that the optimizer does not read"
+    absent = "no rate was written where the optimizer does not read it"
     defect = True
     optimizer: OptimizerFacts = OptimizerFacts()
-    key: str = "learning_rate"
+    place: str = 'group["learning_rate"]'
     first: float = 0.0
     value: float = 0.0
     highest: float = 0.0
@@ -961,6 +1023,10 @@ class SourceTick:
     mean: bool = False  # of a backward: its loss is the mean that torch's function returned, not divided by anything
     depth: int = 0  # loops between the one that is looked at and the call
     horizon: str = ""  # of a schedule: the source of its length
+    length: float | None = None  # of a schedule: the same as a number, where it is one
+    gamma: float | None = None  # of a schedule: the factor of every such length; 0 where there is no next one
+    in_batches: bool = False  # of a schedule: its length counts what a loader serves
+    over_data: bool = False  # the innermost loop around it goes through something else than numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -1006,6 +1072,7 @@ class SourceLoop:
     paths: tuple[tuple[SourceTick, ...], ...] = ()
     repeats: bool = True
     turns: str = ""  # the source of how often, where it is said
+    count: float | None = None  # the same as a number, where it is one
     where: Where | None = None
 
     def moments(self, kind: SourceTickKind) -> tuple[tuple[SourceMoment, ...], ...]:
@@ -1125,6 +1192,7 @@ class FutureProbed(Event):
     length: int = 0
     begin: int = 0  # position from which on the input was another
     next_token: bool = False  # the label of a position is the input of the next one
+    own_token: bool = False  # or its own
     spread: Spread = Spread()  # over the positions before, where there is a label
 
 
@@ -1173,6 +1241,31 @@ class InfluenceProbed(Event):
     live = False
     model: str = ""
     inputs: tuple[InfluenceFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RatesSwept(Event):
+    """``flatline preflight`` raised the learning rate from step to step, from 1e-7 to 10."""
+
+    absent = "no rate was swept: that is for flatline preflight"
+    live = False
+    optimizer: str = "SGD"
+    configured: float = 0.0  # the script's own
+    steepest: float = 0.0  # where the loss fell fastest
+    diverges: float | None = None  # from which on it rose beyond every bound
+    first_loss: float = 0.0
+    lowest_loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OutputsUnused(Event):
+    """Models were called with gradients on at every step, and no backward came to anything that they returned."""
+
+    absent = "no model's output was followed: that is for flatline preflight"
+    live = False
+    defect = True
+    models: tuple[str, ...] = ()
+    steps: int = 0
 
 
 # --------------------------------------------------------------------------- checkpoints and the end
@@ -1305,7 +1398,7 @@ class RunEnded(Event):
     """The script is over."""
 
     absent = "the run did not end"
-    how: Literal["finished", "crashed", "interrupted", "max-steps"] = "finished"
+    how: Literal["finished", "crashed", "interrupted", "max-steps", "non-finite"] = "finished"
     loss: float | None = None  # the last finite one
     first_loss: float | None = None
 

@@ -26,6 +26,15 @@ class StopTraining(SystemExit):
     """Ends the script after --max-steps."""
 
 
+class StopNonFinite(StopTraining):
+    """Ends the script at the first nan or inf, for --on-nan stop."""
+
+
+def stop_non_finite() -> None:
+    """Ends the run before a backward, or from inside an optimizer's step."""
+    raise StopNonFinite(0)
+
+
 def stop() -> None:
     """Ends the run, from inside an optimizer's step."""
     raise StopTraining(0)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,8 +25,17 @@ if TYPE_CHECKING:
     from flatline.record.recorder import Recorder
     from flatline.sensors.live import LiveSensors
 
-How = Literal["finished", "crashed", "interrupted", "max-steps"]
+How = Literal["finished", "crashed", "interrupted", "max-steps", "non-finite"]
 Teller = Callable[[Finding], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OnNan:
+    """What --on-nan asks for: ``end`` ends the script, ``say`` tells a line at once."""
+
+    mode: Literal["stop", "replay"]
+    end: Callable[[], None]
+    say: Callable[[str], None]
 
 
 class Session:
@@ -47,6 +57,7 @@ class Session:
         self.command: Sequence[str] = ()
         self._tell = tell
         self._tried = False
+        self.on_nan: OnNan | None = None
         self._max_steps: tuple[int, Callable[[], None]] | None = None
         self._started = time.perf_counter()
         self._seconds: float | None = None
@@ -69,11 +80,30 @@ class Session:
         self.sensors = LiveSensors(self._emit, wants=self._wants, budget=self.budget, on_broken=self._broken)
         if self._max_steps is not None:
             self.sensors.stop_after(*self._max_steps)
+        if self.on_nan is not None:
+            self._safely("--on-nan", self._watch_for_nan)
         self.sensors.attach()
         if self.recorder is not None:
             self._record(lambda recorder: recorder.begin(self._first_facts()))
         if self.recorder is not None or (self.curves is not None and self.curves.rules):
             self.sensors.hand_on(self._handed_on)
+
+    def _watch_for_nan(self) -> None:
+        from flatline.sensors.replay.watching import NonFiniteWatch
+
+        asked = self.on_nan
+        assert asked is not None
+        assert self.sensors is not None
+
+        def tell(line: str) -> None:
+            self.notes.append(line)
+            asked.say(line)
+
+        NonFiniteWatch(self.sensors, asked.mode, end=asked.end, tell=tell, folder=self._claim).attach()
+
+    def _claim(self) -> Path | None:
+        """The folder of the record, made if it is not there yet."""
+        return self.recorder.place.claim() if self.recorder is not None else None
 
     def _safely(self, failed: str, action: Callable[[], object]) -> None:
         try:

@@ -41,6 +41,11 @@ class Stream:
         start = "\r\033[K" if self.is_terminal else ""
         self.write(f"{start}{text.line(finding)}\n")
 
+    def say(self, words: str) -> None:
+        """One line of ours beside the findings."""
+        start = "\r\033[K" if self.is_terminal else ""
+        self.write(f"{start}flatline: {words}\n")
+
     def _close(self) -> None:
         """A forked child is silent, and must not keep a pipe open that its parent closes."""
         if self._descriptor is not None:

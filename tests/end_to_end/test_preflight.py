@@ -352,3 +352,40 @@ def test_a_page_of_its_own(tmp_path):
     made = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Ready for the long run" in made
     assert made.count('<section class="stage') == 2
+
+
+UNUSED = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+X, Y = torch.randn(256, 6), torch.randn(256, 1)
+net, mse = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)), nn.MSELoss()
+opt = torch.optim.SGD(net.parameters(), lr=0.05)
+for step in range(40):
+    out = net(X)
+    loss = mse({used} + 0 * Y, Y) + 1e-4 * sum(p.square().sum() for p in net.parameters())
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(("used", "codes"), [("Y.mean()", ["O3"]), ("out", [])])
+def test_a_loss_that_the_output_does_not_reach(tmp_path, used, codes):
+    _, found = preflight(tmp_path, UNUSED.format(used=used), "--stages", "probe")
+    assert found == codes
+
+
+def test_a_rate_far_inside_what_diverges_explains_the_nan(tmp_path):
+    wild = HEAD.replace("nn.ReLU(), ", "") + BY_HAND.replace("Adam", "SGD").format(draw="torch.randint(0, 256, (32,))")
+    wild = wild.replace("lr=3e-3", "lr=300.0").replace(
+        "F.cross_entropy(net(X[at]), Y[at])", "net(X[at]).square().mean()"
+    )
+    stages, found = preflight(tmp_path, wild, "--stages", "look,rates")
+    assert stages["rates"]["verdict"] == "failed"
+    assert found == ["O28"]
+
+
+def test_labels_that_are_not_shifted_under_a_mask(tmp_path):
+    _, found = preflight(tmp_path, LANGUAGE.format(mask=", is_causal=True", labels="ids"), "--stages", "probe")
+    assert found == ["L11"]

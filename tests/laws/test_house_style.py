@@ -15,9 +15,12 @@ MEDIAN, LONG, LONG_SHARE, LONGEST, DEEPEST = 7, 50, 0.04, 60, 4  # lines, lines,
 BROAD = (  # where a broad except may stand: around all that is ours, and around the script
     "engine.py",
     "sensors/patching.py",
+    "sensors/replay/running.py",
     "session.py",
     "launch.py",
     "commands/run.py",
+    "preflight/probes.py",
+    "preflight/texts.py",
 )
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

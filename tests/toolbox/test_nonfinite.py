@@ -87,7 +87,7 @@ def test_forward(operation, op, kind):
 def test_backward(operation, node):
     found = planted(operation)
     assert found.op.startswith(f"{node}: ")
-    assert (found.phase, found.module, found.rows) == ("backward", "sick", ())
+    assert (found.phase, found.module, found.rows) == ("backward", "sick", (0, 1, 2))
     assert (found.file, found.line) == (__file__, inspect.getsourcelines(operation)[1])
 
 

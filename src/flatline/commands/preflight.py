@@ -21,7 +21,7 @@ from flatline import config, launch, telling
 from flatline.children import finding_of
 from flatline.cli import fail, writable
 from flatline.commands.run import watched_run
-from flatline.findings import Finding, Report, Unchecked
+from flatline.findings import Finding, Report, Unchecked, causes
 from flatline.importing import after_import, as_at_start
 from flatline.reporters import preflight as reporter
 
@@ -145,15 +145,14 @@ def _read(path: str, said: str, status: int | None) -> Answer:
 
 def _report(answers: dict[str, Answer]) -> Report:
     """Findings of all stages; one that cannot learn a batch is explained by whatever else is broken."""
-    found = [finding_of(entry) for answer in answers.values() for entry in answer.get("findings", ())]
-    others = [finding for finding in found if finding.code != "O1" and finding.severity != "hint"]
-    kept: dict[tuple[str, str], Finding] = {}
-    for finding in found:
-        if finding.code != "O1" or not others:
-            kept.setdefault((finding.code, finding.key), finding)
+    found: dict[tuple[str, str], Finding] = {}
+    for finding in (finding_of(entry) for answer in answers.values() for entry in answer.get("findings", ())):
+        found.setdefault((finding.code, finding.key), finding)
+    kept = causes(list(found.values()))
+    others = any(finding.code != "O1" and finding.severity != "hint" for finding in kept)
     look = answers.get("look", {})
     return Report(
-        findings=tuple(sorted(kept.values(), key=lambda finding: finding.rank)),
+        findings=tuple(finding for finding in kept if finding.code != "O1" or not others),
         checked=tuple(sorted({code for answer in answers.values() for code in answer.get("checked", ())})),
         not_checked=tuple(Unchecked(code, reason) for code, reason in look.get("not_checked", ())),
         run={name: value for name, value in look.get("run", {}).items() if name != "how"},  # nobody ended it but we

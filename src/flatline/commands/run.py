@@ -17,7 +17,7 @@ from flatline.findings import Report
 from flatline.importing import after_import, as_at_start
 from flatline.record.place import Place, name_of
 from flatline.reporters import json
-from flatline.session import How, Session
+from flatline.session import How, OnNan, Session
 from flatline.telling import Stream, brief, flush, width
 
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
@@ -44,6 +44,8 @@ def run(options: argparse.Namespace, command: Sequence[str]) -> int:
     session = Session(settings, budget=budget, tell=voice.stderr.tell, keeping=keeping)
     if steps is not None:
         session.stop_after(steps, launch.stop)
+    if options.on_nan != "continue":
+        session.on_nan = OnNan(options.on_nan, launch.stop_non_finite, voice.stderr.say)
     session.command = [*command]
     return _watch(session, program, options, voice, keeping)
 
@@ -118,6 +120,8 @@ def watched_run(session: Session, program: launch.Program) -> Ending:
 def _run_to_the_end(program: launch.Program) -> Ending:
     try:
         program.run()
+    except launch.StopNonFinite as stop:
+        return Ending("non-finite", stop)
     except launch.StopTraining as stop:
         return Ending("max-steps", stop)
     except SystemExit as leaving:

@@ -167,10 +167,7 @@ def _columns(kept: list[Tensor]) -> str:
 
 def _equal_rows(kept: list[Tensor]) -> str:
     """Samples that stand several times in one batch."""
-    total = sum(len(tensor) for tensor in kept)
-    apart = sum(
-        len({row.numpy().tobytes() for row in t.reshape(len(t), -1)}) for t in kept if t.dtype != torch.bfloat16
-    )
-    same = total - apart
-    whole = all(tensor.dtype != torch.bfloat16 for tensor in kept) and kept[0].dim() > 1
-    return f"{same:,} of {total:,} samples stand a second time in their batch" if whole and same else ""
+    whole = [tensor.reshape(len(tensor), -1) for tensor in kept if tensor.dtype != torch.bfloat16 and tensor.dim() > 1]
+    total = sum(map(len, whole))
+    same = total - sum(len({row.numpy().tobytes() for row in rows}) for rows in whole)
+    return f"{same:,} of {total:,} samples stand a second time in their batch" if same else ""

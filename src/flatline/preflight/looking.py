@@ -31,7 +31,7 @@ class Looking(Stage):
     """Watches, and changes nothing."""
 
     name: ClassVar[str] = "look"
-    steps: ClassVar[int] = 24
+    steps: ClassVar[int] = 60  # rules on labels and rates want to see some
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

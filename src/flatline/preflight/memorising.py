@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -78,18 +77,16 @@ class Memorising(Steered):
             weights=self._weights,
             targets=self._loss.target.total or math.prod(self._loss.shape) if self._loss is not None else 0,
         )
-        self.session.engine.emit(event)
-        found = [each for each in self.session.findings if each.code == BatchNotMemorised.code]
+        found, codes = self.judged([event])
         ended = f"loss {losses[0]:.4g} → {losses[-1]:.4g} in {len(losses)} steps"
         if found or memorised(event.losses):
-            told = [dataclasses.asdict(finding) for finding in found]
             verdict = "failed" if found else "passed"
             return {
                 "verdict": verdict,
                 "why": ended,
                 "losses": losses,
-                "findings": told,
-                "checked": [BatchNotMemorised.code],
+                "findings": found,
+                "checked": codes,
             }
         return {"verdict": "open", "why": f"{ended}: {_so_far(losses)}", "losses": losses}
 

@@ -6,7 +6,8 @@ position or sample to another; only cutting off padding changes shapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -55,17 +56,15 @@ class Probes:
 
     def influences(self) -> InfluenceProbed:
         """Each input exchanged between samples."""
-        trial, rows = self.trial, self._rows()
+        trial = self.trial
         base = trial.run(trial.inputs)
         found = []
         for at, (name, tensor) in enumerate(zip(names(self.call), trial.inputs, strict=True)):
-            other = tensor.roll(1, 0)
-            if (
-                tensor.shape[0] != rows
-                or tensor.dtype == torch.bool
-                or torch.equal(other, tensor)
-                or self._is_target(tensor)
-            ):
+            place = self.places[at]
+            if place is None or tensor.dtype == torch.bool or self._is_target(tensor):
+                continue
+            other = tensor.roll(1, place)
+            if torch.equal(other, tensor):
                 continue
             changed = trial.run((*trial.inputs[:at], other, *trial.inputs[at + 1 :]))
             effect = max((float(each.max()) for each in trial.effect(base, changed) if each.numel()), default=0.0)
@@ -79,24 +78,29 @@ class Probes:
         targets = [loss.target for loss in self.losses if loss.target.numel() == tensor.numel()]
         return any(torch.equal(target.reshape(-1), tensor.reshape(-1)) for target in targets)
 
+    @cached_property
+    def rows(self) -> int:
+        """Samples of the batch: as many as there are targets, or else the first dimension of the first input."""
+        first = self.trial.inputs[0]
+        told = (loss.target.shape[0] for loss in self.losses if loss.target.dim() == 1)
+        return next((count for count in told if count in first.shape[:2]), first.shape[0])
+
+    @cached_property
+    def places(self) -> tuple[int | None, ...]:
+        """The dimension of every input that the samples stand in, one of the first two."""
+        shapes = [list(tensor.shape[:2]) for tensor in self.trial.inputs]
+        return tuple(shape.index(self.rows) if self.rows in shape else None for shape in shapes)
+
     # ------------------------------------------------------------------ do samples influence each other
 
     def samples(self) -> SamplesProbed:
         """All samples but one exchanged for others."""
-        trial, rows = self.trial, self._rows()
-        count = self._odd(rows)
-        few = tuple(tensor[:count] if tensor.shape[0] == rows else tensor for tensor in trial.inputs)
-        base = trial.run(few)
-        places = [at for at, made in enumerate(base) if made.dim() and made.shape[0] == count]
-        if not places:
-            raise Unprobed("samples: no output of the model belongs to one")
-        own = [tensor.shape[:1] == (rows,) for tensor in trial.inputs]
+        trial, count = self.trial, self._odd()
         stays = count // 2
-        other = tuple(
-            torch.cat([full[-stays:], part[stays : stays + 1], full[count : 2 * count - stays - 1]]) if mine else part
-            for full, part, mine in zip(trial.inputs, few, own, strict=True)
-        )
-        changes = _rows_of(trial.effect(base, trial.run(other)), places)[stays : stays + 1]
+        others = [*range(self.rows - stays, self.rows), stays, *range(count, 2 * count - stays - 1)]
+        few, other = self._ordered(range(count)), self._ordered(others)
+        base = trial.run(few)
+        changes = _by_sample(trial.effect(base, trial.run(other)), count)[stays : stays + 1]
         culprit = None
         if bool((changes > SAME).any()):
             culprit = trial.culprit(few, other, lambda tensor: _sample(tensor, count, stays))
@@ -106,33 +110,39 @@ class Probes:
             model=self.name,
             spread=spread(changes, culprit),
             reads_as_time=culprit is not None and _reads_as_time(culprit, count),
-            order_matters=culprit is not None and self._order_matters(few, base, own, places),
-            own_target=any(loss.target.dim() and loss.target.shape[0] == rows for loss in self.losses),
+            order_matters=culprit is not None and self._order_matters(base, count),
+            own_target=any(loss.target.dim() and loss.target.shape[0] == self.rows for loss in self.losses),
         )
 
     def _where(self, culprit: Passed | None) -> Where | None:
         """The line that runs the layer, or else the model."""
         return (culprit.where if culprit is not None else None) or self.call.where
 
-    def _order_matters(
-        self, few: tuple[Tensor, ...], base: tuple[Tensor, ...], own: list[bool], places: list[int]
-    ) -> bool:
+    def _ordered(self, samples: Iterable[int]) -> tuple[Tensor, ...]:
+        """The inputs of these samples, in this order."""
+        order = torch.tensor(list(samples))
+        return tuple(
+            tensor if place is None else tensor.index_select(place, order.to(tensor.device))
+            for tensor, place in zip(self.trial.inputs, self.places, strict=True)
+        )
+
+    def _order_matters(self, base: tuple[Tensor, ...], count: int) -> bool:
         """The same samples from back to front."""
-        turned = self.trial.run(tuple(part.flip(0) if mine else part for part, mine in zip(few, own, strict=True)))
-        again = tuple(made.flip(0) if at in places else made for at, made in enumerate(turned))
-        return bool((_rows_of(self.trial.effect(base, again), places) > SAME).any())
+        turned = self.trial.run(self._ordered(reversed(range(count))))
+        again = tuple(made.flip(place) if (place := _place(made, count)) is not None else made for made in turned)
+        return bool((_by_sample(self.trial.effect(base, again), count) > SAME).any())
 
-    def _rows(self) -> int:
-        """Samples of the batch: the first dimension of the first input."""
-        rows = self.trial.inputs[0].shape[0]
-        if rows < 2:
-            raise Unprobed("samples: the batch has a single one")
-        return rows
-
-    def _odd(self, rows: int) -> int:
+    def _odd(self) -> int:
         """So many samples that no other dimension is as large."""
-        inner = {size for tensor in self.trial.inputs for size in tensor.shape[1:]}
-        found = next((count for count in ODD if 2 * count <= rows and count not in inner), None)
+        if self.trial.inputs[0].shape[:2].count(self.rows) > 1:
+            raise Unprobed("samples: two dimensions are as large as the batch")
+        inner = {
+            size
+            for tensor, place in zip(self.trial.inputs, self.places, strict=True)
+            for at, size in enumerate(tensor.shape)
+            if at != place
+        }
+        found = next((count for count in ODD if 2 * count <= self.rows and count not in inner), None)
         if found is None:
             raise Unprobed("samples: the batch has too few")
         return found
@@ -141,43 +151,52 @@ class Probes:
 
     def future(self) -> FutureProbed:
         """The second half of the sequences exchanged between samples."""
-        trial = self.trial
-        at, labelled = self._foretelling()
-        sequence = trial.inputs[at]
-        rows, length = sequence.shape[:2]
+        for at, labelled, ahead in self._foretelling():
+            sequence = self.trial.inputs[at]
+            begin = sequence.shape[1] // 2
+            other = torch.cat([sequence[:, :begin], sequence[:, begin:].roll(1, 0)], 1)
+            inputs = (*self.trial.inputs[:at], other, *self.trial.inputs[at + 1 :])
+            effects = self.trial.effect(self.trial.run(self.trial.inputs), self.trial.run(inputs))
+            if any(
+                float(effect.max()) > SAME for effect in effects if effect.numel()
+            ):  # else it is the labels themselves
+                return self._earlier(inputs, effects, labelled, ahead)
+        raise Unprobed("future: no label is the next element of a sequence")
+
+    def _foretelling(self) -> Iterator[tuple[int, Tensor, int]]:
+        """Inputs whose elements are the labels, which positions have one, and how many positions it lies ahead: 1 or 0."""
+        for ahead in (1, 0):
+            for at, sequence in enumerate(self.trial.inputs):
+                long = sequence.dim() > 1 and sequence.shape[1] >= SHORTEST and self.places[at] == 0
+                for loss in self.losses if long else ():
+                    if (labelled := _labelled(sequence, loss.target, ahead)) is not None:
+                        yield at, labelled, ahead
+
+    def _earlier(
+        self, inputs: tuple[Tensor, ...], effects: tuple[Tensor, ...], labelled: Tensor, ahead: int
+    ) -> FutureProbed:
+        """What became of the first half."""
+        rows, length = labelled.shape
         begin = length // 2
-        other = torch.cat([sequence[:, :begin], sequence[:, begin:].roll(1, 0)], 1)
-        if torch.equal(other, sequence):
-            raise Unprobed("future: the sequences of the batch are equal")
-        inputs = (*trial.inputs[:at], other, *trial.inputs[at + 1 :])
-        changes = [
-            grid[:, :begin][labelled[:, :begin]]
-            for made in trial.effect(trial.run(trial.inputs), trial.run(inputs))
-            if (grid := _positions(made, rows, length)) is not None
-        ]
-        if not changes:
+        grids = [grid for made in effects if (grid := _positions(made, rows, length)) is not None]
+        if not grids:
             raise Unprobed("future: no output of the model belongs to a position")
-        most = torch.stack(changes).amax(0)
+        changes = torch.stack(grids).amax(0)[:, :begin][labelled[:, :begin]]
         culprit = None
-        if bool((most > SAME).any()):
-            culprit = trial.culprit(trial.inputs, inputs, lambda tensor: _earlier(tensor, rows, length, begin))
+        if bool((changes > SAME).any()):
+            culprit = self.trial.culprit(
+                self.trial.inputs, inputs, lambda tensor: _earlier(tensor, rows, length, begin)
+            )
         return FutureProbed(
             step=self.step,
             where=self._where(culprit),
             model=self.name,
             length=length,
             begin=begin,
-            next_token=True,
-            spread=spread(most, culprit),
+            next_token=ahead == 1,
+            own_token=ahead == 0,
+            spread=spread(changes, culprit),
         )
-
-    def _foretelling(self) -> tuple[int, Tensor]:
-        """The input whose next positions are the labels, and which positions have a label."""
-        for at, sequence in enumerate(self.trial.inputs):
-            for loss in self.losses if sequence.dim() > 1 and sequence.shape[1] >= SHORTEST else ():
-                if (labelled := _next_of(sequence, loss.target)) is not None:
-                    return at, labelled
-        raise Unprobed("future: no label is the next element of a sequence")
 
     # ------------------------------------------------------------------ does padding count
 
@@ -208,7 +227,7 @@ class Probes:
         changes = []
         for batch, one, other in zip(whole, long, self.trial.run(_trimmed(alone, length, cut)), strict=True):
             kept = _kept(one, length, cut)
-            if batch.dim() > 1 and batch.shape[0] == rows and kept.shape == other.shape:
+            if batch.dim() and batch.shape[0] == rows and kept.shape == other.shape:
                 scale = batch.float().std(0).mean().clamp(min=1e-12)
                 changes.append((kept.float() - other.float()).abs().max() / scale)
         if not changes:
@@ -230,16 +249,22 @@ class Probes:
 # --------------------------------------------------------------------------- parts of tensors
 
 
-def _rows_of(changes: tuple[Tensor, ...], places: list[int]) -> Tensor:
+def _place(tensor: Tensor, count: int) -> int | None:
+    """The dimension of so many samples; None where there is none, or two: each is compared with each, as in CLIP."""
+    return tensor.shape.index(count) if tensor.shape.count(count) == 1 else None
+
+
+def _by_sample(changes: tuple[Tensor, ...], count: int) -> Tensor:
     """The largest change of every sample."""
-    return torch.stack(
-        [changes[at].flatten(1).amax(1) if changes[at].dim() > 1 else changes[at] for at in places]
-    ).amax(0)
+    known = [(change, place) for change in changes if (place := _place(change, count)) is not None]
+    if not known:
+        raise Unprobed("samples: no output of the model belongs to one")
+    return torch.stack([change.movedim(place, 0).reshape(count, -1).amax(1) for change, place in known]).amax(0)
 
 
 def _sample(tensor: Tensor, count: int, place: int) -> Tensor | None:
     """One sample, in whatever dimension the samples stand."""
-    samples = next((at for at, size in enumerate(tensor.shape) if size == count), None)
+    samples = _place(tensor, count)
     if samples is not None:
         return tensor.narrow(samples, place, 1)
     if tensor.dim() and tensor.shape[0] % count == 0 and tensor.shape[0]:
@@ -285,19 +310,19 @@ def _kept(tensor: Tensor, length: int, cut: int) -> Tensor:
     return tensor if place is None else tensor.narrow(place, 0, length - cut)
 
 
-def _next_of(sequence: Tensor, target: Tensor) -> Tensor | None:
-    """Rows × length: which positions have the next element as their label; None if it is not so."""
+def _labelled(sequence: Tensor, target: Tensor, ahead: int) -> Tensor | None:
+    """Rows × length: which positions have the element so many positions on as their label; None if it is not so."""
     rows, length = sequence.shape[:2]
-    for size in (length, length - 1):
+    for size in {length, length - ahead}:
         if target.numel() != rows * size * (sequence.numel() // (rows * length)):
             continue
         labels = target.reshape(rows, size, *sequence.shape[2:])
-        ahead, told = sequence[:, 1:], labels[:, : length - 1]
-        known = (told != IGNORED).reshape(rows, length - 1, -1).all(2)
-        equal = (told == ahead).reshape(rows, length - 1, -1).all(2)
+        there, told = sequence[:, ahead:], labels[:, : length - ahead]
+        known = (told != IGNORED).reshape(rows, length - ahead, -1).all(2)
+        equal = (told == there).reshape(rows, length - ahead, -1).all(2)
         if not bool(known.any()) or float(equal[known].float().mean()) < NEXT:
             continue
-        return torch.cat([known, known.new_zeros(rows, 1)], 1)
+        return torch.cat([known, known.new_zeros(rows, ahead)], 1)
     return None
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar
 
 import torch
 
-from flatline.engine import watched
-from flatline.events import Event, FutureProbed, InfluenceProbed, PaddingProbed, SamplesProbed, Spread
+from flatline.events import Event, FutureProbed, InfluenceProbed, OutputsUnused, PaddingProbed, SamplesProbed, Spread
 from flatline.preflight.hearing import Call, Hearing, Loss
 from flatline.preflight.probes import Probes, labels_permuted
 from flatline.preflight.stages import Answer, Stage
-from flatline.preflight.trials import SAME, leaves
+from flatline.preflight.trials import SAME, leaves, paths
 
 MODELS = 3  # of one step, at most
 
@@ -28,6 +26,8 @@ class Probing(Stage):
         self.calls: list[Call] = []
         self.computed: list[Loss] = []
         self.newest: tuple[list[Call], list[Loss]] = [], []  # of the last step
+        self._asked_for = False  # the gradient of something that a model returned, by a backward of this step
+        self._idle = 0  # steps in a row without that
 
     def attach(self) -> None:
         """Hear what the loop does."""
@@ -38,7 +38,16 @@ class Probing(Stage):
         hearing.attach()
 
     def _called(self, call: Call) -> None:
+        if next(call.module.parameters(), None) is None:
+            return  # a loss, most likely
         self.calls.append(call)
+        made = [tensor for _, tensor in paths(call.output) if tensor.requires_grad]
+        for tensor in made:
+            tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
+        self._asked_for = self._asked_for or not made  # a class of the user's own, which cannot be looked into
+
+    def _reached(self, gradient: torch.Tensor) -> None:
+        self._asked_for = True
 
     def _computed(self, loss: Loss) -> None:
         self.computed.append(loss)
@@ -46,17 +55,20 @@ class Probing(Stage):
     def after_step(self, optimizer: Any) -> None:
         """Only the newest step is asked about."""
         self.newest = self.calls, self.computed
+        self._idle = 0 if self._asked_for or not self.calls else self._idle + 1
+        self._asked_for = False
         self.calls, self.computed = [], []
 
     def answer(self) -> Answer:
         """What the rules make of it, and a line for every question."""
         calls, losses = self.newest
+        unused = self._unused(calls)
         said = [each for call in _of_data(calls) for each in Probes(call, losses, self.steps_done).ask()]
-        events, reasons = [e for e in said if isinstance(e, Event)], [why for why in said if isinstance(why, str)]
-        judging = {r.code for r in self.session.engine.rules if any(kind in watched(r) for kind in map(type, events))}
-        for event in events:
-            self.session.engine.emit(event)
-        found = [dataclasses.asdict(each) for each in self.session.findings if each.code in judging]
+        events, reasons = (
+            [*unused, *(e for e in said if isinstance(e, Event))],
+            [why for why in said if isinstance(why, str)],
+        )
+        found, codes = self.judged(events)
         lines = [*map(_told, events), *_permuted(losses)]
         if not events:
             why = "; ".join(dict.fromkeys(reasons)) or "no model of the script was called with a batch"
@@ -67,8 +79,15 @@ class Probing(Stage):
             "why": f"{len(events)} question{'s' if len(events) > 1 else ''} put to the model after {self.steps_done} steps",
             "lines": [*lines, *([("not asked", "; ".join(dict.fromkeys(reasons)))] if reasons else [])],
             "findings": found,
-            "checked": sorted(judging),
+            "checked": codes,
         }
+
+    def _unused(self, calls: list[Call]) -> list[Event]:
+        """Nothing came back to any model at the last steps."""
+        if not self._idle:
+            return []
+        names = tuple(dict.fromkeys(type(call.module).__name__ for call in calls))
+        return [OutputsUnused(step=self.steps_done, where=calls[-1].where, models=names, steps=self._idle)]
 
 
 def _permuted(losses: list[Loss]) -> list[tuple[str, str]]:
@@ -103,7 +122,7 @@ def _told(event: Event) -> tuple[str, str]:
             "padding",
             f"cutting {event.padded} of {event.length} positions off {_leaves_alone(event.spread, 'the rest')}",
         )
-    return type(event).__name__, ""
+    return "outputs", "reach the loss nowhere"
 
 
 def _moves(effect: float) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from flatline.engine import Engine, watched
 from flatline.events import Event, LossComputed, LossesRead, OptimizerStepped
 from flatline.meanwhile import Proof
 from flatline.preflight.serving import Loaders
@@ -20,6 +22,10 @@ Answer = dict[str, Any]
 
 class Watched(Session):
     """A session that lets a stage hear its events."""
+
+    def broken(self, what: str, error: Exception) -> None:
+        """A note for the report."""
+        self._broken(what, error)
 
     heard: Callable[[Event], None] = staticmethod(lambda event: None)
 
@@ -100,6 +106,16 @@ class Stage:
         """The mean loss of every step so far."""
         self.sensors.recording.hand_on()
         return [self._losses[step] for step in sorted(self._losses)]
+
+    def judged(self, events: Sequence[Event]) -> tuple[list[Answer], list[str]]:
+        """What the rules make of a stage's own events alone, as plain values, and the codes of those rules."""
+        engine = Engine(self.session.config.rules(), on_finding=lambda finding: None, on_broken=self.session.broken)
+        for event in events:
+            engine.emit(event)
+        kinds = {type(event) for event in events}
+        return [asdict(found) for found in engine.findings], [
+            r.code for r in engine.rules if kinds.intersection(watched(r))
+        ]
 
     def answer(self) -> Answer:
         """What was found; called when the script is over, in whatever way."""

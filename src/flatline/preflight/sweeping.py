@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from flatline.events import Event, OptimizerStepped, RatesSwept, Where
 from flatline.preflight.serving import Loaders
 from flatline.preflight.stages import Answer, Steered, configured
 from flatline.toolbox.learning_rates import Smoothed
@@ -29,6 +30,14 @@ class Sweeping(Steered):
         super().__init__(Loaders(lambda: None), *args, **kwargs)
         self._own: dict[int, list[float]] = {}
         self.rates: list[float] = []
+        self._name = ""
+        self._where: Where | None = None
+
+    def heard(self, event: Event) -> None:
+        """Where the optimizer was built."""
+        super().heard(event)
+        if isinstance(event, OptimizerStepped):
+            self._name, self._where = event.optimizer.name, event.optimizer.where
 
     def before_step(self, optimizer: Any) -> None:
         """Set the rate of this step."""
@@ -70,8 +79,21 @@ class Sweeping(Steered):
         if diverges is not None:
             words += f"; diverges from {diverges:.1e} on"
         doubt = _doubt(own, steepest, diverges)
+        event = RatesSwept(
+            step=self.steps_done,
+            where=self._where,
+            optimizer=self._name,
+            configured=own,
+            steepest=steepest,
+            diverges=diverges,
+            first_loss=losses[0],
+            lowest_loss=min(smoothed(losses)),
+        )
+        told_of, codes = self.judged([event])
         return {
-            "verdict": "open" if doubt else "passed",
+            "verdict": "failed" if told_of else "open" if doubt else "passed",
+            "findings": told_of,
+            "checked": codes,
             "why": words + (f": {doubt}" if doubt else ""),
             "steepest": steepest,
             "lowest": lowest,

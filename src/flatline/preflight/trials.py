@@ -115,7 +115,7 @@ def names(call: Call) -> tuple[str, ...]:
         bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs).arguments
     except (TypeError, ValueError):
         bound = {f"input {at}": value for at, value in enumerate(call.args)} | call.kwargs
-    return tuple(f"{key}{path}" for key, value in bound.items() for path, tensor in _paths(value) if tensor.dim())
+    return tuple(f"{key}{path}" for key, value in bound.items() for path, tensor in paths(value) if tensor.dim())
 
 
 def input_kind(tensor: Tensor) -> Literal["image", "tokens", "numbers"]:
@@ -139,18 +139,19 @@ def padding_tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
 
 def leaves(value: Any, depth: int = 3) -> Iterator[Tensor]:
     """The tensors in a nest of tuples, lists and dictionaries, each with a shape."""
-    return (tensor for _, tensor in _paths(value, depth) if tensor.dim())
+    return (tensor for _, tensor in paths(value, depth) if tensor.dim())
 
 
-def _paths(value: Any, depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+def paths(value: Any, depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+    """The same with their places, and those without a shape."""
     if isinstance(value, Tensor):
         yield "", value
     elif depth and isinstance(value, dict):
         for key, item in value.items():
-            yield from ((f".{key}{path}", tensor) for path, tensor in _paths(item, depth - 1))
+            yield from ((f".{key}{path}", tensor) for path, tensor in paths(item, depth - 1))
     elif depth and isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
-            yield from ((f"[{at}]{path}", tensor) for path, tensor in _paths(item, depth - 1))
+            yield from ((f"[{at}]{path}", tensor) for path, tensor in paths(item, depth - 1))
 
 
 def _replaced(value: Any, new: dict[int, Tensor]) -> Any:

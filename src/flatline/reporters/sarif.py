@@ -44,7 +44,7 @@ def _run(report: Report) -> dict[str, Any]:
 
 def _invocation(report: Report) -> dict[str, Any]:
     notes = [{"level": "warning", "message": {"text": clean(note)}} for note in report.notes]
-    succeeded = report.run.get("how", "finished") in ("finished", "max-steps")
+    succeeded = report.run.get("how", "finished") in ("finished", "max-steps", "non-finite")
     return {"executionSuccessful": succeeded, "toolExecutionNotifications": notes}
 
 

@@ -25,7 +25,12 @@ WIDEST = 120  # longer lines are hard to read
 NARROWEST = 40
 LINE_LIMIT = 400
 STYLES = {"error": "red", "warning": "yellow", "hint": "blue"}
-ENDINGS = {"crashed": " (crashed)", "interrupted": " (interrupted)", "max-steps": " (--max-steps)"}
+ENDINGS = {
+    "crashed": " (crashed)",
+    "interrupted": " (interrupted)",
+    "max-steps": " (--max-steps)",
+    "non-finite": " (--on-nan stop)",
+}
 
 
 def line(finding: Finding) -> str:

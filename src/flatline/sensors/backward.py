@@ -25,6 +25,7 @@ FEW_LOOKS = 4
 MANY_NODES = 30_000  # graph nodes walked in one step
 DEFERRED = 32  # losses on a device are read this many at a time
 JOURNAL = 100_000  # losses that wait to be handed on
+LIVED_THROUGH = 5  # losses in a row that are not finite, and whose steps a GradScaler skips
 SCALED_TOLD = 8  # a GradScaler lives through losses that are not finite: so many of them are told
 
 
@@ -41,6 +42,7 @@ class BackwardSensor:
         self.on_backward: list[Any] = []  # called on closely watched steps
         self.on_graph: list[Any] = []  # called with every graph that was walked, and the user's line, before it runs
         self.fed: Any = None  # called after every backward
+        self.watch: Any = None  # of --on-nan: told of every backward, none is passed over lightly
         self.outliers = Outliers(loop)
         self._compare = patches.guard_inner(self.outliers.add)
         self.imbalance = Imbalance(loop)
@@ -60,7 +62,7 @@ class BackwardSensor:
             before=self._starting,
             after=self._finished,
             failed=self._failed,
-            light=self._lightly(),
+            light=self._lightly() if self.watch is None else None,
         ):
             around(torch.autograd, "backward", before=self._public, after=self._public_finished, failed=self._failed)
         self.patches.on_undo(self.flush)
@@ -227,6 +229,8 @@ class BackwardSensor:
     def _value(self, root: torch.Tensor) -> None:
         self._newest, self._reached_keys = None, []
         raw, scaled = root, bool(self.raw_losses)
+        if self.watch is not None:
+            self.watch.begins(self.raw_losses.get(id(root), (root,))[0], scaled)
         if scaled:
             known = self.raw_losses.pop(id(root), None)
             self.raw_losses.clear()
@@ -239,7 +243,7 @@ class BackwardSensor:
             self._read(self.loop.steps + 1, raw.item(), raw, scaled)
         else:
             self._deferred.append((self.loop.step, raw.detach(), scaled, self._reached_keys))
-            if self.loop.dense or len(self._deferred) >= DEFERRED:
+            if self.loop.dense or self.watch is not None or len(self._deferred) >= DEFERRED:
                 self.flush(raw)
 
     def reaches(self, parameter: torch.Tensor) -> bool:
@@ -279,10 +283,14 @@ class BackwardSensor:
             return
         states = list(loop.optimizers.values())
         first = forensics.origin(root, self.models, states)
+        calm = scaled and first.kind in ("operation", "unknown") and self._bad_in_a_row < LIVED_THROUGH
+        where = caller() if root is not None else self.where
+        if self.watch is not None:
+            self.watch.loss_is_bad(calm)
         loop.emit(
             LossNotFinite(
                 step=step,
-                where=caller() if root is not None else self.where,
+                where=where,
                 value=str(value),
                 last_finite=loop.last_loss,
                 first_finite=loop.first_loss,
@@ -296,6 +304,8 @@ class BackwardSensor:
                 in_a_row=self._bad_in_a_row,
             )
         )
+        if self.watch is not None:
+            self.watch.loss_was_told(calm, str(value), where)
 
     # ------------------------------------------------------------------ after
 

@@ -104,6 +104,11 @@ class DerivativeSensor:
             room -= _bytes(found[0])
             self._risks.append((sequence(node), operation(node).lower(), owner(node, self.models, 0), *found))
 
+    @property
+    def found(self) -> bool:
+        """Gradients that are not finite go into the step in progress."""
+        return self._pending is not None
+
     def before_step(self, state: OptimizerState) -> None:
         """Do non-finite gradients go into this step, and after a loss that was finite?"""
         self._pending = None

@@ -145,6 +145,8 @@ class LiveSensors:
     def _fed(self) -> None:
         self.data.after_backward()
         self.backward.outliers.after_backward()
+        if self.backward.watch is not None:
+            self.backward.watch.after_backward()
 
     def _modes(self, state: Any, where: Any) -> None:
         self.models.observe_modes(state, where)

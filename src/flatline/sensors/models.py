@@ -254,7 +254,7 @@ class ModelSensor:
 
     def arm(self, on: bool, grad: bool = False) -> None:
         """Put the cheap hook on, or take it off; ``grad``: gradients are about to be on."""
-        if on is (self._quick_handle is not None) or self._quick is None or self._closely or _has_compiled():
+        if on is (self._quick_handle is not None) or self._quick is None or self._closely or has_compiled():
             return
         if on:
             from torch.nn.modules import module as hooks
@@ -289,7 +289,7 @@ class ModelSensor:
         from torch.nn.modules import module as hooks
 
         self._now, self._closely = Pass(), closely
-        if not self._leaving and _has_compiled():
+        if not self._leaving and has_compiled():
             return
         for handle in self._dense_handles:
             handle.remove()
@@ -357,7 +357,7 @@ class ModelSensor:
         from torch.nn.modules import module as hooks
 
         model = self.models[id(module)]
-        if self.on_evaluated is None or self.in_backward or self._now.stack or _transformed() or _has_compiled():
+        if self.on_evaluated is None or self.in_backward or self._now.stack or transformed() or has_compiled():
             return
         if model.ref() is not module or self._output_handle is not None or not self.loop.steps:
             return
@@ -398,7 +398,7 @@ class ModelSensor:
 
     def _model_called(self, module: nn.Module, args: Any) -> None:
         model = self.models[id(module)]
-        if model.ref() is not module or self.in_backward or self._now.stack or _transformed():
+        if model.ref() is not module or self.in_backward or self._now.stack or transformed():
             return
         if torch.is_grad_enabled():
             model.grad_forwards += 1
@@ -459,7 +459,7 @@ class ModelSensor:
     # ------------------------------------------------------------------ close look
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if self.in_backward or _transformed():
+        if self.in_backward or transformed():
             return
         now = self._now
         self._calls += 1
@@ -523,7 +523,7 @@ class ModelSensor:
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         now = self._now
-        if self.in_backward or not now.stack or _transformed():
+        if self.in_backward or not now.stack or transformed():
             return
         while now.stack and now.stack[-1].module is not module:
             now.stack.pop()
@@ -737,7 +737,7 @@ def _sequence(tensor: Tensor | None) -> int:
     return int(node._sequence_nr()) if node is not None and hasattr(node, "_sequence_nr") else 0
 
 
-def _transformed() -> bool:
+def transformed() -> bool:
     """Under vmap, grad transforms or a tracer: tensors are not what they seem."""
     functorch = getattr(torch._C, "_functorch", None)
     if functorch is not None and functorch.peek_interpreter_stack() is not None:
@@ -745,7 +745,8 @@ def _transformed() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
-def _has_compiled() -> bool:
+def has_compiled() -> bool:
+    """Whether dynamo has compiled anything."""
     dynamo = sys.modules.get("torch._dynamo.convert_frame")
     return bool(dynamo is not None and dynamo.FRAME_COUNTER)
 

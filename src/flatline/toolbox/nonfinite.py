@@ -7,7 +7,7 @@ import math
 import re
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from flatline.toolbox._state import preserved
 ROWS = 16
 EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # whatever lay in memory
 INNER = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+OURS = str(Path(__file__).parent.parent)  # a line here stands for one of the user's
+Place = tuple[str, int, str]  # file, line, and its text
 FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:    (?P<code>[^\n]*))?')
 
 
@@ -41,9 +43,10 @@ class NonFinite:
         file: of the innermost line outside torch, "" if unknown. In backward, of the forward operation.
         line: its number, 0 if unknown.
         code: its text.
-        low: lowest finite input.
+        low: lowest finite input; in backward, of the forward operation.
         high: highest finite input.
-        rows: first indices of the bad elements along dimension 0, at most 16: in forward often the samples.
+        rows: first indices of the bad elements along dimension 0, at most 16: often the samples.
+        height: how long dimension 0 is, 0 if unknown: as long as the batch where the rows are its samples.
     """
 
     op: str
@@ -56,6 +59,7 @@ class NonFinite:
     low: float
     high: float
     rows: tuple[int, ...]
+    height: int = 0
 
     def __str__(self) -> str:
         if not self.file and not self.line:
@@ -88,15 +92,19 @@ def find_non_finite(model: nn.Module, batch: Any, loss_fn: LossFn) -> NonFinite 
 
     Source: ``torch.autograd.set_detect_anomaly``, which names the node of the backward only.
     """
-    watch = _Watch()
+    with preserved(model):
+        return search(model, lambda: scalar(loss_fn(model, batch)), batch, Watch())
+
+
+def search(model: nn.Module, run: Callable[[], Tensor], batch: Any, watch: Watch) -> NonFinite | None:
+    """The search itself, which puts nothing back: ``run`` makes the loss under the eyes of ``watch``."""
     with (
-        preserved(model),
         _followed(model, watch),
         torch.enable_grad(),
         torch.autograd.set_detect_anomaly(True, check_nan=False),
         watch,
     ):
-        loss = scalar(loss_fn(model, batch))
+        loss = run()
         if not bool(torch.isfinite(loss)):
             return watch.origin(loss) or _given(model, batch)
         watch.phase = "backward"
@@ -114,11 +122,11 @@ def _given(model: nn.Module, batch: Any) -> NonFinite | None:
         kinds = _kinds([tensor])
         if any(kinds.values()):
             kind: Literal["nan", "inf"] = "nan" if kinds["nan"] else "inf"
-            return NonFinite(name, kind, "forward", "", "", 0, "", *_ends([tensor]), _rows([tensor]))
+            return NonFinite(name, kind, "forward", "", "", 0, "", *_ends([tensor]), *_rows([tensor]))
     return None
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at the inputs and outputs of every operation, and follows what is bad to where it was made."""
 
     def __init__(self) -> None:
@@ -129,6 +137,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase: Literal["forward", "backward"] = "forward"
         self.modules: list[tuple[str, int]] = []  # those that run now, and where in the graph they began
         self.spans: list[tuple[int, int, str]] = []  # those that ran, innermost first
+        self.standing: Place | None = None  # the user's line that is run again, if it is not on the stack
+        self.stood: list[tuple[int, int, Place]] = []
+        self.given: dict[int, tuple[float, float]] = {}  # ends of what the operation of a node was given
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -136,6 +147,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs = [leaf for leaf in leaves if _is_float(leaf)]
         meant = any(isinstance(leaf, float) and not math.isfinite(leaf) for leaf in leaves)
         before, ends, origin = _kinds(inputs), _ends(inputs), self._origin_of(inputs)  # it may work in place
+        if self.phase == "forward":
+            self.given.setdefault(_position() - 1, ends)  # its node is made already
         output = func(*args, **(kwargs or {}))
         outputs = [leaf for leaf in tree_leaves(output) if _is_float(leaf)]
         after = _kinds(outputs)
@@ -150,6 +163,17 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.held.append(tensor)
         return output
 
+    @contextmanager
+    def at(self, place: Place | None) -> Iterator[None]:
+        """What is done in here stands on that line, where it is not code of the user's itself."""
+        began, self.standing = _position(), place
+        try:
+            yield
+        finally:
+            self.standing = None
+            if place is not None:
+                self.stood.append((began, _position(), place))
+
     def origin(self, tensor: Tensor) -> NonFinite | None:
         """What made the tensor bad, if an operation did."""
         return self.origins.get(tensor.untyped_storage().data_ptr()) if tensor.layout == torch.strided else None
@@ -163,17 +187,17 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> NonFinite:
         node = getattr(torch._C, "_current_autograd_node", lambda: None)() if self.phase == "backward" else None
         if node is not None:
-            file, line, code = _of_node(node)
             number = node._sequence_nr()
+            standing = next((place for low, high, place in self.stood if low <= number < high), None)
             module = next((name for low, high, name in self.spans if low <= number < high), "")
-            return NonFinite(f"{node.name()}: {op}", kind, self.phase, module, file, line, code, *ends, ())
-        file, line, code = _of_stack()
+            name, ends = f"{node.name()}: {op}", self.given.get(number, ends)
+            return NonFinite(name, kind, self.phase, module, *_of_node(node, standing), *ends, *_rows(outputs))
         module = self.modules[-1][0] if self.modules else ""
-        return NonFinite(op, kind, self.phase, module, file, line, code, *ends, _rows(outputs))
+        return NonFinite(op, kind, self.phase, module, *_of_stack(self.standing), *ends, *_rows(outputs))
 
 
 @contextmanager
-def _followed(model: nn.Module, watch: _Watch) -> Iterator[None]:
+def _followed(model: nn.Module, watch: Watch) -> Iterator[None]:
     """Hooks that tell which module runs."""
 
     def enter(module: nn.Module, args: Any) -> None:
@@ -217,27 +241,36 @@ def _ends(tensors: list[Tensor]) -> tuple[float, float]:
     return min(float(tensor.min()) for tensor in filled), max(float(tensor.max()) for tensor in filled)
 
 
-def _rows(outputs: list[Tensor]) -> tuple[int, ...]:
+def _rows(outputs: list[Tensor]) -> tuple[tuple[int, ...], int]:
     bad = next((~torch.isfinite(o) for o in outputs if o.dim() and not bool(torch.isfinite(o).all())), None)
     if bad is None:
-        return ()
+        return (), 0
     rows = bad.reshape(len(bad), -1).any(1).nonzero()[:ROWS, 0]
-    return tuple(int(row) for row in rows)
+    return tuple(int(row) for row in rows), len(bad)
 
 
-def _of_stack() -> tuple[str, int, str]:
-    frames = reversed(traceback.extract_stack())
-    found = next((frame for frame in frames if not frame.filename.startswith((*INNER, "<frozen"))), None)
-    return (found.filename, found.lineno or 0, found.line or "") if found else ("", 0, "")
+def _of_stack(standing: Place | None) -> Place:
+    for frame in reversed(traceback.extract_stack()):
+        if standing is not None and _is_ours(frame.filename):
+            return standing
+        if not frame.filename.startswith((*INNER, "<frozen")):
+            return frame.filename, frame.lineno or 0, frame.line or ""
+    return "", 0, ""
 
 
-def _of_node(node: Any) -> tuple[str, int, str]:
+def _of_node(node: Any, standing: Place | None) -> Place:
     """The line that made a node, from what anomaly mode has noted of it."""
     for frame in reversed(node.metadata.get("traceback_", [])):
         match = FRAME.match(frame)
+        if match and standing is not None and _is_ours(match["file"]):
+            return standing
         if match and not match["file"].startswith((*INNER, "<frozen")):
             return match["file"], int(match["line"]), match["code"] or ""
     return "", 0, ""
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(OURS) and not file.startswith(INNER)
 
 
 class NaNGuard:

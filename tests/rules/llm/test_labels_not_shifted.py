@@ -1,4 +1,4 @@
-from flatline.events import LossComputed, TargetFacts
+from flatline.events import FutureProbed, LossComputed, Spread, TargetFacts
 from flatline.rules.llm.labels_not_shifted import LabelsNotShifted
 from flatline.testing import play
 
@@ -38,3 +38,27 @@ def test_near_miss_several_losses_of_one_step():
 
 def test_near_miss_another_loss():
     assert play(LabelsNotShifted, *losses(True, True, True, kind="mse_loss")) == []
+
+
+def probed(effect, *, own=True, compared=96):
+    return FutureProbed(
+        step=24, model="Decoder", length=24, begin=12, own_token=own, spread=Spread(compared=compared, effect=effect)
+    )
+
+
+def test_fires_where_a_probe_shows_that_no_later_position_is_seen():
+    (finding,) = play(LabelsNotShifted, probed(0.0))
+    assert (finding.severity, finding.evidence["causal"]) == ("warning", True)
+    assert finding.message.endswith("exchanging positions 12 to 23 changes nothing before them")
+
+
+def test_near_miss_an_autoencoder_that_sees_both_sides():
+    assert play(LabelsNotShifted, probed(0.4)) == []
+
+
+def test_near_miss_labels_that_are_the_next_token():
+    assert play(LabelsNotShifted, probed(0.0, own=False)) == []
+
+
+def test_near_miss_a_probe_that_compared_nothing():
+    assert play(LabelsNotShifted, probed(0.0, compared=0)) == []

@@ -24,6 +24,7 @@ def test_fires_where_a_recurrent_layer_has_come_to_rest():
 
 def test_near_miss_the_edge_of_a_convolution():
     assert play(PaddingSeen, probed(0.8, 0.0)) == []
+    assert play(PaddingSeen, probed(0.8, 0.03)) == []
 
 
 def test_near_miss_a_masked_encoder():

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import GradientNotFinite, LossNotFinite, Where
+from flatline.events import GradientNotFinite, LossNotFinite, NonFiniteReplayed, Where
 from flatline.rules.numerics.non_finite_gradient import NonFiniteGradient
 from flatline.testing import play
 
@@ -59,3 +59,43 @@ def test_near_miss_the_loss_was_first():
 
 def test_near_miss_nothing_happened():
     assert play(NonFiniteGradient) == []
+
+
+AGAIN = NonFiniteReplayed(
+    step=3,
+    where=Where("/home/me/model.py", 31),
+    operation="SqrtBackward0: div",
+    phase="backward",
+    module="dist",
+    code="return d.sqrt()",
+    low=0.0,
+    high=6.25,
+    rows=(5,),
+    samples=8,
+    indices=(77,),
+    file="nonfinite-step3.pt",
+)
+
+
+def test_says_what_doing_it_again_has_shown():
+    (finding,) = play(NonFiniteGradient, AGAIN, replace(BAD, operation="", module="", detail=""))
+    assert finding.message.endswith(
+        "; done again on a copy, SqrtBackward0: div made nan in the backward of dist (model.py:31 `return d.sqrt()`), "
+        "inputs from 0 to 6.25, sample 5 of 8, data set index 77"
+    )
+    assert finding.cause.startswith("sqrt of 0: the value is fine")
+    assert finding.evidence["batch_file"] == "nonfinite-step3.pt"
+    assert finding.evidence["samples"] == "5"
+
+
+def test_near_miss_another_step_was_done_again():
+    (finding,) = play(NonFiniteGradient, replace(AGAIN, step=2), BAD)
+    assert "again" not in finding.message
+    assert "batch_file" not in finding.evidence
+
+
+def test_near_miss_doing_it_again_has_shown_nothing():
+    assert play(NonFiniteGradient, AGAIN) == []
+    (finding,) = play(NonFiniteGradient, replace(AGAIN, operation="", file=""), BAD)
+    (plain,) = play(NonFiniteGradient, BAD)
+    assert (finding.message, finding.cause) == (plain.message, plain.cause)

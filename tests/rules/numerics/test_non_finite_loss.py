@@ -2,7 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import GradientNotFinite, LayerNumbers, LossNotFinite, NumbersSampled, Origin, Where
+from flatline.events import (
+    GradientNotFinite,
+    LayerNumbers,
+    LossNotFinite,
+    NonFiniteReplayed,
+    NumbersSampled,
+    Origin,
+    Where,
+)
 from flatline.findings import Finding
 from flatline.rules.numerics.non_finite_loss import NonFiniteLoss
 from flatline.testing import play
@@ -136,3 +144,66 @@ def test_says_that_the_gradient_was_first():
     event = replace(BROKEN, origin=Origin(kind="weights", detail="fc.weight"))
     (finding,) = play(NonFiniteLoss, GradientNotFinite(step=411, detail="sqrt of 0", module="dist"), event)
     assert "sqrt of 0 in dist was first" in finding.cause
+
+
+AGAIN = NonFiniteReplayed(
+    step=412,
+    where=Where("/home/me/model.py", 31),
+    operation="div",
+    module="3",
+    code="s / n",
+    low=0.0,
+    high=7.5,
+    samples=8,
+)
+
+
+def after(again, kind="unknown", **facts) -> Finding:
+    (finding,) = play(NonFiniteLoss, again, replace(BROKEN, origin=Origin(kind=kind), **facts))
+    return finding
+
+
+def test_says_what_doing_the_step_again_has_shown():
+    finding = after(replace(AGAIN, rows=(2, 5), indices=(40, 17), file="nonfinite-step412.pt", exact=False))
+    assert finding.message == (
+        "loss is nan at step 412 (last finite 3.1 at step 411); weights and inputs are finite; done again on a copy, with "
+        "another loss than the first time, div made nan in layer 3 (model.py:31 `s / n`), inputs from 0 to 7.5, samples 2, 5 "
+        "of 8, data set index 40, 17"
+    )
+    assert "a denominator is exactly 0" in finding.cause
+    assert finding.evidence["replayed_line"] == "/home/me/model.py:31"
+    assert finding.evidence["data_set_indices"] == "40, 17"
+
+
+@pytest.mark.parametrize(
+    ("again", "cause"),
+    [
+        ({"operation": "log", "low": -2.0}, "negative number"),
+        ({"operation": "exp", "kind": "inf", "low": 1.0, "high": 99.0}, "exp overflows"),
+        ({"operation": "sqrt", "low": -1.0}, "square root of a negative"),
+        ({"operation": "addmm", "low": 1.0}, "an operation between the model's output and the loss"),
+    ],
+)
+def test_doing_it_again_finds_the_cause_that_the_graph_does_not_show(again, cause):
+    assert cause in after(replace(AGAIN, **again)).cause
+
+
+def test_names_samples_of_a_bad_batch():
+    finding = after(replace(AGAIN, operation="batch", where=None, rows=(1,), indices=(93,)), kind="inputs")
+    assert finding.message.endswith("the batch held nan from the start, sample 1 of 8, data set index 93")
+    assert finding.cause.startswith("nan or inf in the batch already")
+
+
+def test_near_miss_a_high_rate_is_the_cause_of_an_overflow_that_was_done_again():
+    finding = after(replace(AGAIN, operation="div"), lr=50.0)
+    assert "too high" in finding.cause
+
+
+def test_near_miss_another_step_was_done_again():
+    finding = after(replace(AGAIN, step=9))
+    assert finding.message == "loss is nan at step 412 (last finite 3.1 at step 411); weights and inputs are finite"
+    assert "replayed_operation" not in finding.evidence
+
+
+def test_near_miss_a_replay_alone_is_nothing():
+    assert play(NonFiniteLoss, AGAIN) == []

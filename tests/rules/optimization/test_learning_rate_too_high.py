@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, RatesSwept
 from flatline.rules.optimization.learning_rate_too_high import LearningRateTooHigh
 from flatline.testing import play
 
@@ -81,3 +81,25 @@ def test_near_miss_only_the_first_steps_were_seen():
 def test_near_miss_losses_below_zero_or_unknown():
     assert play(LearningRateTooHigh, *run([0.5] * 40, [-1.0, -0.5] * 20)) == []
     assert play(LearningRateTooHigh, *run([0.5] * 40, [None] * 40, first_loss=1.0)) == []
+
+
+def swept(configured, diverges=0.1):
+    return RatesSwept(
+        step=100, optimizer="SGD", configured=configured, steepest=0.01, diverges=diverges, first_loss=2.3
+    )
+
+
+def test_fires_far_inside_what_diverges_in_a_sweep():
+    (finding,) = play(LearningRateTooHigh, swept(1.5))
+    assert finding.message == (
+        "with the rate raised step by step, the loss of SGD diverges from lr=0.1 on, and falls fastest at 0.01; the script sets 1.5"
+    )
+    assert finding.fix.startswith("begin at lr=0.001")
+
+
+def test_near_miss_a_rate_at_the_edge():
+    assert play(LearningRateTooHigh, swept(0.5)) == []
+
+
+def test_near_miss_a_sweep_without_divergence():
+    assert play(LearningRateTooHigh, swept(1.5, diverges=None)) == []

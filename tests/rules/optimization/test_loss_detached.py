@@ -2,7 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import BackwardStarted, OptimizerFacts, ParameterFacts, ParametersAudited, ScriptCrashed, Where
+from flatline.events import (
+    BackwardStarted,
+    OptimizerFacts,
+    OutputsUnused,
+    ParameterFacts,
+    ParametersAudited,
+    ScriptCrashed,
+    Where,
+)
 from flatline.rules.optimization.loss_detached import LossDetached
 from flatline.testing import lint, play
 
@@ -254,3 +262,98 @@ def test_source_computed_under_no_grad():
 )
 def test_near_miss_source_computed_under_no_grad(old, new):
     assert lint(LossDetached, UNRECORDED.replace(old, new)) == []
+
+
+DETACHING = """import torch
+from torch import nn
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 8)
+    def forward(self, x):
+        return self.fc(x)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Body()
+        self.head = nn.Linear(8, 2)
+    def forward(self, x):
+        h = self.body(x)
+        return self.head(h)
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in data:
+    opt.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return self.fc(x)", "h = self.fc(x)\n        return h.detach()"),
+        ("h = self.body(x)", "h = self.body(x).detach()"),
+        ("Body()\n", "nn.Linear(4, 8)\n"),
+    ],
+)
+def test_source_layers_whose_results_are_detached(old, new):
+    code = DETACHING.replace(old, new)
+    code = code if "detach" in code else code.replace("self.head(h)", "self.head(h.detach())")
+    (finding,) = lint(LossDetached, code)
+    assert "every result of self.body is detached" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return self.fc(x)", "h = self.fc(x)\n        return h + (h.round() - h).detach()"),
+        ("return self.head(h)", "return self.head(h), self.head(h.detach())"),
+        ("h = self.body(x)", "h = self.body(x).detach()\n        self.aux = self.body(x)"),
+        ("self.body = Body()", "self.body = Body().requires_grad_(False)  # and h.detach()"),
+        ("(net.parameters(), lr=0.1)", "(net.head.parameters())  # h.detach()"),
+        ("net = Net()", "net = Net()\nnet.body.load_state_dict(torch.load('b'))  # h.detach()"),
+    ],
+)
+def test_near_miss_source_layers_that_learn_or_may_not(old, new):
+    assert lint(LossDetached, DETACHING.replace(old, new)) == []
+
+
+ADVERSARIES = """import torch
+from torch import nn
+G, D = nn.Linear(4, 4), nn.Linear(4, 1)
+opt_g = torch.optim.Adam(G.parameters(), 1e-3)
+for real in data:
+    fake = G(torch.randn(8, 4)).detach()
+    {}
+    loss = -D(fake).mean()
+    opt_g.zero_grad()
+    loss.backward()
+    opt_g.step()
+"""
+
+
+def test_source_generator_whose_results_are_detached():
+    (finding,) = lint(LossDetached, ADVERSARIES.format("print(G(real).mean().item())"))
+    assert "every result of G is detached" in finding.message
+
+
+@pytest.mark.parametrize(
+    "line", ["fake = G(real)", "outs.append(G(real))", "train(G)", "for p in G.parameters(): p.add_(1)"]
+)
+def test_near_miss_source_generator_that_learns(line):
+    assert lint(LossDetached, ADVERSARIES.format(line)) == []
+
+
+def test_fires_where_no_output_is_ever_used():
+    (finding,) = play(LossDetached, OutputsUnused(step=24, models=("Net",), steps=24))
+    assert (finding.code, finding.key) == ("O3", "unused")
+    assert finding.message == "what Net returned reached the loss at none of 24 steps: no gradient came back to it"
+
+
+def test_near_miss_unused_for_a_few_steps():
+    assert play(LossDetached, OutputsUnused(step=24, models=("Net",), steps=4)) == []
+
+
+def test_near_miss_no_model_was_named():
+    assert play(LossDetached, OutputsUnused()) == []

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 ROWS = 2000  # parameters listed
 HAPPENINGS = 300
-ENDINGS = {"crashed": "crashed", "interrupted": "interrupted", "max-steps": "ended by --max-steps"}
+ENDINGS = {
+    "crashed": "crashed",
+    "interrupted": "interrupted",
+    "max-steps": "ended by --max-steps",
+    "non-finite": "ended by --on-nan stop",
+}
 ELSEWHERE = ("loss_unproven", "steps", "seconds", "started", "process", "record")  # said at the top, or of no interest
 FIRST = ("script", "command", "git_commit", "git_dirty", "seeds", "python", "torch", "device", "platform")
 

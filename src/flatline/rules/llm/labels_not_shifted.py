@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed
+from flatline.events import FutureProbed, LossComputed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -53,6 +53,7 @@ class LabelsNotShifted(Rule):
     fix = "shift by one: F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())"
     consequences = ("C4",)
 
+    rounding: float = 1e-3  # standard deviations of the output: a change below is none (half precision)
     steps_needed: int = 3  # losses in a row: the tokens of one batch may be equal by chance
 
     def __init__(self) -> None:
@@ -75,4 +76,15 @@ class LabelsNotShifted(Rule):
             severity="warning" if event.causal else "hint",
             labels=event.target.total,
             causal=event.causal,
+        )
+
+    def on_future_probed(self, event: FutureProbed) -> Iterator[Finding]:
+        """A model that sees no later position, and is asked for what it was given."""
+        if not event.own_token or event.spread.effect > self.rounding or not event.spread.compared:
+            return
+        yield self.finding(
+            event,
+            f"the labels equal the input tokens, position by position, and {event.model} sees no later position: "
+            f"exchanging positions {event.begin} to {event.length - 1} changes nothing before them",
+            causal=True,
         )

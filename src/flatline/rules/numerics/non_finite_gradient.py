@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
-from flatline.events import GradientNotFinite
+from flatline.events import GradientNotFinite, NonFiniteReplayed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -58,16 +59,25 @@ class NonFiniteGradient(Rule):
     severity = "error"
     consequences = ("N1", "G2", "G3", "O7", "O22", "O25")
 
+    def __init__(self) -> None:
+        self._replayed = NonFiniteReplayed()
+
+    def on_non_finite_replayed(self, event: NonFiniteReplayed) -> None:
+        """The step was done again on a copy; its gradients are told next."""
+        self._replayed = event
+
     def on_gradient_not_finite(self, event: GradientNotFinite) -> Iterator[Finding]:
         """They went into the optimizer, and the weights are not numbers any more."""
         loss = f"loss {event.loss:.4g} is finite" if event.loss is not None else "the loss is finite"
         place = f" in {event.module}" if event.module else ""
         source = f"; {event.detail}{place} has an infinite derivative" if event.detail else ""
-        cause, fix = _why(event)
+        again = self._replayed if self._replayed.step == event.step else NonFiniteReplayed()
+        cause, fix = _why(event if event.operation else _with(event, again))
+        told = f"; {again.told}" if again.told else ""
         yield self.finding(
             event,
             f"{loss} at step {event.step}, and the gradients of {event.bad} of {event.total} parameters are "
-            f"{event.kind}, as in {event.parameters[0] if event.parameters else 'a parameter'}{source}",
+            f"{event.kind}, as in {event.parameters[0] if event.parameters else 'a parameter'}{source}{told}",
             cause=cause,
             fix=fix,
             operation=event.operation or None,
@@ -75,7 +85,20 @@ class NonFiniteGradient(Rule):
             parameters=", ".join(event.parameters) or None,
             loss=event.loss,
             optimizer=event.optimizer or None,
+            **again.facts,
         )
+
+
+def _with(event: GradientNotFinite, again: NonFiniteReplayed) -> GradientNotFinite:
+    """The operation whose backward made them, where only the replay knows it."""
+    node, backward, _ = again.operation.partition("Backward")
+    if not backward:
+        return event
+    zero = again.low <= 0 <= again.high
+    detail = (
+        "pow(0, p)" if node == "Pow" and zero else f"{node.lower()} of {'0' if zero else f'{again.low:.4g} and more'}"
+    )
+    return dataclasses.replace(event, operation=node.lower(), detail=detail)
 
 
 def _why(event: GradientNotFinite) -> tuple[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import GradientNotFinite, LossNotFinite, NumbersSampled
+from flatline.events import GradientNotFinite, LossNotFinite, NonFiniteReplayed, NumbersSampled, Origin
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -73,6 +74,7 @@ class NonFiniteLoss(Rule):
     def __init__(self) -> None:
         self._finite_gradients = 0  # the last step that was sampled and had them
         self._gradient = ""  # what made gradients that were not finite, at an earlier step
+        self._replayed = NonFiniteReplayed()
 
     def on_numbers_sampled(self, event: NumbersSampled) -> None:
         """Whether the gradients of this step were numbers."""
@@ -85,15 +87,21 @@ class NonFiniteLoss(Rule):
             f"{event.detail or event.operation or event.kind}{f' in {event.module}' if event.module else ''}"
         )
 
+    def on_non_finite_replayed(self, event: NonFiniteReplayed) -> None:
+        """The step was done again on a copy; its loss is told next."""
+        self._replayed = event
+
     def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
         """The first loss that is not a number, or several in a row where a GradScaler skips their steps."""
         own = event.origin.kind in ("operation", "unknown")
         if event.scaled and own and event.in_a_row < self.lived_through:
             return
-        why = self._why(event)
+        again = self._replayed if self._replayed.step == event.step else NonFiniteReplayed()
+        why = self._why(event, again)
+        told = f"; {again.told}" if again.told else ""
         yield self.finding(
             event,
-            f"loss is {event.value} at step {event.step}{_last(event)}; {_first_tensor(event)}",
+            f"loss is {event.value} at step {event.step}{_last(event)}; {_first_tensor(event)}{told}",
             cause=why.cause,
             fix=why.fix,
             value=event.value,
@@ -106,9 +114,10 @@ class NonFiniteLoss(Rule):
             operation=event.origin.operation or None,
             lr=event.lr,
             optimizer=event.optimizer or None,
+            **again.facts,
         )
 
-    def _why(self, event: LossNotFinite) -> _Why:
+    def _why(self, event: LossNotFinite, again: NonFiniteReplayed) -> _Why:
         origin = event.origin
         if origin.kind == "inputs":
             return _inputs("batch", origin.detail)
@@ -121,6 +130,8 @@ class NonFiniteLoss(Rule):
             return self._hot(event)
         if origin.kind == "weights":
             return _update(event) if event.last_finite_step == self._finite_gradients > 0 else self._gradients(event)
+        if (known := _operation(dataclasses.replace(event, origin=_origin(again)))) is not None:
+            return known
         return _overflow(event) if origin.kind == "operation" else _unknown()
 
     def _gradients(self, event: LossNotFinite) -> _Why:
@@ -155,6 +166,22 @@ class NonFiniteLoss(Rule):
 class _Why:
     cause: str
     fix: str
+
+
+def _origin(again: NonFiniteReplayed) -> Origin:
+    """The operation of a replay in the words of an origin, where its fault is plain."""
+    name, zero = again.operation, again.low <= 0 <= again.high
+    if again.phase == "backward":
+        return Origin()
+    if name.startswith("log") and again.low <= 0:
+        detail = f"log of {again.low:g}"
+    elif name == "div" and zero:
+        detail = "division by 0"
+    elif name in ("exp", "expm1", "sqrt", "mean"):
+        detail = {"mean": "mean of 0 elements"}.get(name, f"{again.kind} in the result of {name}")
+    else:
+        return Origin()
+    return Origin(kind="operation", operation=name, module=again.module, detail=detail)
 
 
 def _last(event: LossNotFinite) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import NumbersSampled
+from flatline.events import NumbersSampled, RatesSwept
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -64,6 +64,7 @@ class LearningRateTooHigh(Rule):
     late: int = 100  # step from which on standing still is enough
     learned: float = 1.0  # a loss under this share of the first one is falling, if slowly
     grown: float = 3.0  # recent loss over the first and over the best one
+    beyond: float = 10.0  # times the rate at which a sweep diverges, which comes to it after a warm-up (measured: < 4)
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
     def __init__(self) -> None:
@@ -86,6 +87,23 @@ class LearningRateTooHigh(Rule):
         else:
             return
         yield self._tell(event, track, what)
+
+    def on_rates_swept(self, event: RatesSwept) -> Iterator[Finding]:
+        """The rate that was set lies far inside what makes the loss diverge."""
+        if event.diverges is None or event.configured < self.beyond * event.diverges:
+            return
+        yield self.finding(
+            event,
+            f"with the rate raised step by step, the loss of {event.optimizer} diverges from lr={event.diverges:.2g} on, and "
+            f"falls fastest at {event.steepest:.2g}; the script sets {event.configured:.2g}",
+            cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
+            fix=f"begin at lr={event.steepest / 10:.1g}, a tenth of the rate at which the loss falls fastest",
+            lr=event.configured,
+            diverges_at=event.diverges,
+            falls_fastest_at=event.steepest,
+            first_loss=event.first_loss,
+            loss=event.lowest_loss,
+        )
 
     def _ripe(self, event: NumbersSampled, track: _Track) -> bool:
         if track.updates.count < self.samples_needed or event.index < self.first_index:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import BackwardStarted, ParametersAudited, ScriptCrashed, SourceParsed, beside, line_of
+from flatline.events import (
+    BackwardStarted,
+    OutputsUnused,
+    ParametersAudited,
+    ScriptCrashed,
+    SourceParsed,
+    beside,
+    line_of,
+)
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -57,6 +65,8 @@ class LossDetached(Rule):
     fix = "call backward() on the tensor that the loss function returned, and keep .item() for logging"
     consequences = ("O2", "O4", "O7", "C2", "C10")
 
+    idle: int = 5  # steps in a row, of those before the stage ends: one may be a warm-up of some other kind
+
     def __init__(self) -> None:
         self._leaf = False  # backward ran on a leaf: the reason that no optimizer gets a gradient
 
@@ -74,6 +84,21 @@ class LossDetached(Rule):
                 reached=0,
                 severing_call=event.source_hint or None,
             )
+
+    def on_outputs_unused(self, event: OutputsUnused) -> Iterator[Finding]:
+        """The loss is made of something else: the parameters learn from a penalty on themselves, at best."""
+        if event.steps < self.idle:
+            return
+        names = ", ".join(event.models)
+        yield self.finding(
+            event,
+            f"what {names} returned reached the loss at none of {event.steps} steps: no gradient came back to it",
+            cause="the loss is computed from other tensors, or from the output after it lost its graph; "
+            "what moves the parameters is a term that does not look at the data",
+            fix=f"compute the loss from what {names} returned for this batch",
+            key="unused",
+            steps=event.steps,
+        )
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Layers that ran, whose output reached the next layer without its gradient."""
@@ -155,6 +180,18 @@ class LossDetached(Rule):
             yield self.finding(
                 event,
                 f"backward() is called on a number without a graph: {fact.text}{beside(fact.other, fact.where)} cut it",
+                where=fact.where,
+                key=line_of(fact.where),
+                severing_call=fact.text,
+            )
+        for fact in event.of("cut layer"):
+            yield self.finding(
+                event,
+                f"every result of {fact.name} is detached{beside(fact.other, fact.where)}: the optimizer holds it, and no "
+                "gradient reaches it",
+                severity="warning",
+                cause="detach() returns the numbers without their graph; no gradient comes back to what computed them",
+                fix="drop the detach(), or freeze the layers and leave them out of the optimizer",
                 where=fact.where,
                 key=line_of(fact.where),
                 severing_call=fact.text,
