@@ -171,7 +171,7 @@ class AuditSensor:
         return any(key in self._moved for key in state.ids)
 
     def _compare(self) -> None:
-        for key, (ref, first) in self._first.items():
+        for key, (ref, first) in list(self._first.items()):  # another thread may train, too
             parameter = ref()
             if parameter is None or key in self._moved or not _plain(parameter):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from flatline.sensors.optimizers import is_nonzero, probe_norm, wiped
 from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches
 from flatline.sensors.sources import severing_call
+from flatline.sensors.threads import Training
 
 PROBES = 3
 FEW_LOOKS = 4
@@ -52,6 +54,7 @@ class BackwardSensor:
         self._deferred: list[tuple[int, Any, bool, list[int]]] = []  # and keys of the optimizers that it reached
         self._bad_in_a_row = 0
         self._depth = 0
+        self.training = Training(patches)
 
     def attach(self) -> None:
         """Patch the engine's entry, or the public methods where torch has moved it."""
@@ -73,9 +76,16 @@ class BackwardSensor:
         recent, imbalance, journal = outliers.recent, self.imbalance, loop.losses
         inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         plain = torch.Tensor
+        training, identity = self.training, get_ident
 
         def light(roots: Any, *args: Any, accumulate_grad: bool = True, **kwargs: Any) -> bool:
-            if not loop.light or len(known) != 1 or not accumulate_grad or inside() != -1:
+            if (
+                identity() != training.identity
+                or not loop.light
+                or len(known) != 1
+                or not accumulate_grad
+                or inside() != -1
+            ):
                 return False
             root = roots[0]
             if raw:  # by a GradScaler: one loss, scaled as a whole, or else the careful path
@@ -116,6 +126,8 @@ class BackwardSensor:
 
     def _starting(self, roots: Any, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("accumulate_grad", True):
+            return
+        if get_ident() != self.training.identity and not self.training.takes_over():
             return
         self._depth += 1  # a reentrant checkpoint runs a backward inside the backward
         if self._depth > 1 or not roots or not isinstance(roots[0], torch.Tensor):

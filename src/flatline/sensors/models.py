@@ -675,7 +675,7 @@ class ModelSensor:
 
     def asleep(self) -> bool:
         """Some model woke up once, and is in eval mode now."""
-        for model in self.models.values():
+        for model in list(self.models.values()):
             if model.trained_in_train and model.sensitive:
                 module = model.ref()
                 if module is not None and not module.training:

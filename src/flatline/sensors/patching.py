@@ -26,8 +26,12 @@ class Patches:
         self.timed = True  # count the time of callbacks; off on most steps, where counting would cost the most
         self.nanoseconds = 0
         self._busy: set[int] = set()  # threads that are inside a callback
-        self._on_broken = on_broken
+        self.on_broken = on_broken
         self._undo: list[Callable[[], None]] = []
+
+    def busy_elsewhere(self) -> bool:
+        """Whether another thread is inside a callback."""
+        return bool(self._busy - {threading.get_ident()})
 
     def guard(self, callback: Callback) -> Callback:
         """``callback`` timed, never raising, never re-entered, silent once broken, and unseen by the user's modes.
@@ -58,7 +62,7 @@ class Patches:
                 return callback(*args, **kwargs)
             except Exception as error:
                 alive = False
-                self._on_broken(_name(callback), error)
+                self.on_broken(_name(callback), error)
                 self.active = self.active and not vital
                 return None
             finally:
@@ -81,7 +85,7 @@ class Patches:
                     callback(*args)
             except Exception as error:
                 alive = False
-                self._on_broken(_name(callback), error)
+                self.on_broken(_name(callback), error)
 
         unseen_by_dynamo(guarded)
         return guarded
@@ -128,7 +132,7 @@ class Patches:
                 return bool(light(*args, **kwargs))
             except Exception as error:
                 alive = False
-                self._on_broken(_name(light), error)
+                self.on_broken(_name(light), error)
                 return False
 
         unseen_by_dynamo(tried)
@@ -151,7 +155,7 @@ class Patches:
                 try:
                     done = light(*args, **kwargs)
                 except Exception as error:
-                    done = self._on_broken(_name(light), error)
+                    done = self.on_broken(_name(light), error)
                     light = None
                 if done:
                     return original(*args, **kwargs)
@@ -186,7 +190,7 @@ class Patches:
             try:
                 action()
             except Exception as error:
-                self._on_broken("taking off a patch", error)
+                self.on_broken("taking off a patch", error)
 
 
 def _take_off(owner: Any, name: str, layer: Any) -> None:
