@@ -1158,7 +1158,8 @@ class OneBatchTrained(Event):
 
     absent = "no batch was served again and again: that is for flatline preflight"
     live = False
-    losses: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()  # without the floor
+    floor: float = 0.0  # entropy of soft or smoothed targets, in nats
     kind: str = ""  # of the loss
     rate: float = 0.0
     weights: int = 0  # that may change

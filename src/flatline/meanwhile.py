@@ -40,6 +40,7 @@ WAITING = 256  # rows of the script's own log
 EVERY = 1.0  # seconds between two readings of the journal
 LABELLED = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 FITTED = ("mse_loss", "smooth_l1_loss", "huber_loss")  # over a data set that is gone through; an agent uses them, too
+COMPOSED = "the loss is more than one loss function of torch"
 ALIKE = 1e-5  # relative distance of factors that are one
 
 
@@ -61,7 +62,7 @@ class Proof:
             self.backwards += 1
             self._form = self._form or facts
             if not facts.whole or not facts.factor:
-                self._spoil("the loss is more than one loss function of torch")
+                self._spoil(COMPOSED)
             elif not _alike(facts, self._form):
                 self._spoil("there is more than one loss, or its weight changes")
             elif facts.one_target:

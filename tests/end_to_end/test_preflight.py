@@ -389,3 +389,14 @@ def test_a_rate_far_inside_what_diverges_explains_the_nan(tmp_path):
 def test_labels_that_are_not_shifted_under_a_mask(tmp_path):
     _, found = preflight(tmp_path, LANGUAGE.format(mask=", is_causal=True", labels="ids"), "--stages", "probe")
     assert found == ["L11"]
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(1e-2, "passed"), (1e-9, "failed")])
+def test_smoothed_labels_have_a_floor(tmp_path, rate, verdict):
+    smoothed = HEAD + LOADER.format(rate=rate).replace(
+        "F.cross_entropy(net(x), y)", "F.cross_entropy(net(x), y, label_smoothing=0.1)"
+    )
+    stages, found = preflight(tmp_path, smoothed, "--stages", "memorise")
+    assert stages["memorise"]["verdict"] == verdict, stages["memorise"]["why"]
+    assert "its targets cost 0.2" in stages["memorise"]["why"]
+    assert found == (["O1"] if verdict == "failed" else [])

@@ -145,10 +145,11 @@ def _read(path: str, said: str, status: int | None) -> Answer:
 
 def _report(answers: dict[str, Answer]) -> Report:
     """Findings of all stages; one that cannot learn a batch is explained by whatever else is broken."""
-    found: dict[tuple[str, str], Finding] = {}
-    for finding in (finding_of(entry) for answer in answers.values() for entry in answer.get("findings", ())):
-        found.setdefault((finding.code, finding.key), finding)
-    kept = causes(list(found.values()))
+    found: list[Finding] = []
+    for answer in answers.values():
+        known = {finding.code for finding in found}  # what an earlier stage saw is not told twice
+        found += [each for entry in answer.get("findings", ()) if (each := finding_of(entry)).code not in known]
+    kept = causes(found)
     others = any(finding.code != "O1" and finding.severity != "hint" for finding in kept)
     look = answers.get("look", {})
     return Report(

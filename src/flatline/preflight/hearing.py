@@ -42,6 +42,27 @@ class Loss(NamedTuple):
         result: Tensor = getattr(functional, self.name)(self.scores, target, *self.args, **self.kwargs)
         return result
 
+    def floor(self) -> float:
+        """What the loss cannot fall below: the entropy of targets that are no single class, in nats; 0 if unknown.
+
+        Label smoothing e of C classes has the entropy of one share 1 - e + e/C and C - 1 shares of e/C
+        (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567).
+        """
+        if self.args or self.kwargs.get("weight") is not None or self.kwargs.get("reduction", "mean") != "mean":
+            return 0.0
+        target = self.target.detach().float()
+        if self.name == "cross_entropy":
+            shares = target if self.target.is_floating_point() else self._one_hot()
+            smoothing, classes = float(self.kwargs.get("label_smoothing", 0.0)), shares.shape[1]
+            return float(_entropy(shares * (1 - smoothing) + smoothing / classes).sum(1).mean())
+        if self.name.startswith("binary_cross_entropy"):
+            return float((_entropy(target) + _entropy(1 - target)).mean())
+        return 0.0
+
+    def _one_hot(self) -> Tensor:
+        """One row is enough: all have the same entropy."""
+        return functional.one_hot(torch.zeros(1, dtype=torch.long), self.scores.shape[1]).float()
+
 
 class Hearing:
     """Stands before the outermost modules and the losses; what it hears may be changed on its way."""
@@ -81,3 +102,7 @@ class Hearing:
             return original(input, target, *args, **kwargs)
 
         return computed
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    return -torch.xlogy(shares, shares)

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from flatline.events import Event, LossComputed, OneBatchTrained
 from flatline.history import median
-from flatline.preflight.hearing import Hearing
+from flatline.meanwhile import COMPOSED
+from flatline.preflight.hearing import Hearing, Loss
 from flatline.preflight.serving import Loaders, Repeated
 from flatline.preflight.stages import Answer, Steered, configured
 from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
@@ -30,11 +31,15 @@ class Memorising(Steered):
         self.repeated = Repeated()
         self._loss: LossComputed | None = None
         self._rate, self._weights = 0.0, 0
+        self._at_first: list[
+            tuple[float, float]
+        ] = []  # losses of torch in the first step, and what they cannot fall below
 
     def attach(self) -> None:
         """Stand at every door through which something new comes."""
         super().attach()
         hearing = Hearing()
+        hearing.computed = self._computed
         self.repeated.attach(hearing)
         hearing.attach()
         for name in DROPOUTS:
@@ -45,6 +50,20 @@ class Memorising(Steered):
         super().heard(event)
         if isinstance(event, LossComputed):
             self._loss = event
+
+    def _computed(self, loss: Loss) -> None:
+        if self.steps_done == 0:
+            with torch.no_grad():
+                self._at_first.append((float(loss.again(loss.target).mean()), loss.floor()))
+
+    @property
+    def floor(self) -> float | None:
+        """Of the one loss of torch that backward was called on; None if there is another one, or more to it."""
+        losses = self.losses()
+        if len(self._at_first) != 1 or not losses:
+            return None
+        value, floor = self._at_first[0]
+        return floor if math.isclose(value, losses[0], rel_tol=1e-3) else None
 
     def before_step(self, optimizer: Any) -> None:
         """The rate that the user set, without the schedule; no decay."""
@@ -60,7 +79,7 @@ class Memorising(Steered):
         super().after_step(optimizer)
         if not self.loaders.training:
             self.repeated.stepped()
-        if self.steps_done % 10 == 0 and memorised(tuple(self.losses())):
+        if self.steps_done % 10 == 0 and memorised(self._above(self.losses())):
             self.stop()
 
     def answer(self) -> Answer:
@@ -71,7 +90,8 @@ class Memorising(Steered):
             return {"verdict": "not done", "why": why, "losses": losses}
         event = OneBatchTrained(
             step=len(losses),
-            losses=tuple(losses),
+            losses=self._above(losses),
+            floor=self.floor or 0.0,
             kind=self._loss.kind if self._loss is not None else "",
             rate=self._rate,
             weights=self._weights,
@@ -79,6 +99,7 @@ class Memorising(Steered):
         )
         found, codes = self.judged([event])
         ended = f"loss {losses[0]:.4g} → {losses[-1]:.4g} in {len(losses)} steps"
+        ended += f" (its targets cost {event.floor:.4g} at least)" if event.floor > 0 else ""
         if found or memorised(event.losses):
             verdict = "failed" if found else "passed"
             return {
@@ -93,7 +114,12 @@ class Memorising(Steered):
     def _unknown(self, losses: list[float]) -> str:
         if len(losses) < 2:
             return "the script took no two optimizer steps whose loss could be read"
-        return self.proof.spoilt
+        alone = self.proof.spoilt == COMPOSED and self.floor is not None  # label smoothing is made of two
+        return "" if alone else self.proof.spoilt
+
+    def _above(self, losses: list[float]) -> tuple[float, ...]:
+        """What is left of the loss above what its targets cost."""
+        return tuple(loss - (self.floor or 0.0) for loss in losses)
 
 
 def _so_far(losses: list[float]) -> str:

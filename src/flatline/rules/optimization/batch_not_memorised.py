@@ -46,9 +46,9 @@ class BatchNotMemorised(Rule):
 
     Healthy look-alikes
     -------------------
-    A loss that is bounded from below by its targets (label smoothing, soft targets), contrastive and adversarial losses,
-    several terms: none of them is judged. A model with few weights for so many targets, which may be at its end. A
-    low rate whose loss falls at every step.
+    Soft or smoothed targets, whose entropy the loss cannot fall below: it is taken away first. Contrastive and
+    adversarial losses, several terms: none of them is judged. A model with few weights for so many targets, which may be
+    at its end. A low rate whose loss falls at every step.
 
     References
     ----------
