@@ -10,7 +10,7 @@ A training loop, with every event at its place::
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
-                                                   # FirstCrossEntropy, AttentionSampled, PrecisionObserved,
+                                                   # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut,
                                                    # MinorityObserved
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
@@ -298,6 +298,7 @@ class LayerActivations:
     fan_in: int = 0
     values: int | None = None  # BatchNorm on statistics of the batch: numbers that each channel's come from
     items: int = 0  # and of how many samples
+    under: str = ""  # of a normalisation: the layer whose very output it was given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -628,6 +629,19 @@ class AttentionSampled(Event):
     loss: float | None = None  # of the step before
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RecurrenceSampled(Event):
+    """A weight is applied to its own result, position after position, as in a recurrent network written by hand."""
+
+    absent = "no weight was applied to its own result"
+    defect = True
+    weight: str = ""  # "" for a tensor outside any module
+    shape: tuple[int, ...] = ()
+    positions: int = 0
+    sizes: tuple[float, ...] = ()  # rms of the state, at positions spread evenly from the first to the last
+    loss: float | None = None  # the first one
+
+
 # --------------------------------------------------------------------------- schedules, data, numbers
 
 
@@ -813,6 +827,7 @@ class TargetsObserved(Event):
     passes: int = 0  # begun over that loader
     position: int = 0  # batch of that pass, from 1
     length: int | None = None
+    jump: float = 1.0  # largest factor from one of the newest losses to the next, of those that matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -407,3 +407,30 @@ def test_training_is_the_same_bit_for_bit():
     assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
     assert torch.equal(state, after)
     assert math.isfinite(float(seen[0].sum()))
+
+
+class Normed(nn.Module):
+    def __init__(self, between):
+        super().__init__()
+        self.one, self.norm, self.two, self.between = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1), between
+
+    def forward(self, x):
+        return self.two(self.norm(self.between(self.one(x))))
+
+
+@pytest.mark.parametrize(
+    ("between", "under"),
+    [
+        (lambda h: h, "one"),
+        (torch.sin, ""),
+        (lambda h: h.sin_(), ""),
+        (lambda h: h + 1, ""),
+        (lambda h: h.detach(), ""),
+    ],
+)
+def test_what_a_normalisation_is_given(between, under):
+    with Watched() as watched:
+        train(Normed(between), torch.randn(16, 6))
+    layers = {each.layer: each for each in watched.of(ActivationsSampled)[0].layers}
+    assert layers["norm"].under == under
+    assert layers["one"].under == layers["two"].under == ""

@@ -239,3 +239,16 @@ def test_how_much_the_projections_widen():
     assert fused.gain == pytest.approx(gain)
     assert by_hand.gain == pytest.approx(gain)
     assert of_none.gain is None
+
+
+def test_weights_that_vanished_are_no_mask():
+    torch.manual_seed(3)
+    query, key, value = (torch.randn(3, 7, 6, requires_grad=True) for _ in range(3))
+    hidden = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    (plain,), (masked,) = observed(
+        lambda: (query * 900 @ key.mT).softmax(-1) @ value,
+        lambda: (query * 900 @ key.mT).masked_fill(hidden, -math.inf).softmax(-1) @ value,
+    )
+    assert plain.keys == 7
+    assert max(plain.heads) < 0.1
+    assert masked.keys < 7

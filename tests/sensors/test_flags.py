@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from watching import seen
 
 import flatline
 from flatline.events import FlagOnModule
-from flatline.sensors.flags import flagged
+from flatline.sensors.flags import Flags, flagged
 
 
 class Net(nn.Module):
@@ -91,8 +92,8 @@ def test_the_line_is_found():
     net = Trunk()
     net.trunk.requires_grad_(False)
     with flatline.watch() as run:
-        seen, emit = [], run._session.engine.emit
-        run._session.engine.emit = lambda event: (seen.append(event), emit(event))
+        events, emit = [], run._session.engine.emit
+        run._session.engine.emit = lambda event: (events.append(event), emit(event))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(4):
             if step == 2:
@@ -100,8 +101,55 @@ def test_the_line_is_found():
             optimizer.zero_grad()
             net(torch.randn(8, 4)).pow(2).mean().backward()
             optimizer.step()
-    (flag,) = [event for event in seen if isinstance(event, FlagOnModule)]
+    (flag,) = [event for event in events if isinstance(event, FlagOnModule)]
     with open(__file__, encoding="utf-8") as file:
         lines = file.read().split("\n")
     assert "<- here" in lines[flag.where.line - 1]
     assert (flag.module, flag.elements) == ("trunk", 40)
+
+
+def watched(body):
+    """Flags on modules that are told of, where a function trains and its model goes with it."""
+    return [(event.module, event.flag) for event in seen(body, FlagOnModule)]
+
+
+def trained(stages):
+    """A model in a function; ``stages`` maps a step to what is done to its trunk then."""
+    torch.manual_seed(0)
+    net = Trunk()
+    for p in net.trunk.parameters():
+        p.requires_grad = False
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(300):
+        stages.get(step, lambda trunk: None)(net.trunk)
+        optimizer.zero_grad()
+        net(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+
+
+def as_attribute(part):
+    part.requires_grad = True
+
+
+def test_the_model_of_a_function_that_returned():
+    assert watched(lambda: trained({100: as_attribute})) == [("trunk", True)]
+
+
+def test_it_was_put_right_later():
+    assert watched(lambda: trained({100: as_attribute, 160: lambda trunk: trunk.requires_grad_(True)})) == []
+
+
+def test_the_model_of_a_function_without_such_a_flag():
+    assert watched(lambda: trained({100: lambda trunk: trunk.requires_grad_(True)})) == []
+
+
+def test_modules_are_looked_at_in_turn():
+    net = nn.Sequential(*[nn.Linear(2, 2) for _ in range(20)])
+    flags = Flags()
+    assert not flags.changed()
+    flags.update([net])
+    assert not any(flags.changed() for _ in range(6))
+    net[17].requires_grad = True
+    assert sum(flags.changed() for _ in range(21)) >= 6
+    flags.update([net])
+    assert not any(flags.changed() for _ in range(21))

@@ -9,7 +9,7 @@ import torch
 from watching import seen
 
 from flatline.events import RateMisplaced
-from flatline.sensors.told_rates import constant_told
+from flatline.sensors.told_rates import _written, constant_told
 
 START = 'opt = torch.optim.SGD(net.parameters(), lr=cfg["lr"])\nfor epoch in range(9):\n'
 
@@ -67,12 +67,12 @@ def test_no_constant_or_none_of_its_business(told, text):
     assert told(text) is None
 
 
-def trained(write, kind=torch.optim.SGD, steps=60):
+def trained(write, kind=torch.optim.SGD, steps=60, of_group=True):
     def loop():
         model = torch.nn.Linear(3, 1)
         optimizer = kind(model.parameters(), lr=0.1)
         for step in range(steps):
-            write(optimizer.param_groups[0], 0.1 * (1 - step / steps))
+            write(optimizer.param_groups[0] if of_group else optimizer, 0.1 * (1 - step / steps))
             optimizer.zero_grad()
             model(torch.ones(4, 3)).square().mean().backward()
             optimizer.step()
@@ -86,7 +86,7 @@ class Own(torch.optim.SGD):
 
 def test_a_rate_under_a_key_that_nobody_reads():
     (event,) = seen(trained(lambda group, rate: group.update(learning_rate=rate)), RateMisplaced)
-    assert (event.key, event.first, event.lr) == ("learning_rate", 0.1, 0.1)
+    assert (event.place, event.first, event.lr) == ('group["learning_rate"]', 0.1, 0.1)
     assert event.value < 0.09
 
 
@@ -106,3 +106,53 @@ def test_near_miss_keys(write):
 
 def test_near_miss_an_optimizer_of_the_users_own():
     assert seen(trained(lambda group, rate: group.update(learning_rate=rate), Own), RateMisplaced) == []
+
+
+def both(optimizer, rate):
+    optimizer.lr = rate
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+@pytest.mark.parametrize(
+    ("write", "place"),
+    [
+        (lambda optimizer, rate: setattr(optimizer, "lr", rate), "optimizer.lr"),
+        (lambda optimizer, rate: setattr(optimizer, "learning_rate", rate), "optimizer.learning_rate"),
+        (lambda optimizer, rate: optimizer.defaults.update(lr=rate), 'optimizer.defaults["lr"]'),
+    ],
+)
+def test_a_rate_of_the_optimizer_that_nobody_reads(write, place):
+    (event,) = seen(trained(write, of_group=False), RateMisplaced)
+    assert (event.place, event.first, event.lr) == (place, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        both,
+        lambda optimizer, rate: setattr(optimizer, "lr", 0.1),
+        lambda optimizer, rate: setattr(optimizer, "lr", 30 * rate),
+        lambda optimizer, rate: setattr(optimizer, "progress", rate),
+        lambda optimizer, rate: optimizer.defaults.update(weight_decay=rate),
+    ],
+)
+def test_near_miss_attributes(write):
+    assert seen(trained(write, of_group=False), RateMisplaced) == []
+
+
+def test_near_miss_an_attribute_of_the_users_own_optimizer():
+    assert (
+        seen(trained(lambda optimizer, rate: setattr(optimizer, "lr", rate), Own, of_group=False), RateMisplaced) == []
+    )
+
+
+def test_the_line_that_writes_it(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(
+        'self.opt.lr = cfg.lr = 1\nfor step in range(9):\n    opt.defaults["lr"] = 2\n    group["lr"] = 3\n'
+    )
+    assert _written(str(file), "optimizer", "lr").line == 1
+    assert _written(str(file), "optimizer.defaults", "lr").line == 3
+    assert _written(str(file), "group", "lr").line == 4
+    assert _written(str(file), "group", "learning_rate") is None

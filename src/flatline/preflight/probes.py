@@ -100,6 +100,8 @@ class Probes:
         others = [*range(self.rows - stays, self.rows), stays, *range(count, 2 * count - stays - 1)]
         few, other = self._ordered(range(count)), self._ordered(others)
         base = trial.run(few)
+        if self.trial.inputs[0].shape[:2].count(self.rows) > 1 and any(made.dim() > 2 for made in base):
+            raise Unprobed("samples: two dimensions are as large as the batch")  # is the first one time?
         changes = _by_sample(trial.effect(base, trial.run(other)), count)[stays : stays + 1]
         culprit = None
         if bool((changes > SAME).any()):
@@ -134,14 +136,13 @@ class Probes:
 
     def _odd(self) -> int:
         """So many samples that no other dimension is as large."""
-        if self.trial.inputs[0].shape[:2].count(self.rows) > 1:
-            raise Unprobed("samples: two dimensions are as large as the batch")
         inner = {
             size
             for tensor, place in zip(self.trial.inputs, self.places, strict=True)
             for at, size in enumerate(tensor.shape)
             if at != place
         }
+        inner.update(size for made in self.trial.run(self.trial.inputs) for size in made.shape)
         found = next((count for count in ODD if 2 * count <= self.rows and count not in inner), None)
         if found is None:
             raise Unprobed("samples: the batch has too few")

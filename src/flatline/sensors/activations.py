@@ -23,7 +23,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, source
 from flatline.sensors.loop import Loop
 from flatline.sensors.losses import module_of
-from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, has_matrix, readable, tensors_in
+from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, has_matrix, is_norm, readable, tensors_in
 from flatline.sensors.tree import modules, parameters
 
 Tensor = torch.Tensor
@@ -131,6 +131,7 @@ class ActivationSensor:
             fan_in=0 if weight is None else _fan_in(weight),
             values=values,
             items=items,
+            under=_under(model, call, args) if is_norm(module) else "",
         )
 
     # ------------------------------------------------------------------ the graph under a loss
@@ -240,6 +241,7 @@ def _filled(facts: LayerActivations, numbers: list[float], untrained: bool) -> L
         fan_in=facts.fan_in,
         values=facts.values,
         items=facts.items,
+        under=facts.under,
     )
 
 
@@ -251,6 +253,14 @@ def _batch(module: Any, args: Any) -> tuple[int | None, int]:
     if first is None or first.dim() < 2 or not (module.training or module.running_mean is None):
         return None, 0
     return first.numel() // max(1, first.shape[1]), int(first.shape[0])
+
+
+def _under(model: Model, call: Call, args: Any) -> str:
+    """The layer before, if it made what this one is given, and nothing changed it on the way."""
+    first = next(tensors_in(args), None)
+    made = sequence(first.grad_fn) if first is not None and first.grad_fn is not None else 0
+    before = (each for each in reversed(model.calls) if each.leaf and each is not call)
+    return next((each.path for each in before if made and each.out_sequence == made), "")
 
 
 def _fan_in(weight: Tensor, outputs: int | None = None) -> int:

@@ -20,12 +20,13 @@ BATCH = 2  # samples of each
 HEADS = 64
 KEYS = 4_096  # longer rows are not looked at
 FEWEST_KEYS = 4  # a row that may attend to fewer says nothing
-SHORT = 8  # so few keys or rows are no self-attention worth judging
+SHORT = 6  # fewer keys or rows are no self-attention worth judging
 SOFTMAXES = ("Softmax", "SafeSoftmax")
 FUSED = "ScaledDotProduct"
 MASKS = ("attn_mask", "attn_bias")
 PRODUCTS = ("Bmm", "Baddbmm")
 SCALES = ("Mul", "Div")
+UNMASKED = (*SCALES, "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "Expand", "Clone", "ToCopy")
 LAYERS = ("Addmm", "Mm", "Linear")
 
 
@@ -56,7 +57,7 @@ class AttentionSensor:
     def _facts(self, node: Node, place: int, scores: Tensor) -> AttentionFacts:
         """``scores`` is [heads, samples, rows, keys], up to a constant in each row; -inf where it may not look."""
         logs = scores.log_softmax(-1)
-        open_to = self._keys(place, logs)
+        open_to = self._keys(place, logs) if _masked_somehow(node) else torch.ones_like(logs[0, 0], dtype=torch.bool)
         counts = open_to.sum(-1)
         kept = counts >= FEWEST_KEYS
         entropy = -torch.where(logs > -math.inf, logs.exp() * logs, 0.0).sum(-1)[:, :, kept]
@@ -183,6 +184,15 @@ def _factors(node: Node) -> list[Node]:
     if product is None or not (product is node or operation(product) in PRODUCTS):
         return []
     return [factor for factor, _ in product.next_functions[:2]]
+
+
+def _masked_somehow(node: Node) -> bool:
+    """A weight of exactly 0 may be that of a key that is out of sight; without a mask it is one that has vanished."""
+    if operation(node).startswith(FUSED):
+        return bool(saved(node, "is_causal")) or any(saved(node, name) is not None for name in MASKS)
+    passed = list(_passed(next(iter(children(node)), None)))
+    known = bool(_factors(node)) and all(operation(each) in UNMASKED for each in passed)
+    return not known
 
 
 def _scale(node: Node) -> float | None:

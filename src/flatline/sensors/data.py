@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ FEW_LOOKS = 6  # at labels, before one label alone is worth another
 LATER_STEPS = (100, 400)  # where to look again without a DataLoader
 PAIRINGS = 4  # losses whose inputs and labels are kept
 REPEATED = 5  # equal inputs in a row, before the source is asked why
+MATTERS, NOTHING = 0.003, 1e-9  # losses: under the first one rises are noise; the other stands for 0
 INDICES = 256  # of one batch that are compared
 
 
@@ -127,6 +130,7 @@ class DataSensor:
         self.loop, self.patches, self.models = loop, patches, models
         self.waiting = Waiting(loop, patches)
         self.loaders: dict[int, Loader] = {}
+        self.losses: Iterable[float] = ()  # the newest ones
         self.newest: Loader | None = None
         self._batch: tuple[int, int] | None = None
         self._trained_on: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
@@ -351,6 +355,7 @@ class DataSensor:
                 passes=loader.passes if loader is not None else 0,
                 position=loader.position if loader is not None else 0,
                 length=loader.length if loader is not None else None,
+                jump=self._jump(),
             )
         )
 
@@ -395,8 +400,15 @@ class DataSensor:
                 passes=loader.passes,
                 position=loader.position,
                 length=loader.length,
+                jump=self._jump(),
             )
         )
+
+    def _jump(self) -> float:
+        """A batch with a rare label stands out among the losses, also where nobody looked at its labels."""
+        newest = list(self.losses)
+        rises = [now / max(before, NOTHING) for before, now in pairwise(newest) if now > MATTERS]
+        return max(rises, default=1.0)
 
     def _pair(self, pairing: Pairing, step: int, where: Where | None, labels: Any, surprise: float) -> None:
         """Keep some of the inputs with their labels, and ask whether they belong together where the model does not learn."""

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import linecache
 import re
+import weakref
 from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
 from flatline.events import FlagOnModule, Where
-from flatline.sensors.tree import named_modules, parameters
+from flatline.sensors.tree import modules, named_modules, parameters
 
 SET = re.compile(r"([\w.\[\]'\"]+)\.requires_grad\s*=\s*(True|False)\b")
 LINES = 20_000  # of a file that is searched
+MODULES = 4_096
+WATCHED = 8  # modules that are looked at at once
+
+
+class Flags:
+    """Modules that are looked at in turn on light steps: the models of a function that returns are gone at the end."""
+
+    def __init__(self) -> None:
+        self._refs: list[Any] = []
+        self._known: set[int] = set()  # that had the attribute already
+        self._next = 0
+
+    def update(self, models: Iterable[Any]) -> None:
+        """What there is now."""
+        found = [part for model in models for part in modules(model)][:MODULES]
+        self._refs = [weakref.ref(part) for part in found]
+        self._known = {id(part) for part in found if "requires_grad" in part.__dict__}
+
+    def changed(self) -> bool:
+        """Whether some of the next few modules have the attribute, and had not when last told of."""
+        some = [self._refs[(self._next + at) % len(self._refs)]() for at in range(min(WATCHED, len(self._refs)))]
+        self._next += WATCHED
+        return any(m is not None and "requires_grad" in m.__dict__ and id(m) not in self._known for m in some)
 
 
 def flagged(model: Any, files: Iterable[str], step: int, trained: set[int]) -> Iterator[FlagOnModule]:

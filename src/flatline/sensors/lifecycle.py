@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from flatline.events import AdaptersNotMade, CheckpointLost, RandomFrozen, StageNotReached, Where
+from flatline.events import AdaptersNotMade, CheckpointLost, FlagOnModule, RandomFrozen, StageNotReached, Where
 from flatline.sensors.adapters import never_made
 from flatline.sensors.callers import caller, users_frame
-from flatline.sensors.flags import flagged
+from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.merging import merged_only
 from flatline.sensors.models import ModelSensor, readable
@@ -128,12 +128,15 @@ class LifecycleSensor:
         self._over = False
         self._numbers: dict[tuple[str, str, int], Any] = {}  # of functions that train, when they began to
         self._shares = 0, 0  # elements frozen and trainable, at the newest close step
+        self._flags: list[FlagOnModule] = []  # and what is flagged, at the same
+        self._modules = Flags()
         self._stage = self._reads = self._anew = 0
         self.resuming = Resuming(loop, patches)
 
     def attach(self) -> None:
         """Patch ``torch.load``."""
         self.patches.around(torch, "load", after=self._read)
+        self.loop.on_watch = self.patches.guard_inner(self._watch)
         self.resuming.attach()
 
     def _read(self, result: Any, *args: Any, **kwargs: Any) -> None:
@@ -223,6 +226,8 @@ class LifecycleSensor:
             self._tell_merged(state)
         if self._numbers:
             self._shares = self._frozen_and_trainable()
+            self._flags = self._flagged()
+            self._modules.update(self.models.alive())
         if self._over:
             return
         self._over = True
@@ -292,9 +297,8 @@ class LifecycleSensor:
         if frozen and trainable:
             self._tell_adapters(frozen, trainable)
         files = {state.where.file for state in states if state.where is not None}
-        for model in self.models.alive():
-            for flag in flagged(model, sorted(files), self.loop.steps, {key for s in states for key in s.ids}):
-                self.loop.emit(flag)
+        for flag in self._flagged() if self.models.alive() else self._flags:
+            self.loop.emit(flag)
         stage = (
             next((s for f in sorted(files) if (s := unreached_unfreezing(f, self._numbers)) is not None), None)
             if frozen
@@ -331,6 +335,19 @@ class LifecycleSensor:
                 trainable=trainable,
             )
         )
+
+    def _watch(self) -> None:
+        """On a light step now and then."""
+        if self._modules.changed():
+            self.loop.look_closely()
+
+    def _flagged(self) -> list[FlagOnModule]:
+        if not self.loop.wants(FlagOnModule):
+            return []
+        states = self._states()
+        files = sorted({state.where.file for state in states if state.where is not None})
+        trained = {key for state in states for key in state.ids}
+        return [flag for model in self.models.alive() for flag in flagged(model, files, self.loop.steps, trained)]
 
     def _states(self) -> list[OptimizerState]:
         return [s for s in (*self.loop.retired, *list(self.loop.optimizers.values())) if s.steps]

@@ -29,6 +29,7 @@ from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.recording import RecordingSensor
+from flatline.sensors.recurrence import RecurrenceSensor
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
 from flatline.sensors.told_rates import MisplacedRates
@@ -57,6 +58,7 @@ class LiveSensors:
         self.audit = AuditSensor(loop, self.models, self.backward, self.numbers)
         self.activations = ActivationSensor(loop, self.models, self.audit)
         self.attention = AttentionSensor(loop, self.models)
+        self.recurrence = RecurrenceSensor(loop, self.models)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
         self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
@@ -94,12 +96,14 @@ class LiveSensors:
         self.backward.on_graph.append(guard(self.derivatives.before_backward))
         self.backward.on_graph.append(guard(self.backward.outliers.after_graph))
         self.backward.outliers.position = self.data.place
+        self.data.losses = self.backward.outliers.recent
         self.backward.on_backward.append(guard(self.precision.after_backward))
         self.models.on_leave.append(guard(self.activations.after_module))
         self.models.on_leave.append(guard(self.backward.kept.after_module))
         self.models.on_evaluated = guard(self.backward.kept.evaluated)
         self.backward.on_graph.append(guard(self.activations.after_graph))
         self.backward.on_graph.append(guard(self.attention.after_graph))
+        self.backward.on_graph.append(guard(self.recurrence.after_graph))
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))

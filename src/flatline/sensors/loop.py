@@ -223,6 +223,7 @@ class Loop:
         self.optimizers: dict[int, OptimizerState] = {}
         self.retired: list[OptimizerState] = []
         self.on_dense: list[Callable[[bool], None]] = []
+        self.on_watch: Callable[[], Any] = bool  # called beside ``refrozen``; does nothing yet
         self.first_loss: float | None = None
         self.last_loss: float | None = None
         self.last_loss_step = 0
@@ -288,8 +289,10 @@ class Loop:
             self.sampled += 1
         elif self.sampling:
             self.measured += 1
-        if not self.dense and self.steps >= self._next_watch and state.refrozen():
-            self._dense_until = self.steps + 2
+        if not self.dense and self.steps >= self._next_watch:
+            self.on_watch()
+            if state.refrozen():
+                self._dense_until = max(self._dense_until, self.steps + 2)
         self._choose()
         self._choose_numbers()
         if self.steps >= self._next_watch:

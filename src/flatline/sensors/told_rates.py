@@ -1,4 +1,4 @@
-"""Rates beside the rate: a constant that the loop tells, read from the source; one written under a key that nobody reads."""
+"""Rates beside the rate: a constant that the loop tells, read from the source; one written where nobody reads it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ LOOPS = (ast.For, ast.While, ast.AsyncFor)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SETTING = (ast.Name, ast.Attribute, ast.Subscript)
 SYNONYM = re.compile(r"learning[ _-]?rate|LR|Lr|lrate|l_rate")
+ATTRIBUTE = "optimizer"  # the place of an attribute
 MOVES = 8  # looks at which the value was a new one: a schedule
 SWING = 0.1  # of its highest value
 ALIKE = 0.1  # relative distance of its highest value to the rate in use: it is meant to be that one
@@ -34,12 +35,12 @@ class Told(NamedTuple):
 
 
 class MisplacedRates:
-    """Keys of parameter groups that are named like the rate, and that torch's optimizers do not know."""
+    """What is named like the rate at one of torch's optimizers, and is not what it reads."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self._past: dict[tuple[int, int, str], list[float]] = {}
-        self._rates: dict[tuple[int, int], float] = {}
+        self._past: dict[tuple[int, str], list[float]] = {}
+        self._rates: dict[int, list[Any]] = {}
         self._told: set[int] = set()
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
@@ -47,56 +48,70 @@ class MisplacedRates:
         optimizer = state.ref()
         if optimizer is None or state.key in self._told or not type(optimizer).__module__.startswith("torch.optim."):
             return
-        for place, group in enumerate(optimizer.param_groups):
-            for key in [
-                k for k in group if isinstance(k, str) and SYNONYM.fullmatch(k) and k not in optimizer.defaults
-            ]:
-                self._look(state, place, key, group, where)
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        if self._rates.setdefault(state.key, rates) != rates or not all(type(rate) is float for rate in rates):
+            self._told.add(state.key)  # the rates themselves move, too
+            return
+        for place, name, value, lr in _elsewhere(optimizer):
+            self._look(state, place, name, value, lr, where)
 
-    def _look(self, state: OptimizerState, place: int, key: str, group: dict[str, Any], where: Where | None) -> None:
-        value, lr = group[key], group["lr"]
-        if not isinstance(value, float) or not isinstance(lr, float) or state.key in self._told:
+    def _look(
+        self, state: OptimizerState, place: str, name: str, value: Any, lr: list[float], where: Where | None
+    ) -> None:
+        if not isinstance(value, float) or state.key in self._told:
             return
-        if self._rates.setdefault((state.key, place), lr) != lr:
-            self._told.add(state.key)  # the rate itself moves, too
-            return
-        past = self._past.setdefault((state.key, place, key), [])
+        past = self._past.setdefault((state.key, f"{place} {name}"), [])
         if not past or past[-1] != value:
             past.append(value)
         highest = max(past)
-        if len(past) <= MOVES or min(past) > (1 - SWING) * highest or abs(highest - lr) > ALIKE * lr:
+        meant = next((rate for rate in lr if abs(highest - rate) <= ALIKE * rate), None)
+        if len(past) <= MOVES or min(past) > (1 - SWING) * highest or meant is None:
             return
         self._told.add(state.key)
-        place_of = _written(where.file, key) if where is not None else None
+        place_of = _written(where.file, place, name) if where is not None else None
         self.loop.emit(
             RateMisplaced(
                 step=self.loop.step,
                 where=place_of or where,
                 optimizer=state.facts,
-                key=key,
+                place=f"optimizer.{name}" if place == ATTRIBUTE else f'{place}["{name}"]',
                 first=past[0],
                 value=value,
                 highest=highest,
-                lr=lr,
+                lr=meant,
                 looks=len(past) - 1,
             )
         )
 
 
-def _written(file: str, key: str) -> Where | None:
-    """The line that writes under the key, if there is one in the file of the loop."""
+def _elsewhere(optimizer: Any) -> Iterator[tuple[str, str, Any, list[float]]]:
+    """What is named like the rate: where, its name, its value, and the rates that it may be meant to be."""
+    for group in optimizer.param_groups:
+        for key in [k for k in group if isinstance(k, str) and SYNONYM.fullmatch(k) and k not in optimizer.defaults]:
+            yield "group", key, group[key], [group["lr"]]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for name in [k for k in vars(optimizer) if k == "lr" or SYNONYM.fullmatch(k)]:
+        yield ATTRIBUTE, name, vars(optimizer)[name], rates
+    yield "optimizer.defaults", "lr", optimizer.defaults.get("lr"), rates
+
+
+def _written(file: str, place: str, name: str) -> Where | None:
+    """The line that writes there, if there is one in the file of the loop; of several, one that speaks of an optimizer."""
     tree = tree_of(file)
-    if tree is None:
-        return None
-    for node in (each for each in ast.walk(tree) if isinstance(each, ast.Assign)):
-        for target in node.targets:
-            if (
-                isinstance(target, ast.Subscript)
-                and isinstance(target.slice, ast.Constant)
-                and target.slice.value == key
-            ):
-                return Where(file, node.lineno)
-    return None
+    nodes = [each for each in ast.walk(tree) if isinstance(each, ast.Assign)] if tree is not None else []
+    lines = [(node.lineno, ast.unparse(t)) for node in nodes for t in node.targets if _is_at(t, place, name)]
+    if place == ATTRIBUTE and len(lines) > 1:
+        lines = [(line, text) for line, text in lines if "opt" in text.rpartition(".")[0].lower()]
+    return Where(file, lines[0][0]) if lines else None
+
+
+def _is_at(target: ast.expr, place: str, name: str) -> bool:
+    if place == ATTRIBUTE:
+        return isinstance(target, ast.Attribute) and target.attr == name
+    if not isinstance(target, ast.Subscript) or not isinstance(target.slice, ast.Constant):
+        return False
+    of_defaults = isinstance(target.value, ast.Attribute) and target.value.attr == "defaults"
+    return target.slice.value == name and of_defaults is (place != "group")
 
 
 @lru_cache(maxsize=8)

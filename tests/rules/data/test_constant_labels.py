@@ -82,3 +82,10 @@ def test_near_miss_targets_of_a_regression_that_vary():
     varied = TargetsObserved(step=5, stream=1, kind="mse_loss", classes=0, labels=LabelFacts(count=32, runs=2))
     events = [replace(each, kind="mse_loss", classes=0) for each in targets(loader=1, length=100)]
     assert play(ConstantLabels, *events[:4], varied, *events[4:]) == []
+
+
+def test_near_miss_a_rare_label_that_nobody_looked_at():
+    """One object in five hundred: no batch under a close look holds one, but a loss between them stands out."""
+    seen = targets()
+    seen[6] = replace(seen[6], jump=30.0)
+    assert play(ConstantLabels, *seen) == []

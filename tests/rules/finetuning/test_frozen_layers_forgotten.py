@@ -57,5 +57,10 @@ def test_near_miss_one_module_is_told_once():
     assert len(play(FrozenLayersForgotten, FLAG, FLAG)) == 1
 
 
-def test_near_miss_another_module_is_another_finding():
-    assert len(play(FrozenLayersForgotten, FLAG, replace(FLAG, module="neck"))) == 2
+def test_near_miss_another_line_is_another_finding():
+    assert len(play(FrozenLayersForgotten, FLAG, replace(FLAG, module="neck", where=Where("train.py", 44)))) == 2
+    assert len(play(FrozenLayersForgotten, replace(FLAG, where=None), replace(FLAG, module="neck", where=None))) == 2
+
+
+def test_one_line_in_a_loop_over_modules_is_one_finding():
+    assert len(play(FrozenLayersForgotten, FLAG, replace(FLAG, module="neck"))) == 1

@@ -1,4 +1,4 @@
-from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts
+from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts, RecurrenceSampled
 from flatline.rules.gradients.exploding_gradient import ExplodingGradient
 from flatline.testing import play
 
@@ -97,3 +97,31 @@ def test_near_miss_logged_one_outlier_or_no_loss():
     one = logged("grad_norm", "gradient_norm", [1.0] * 99 + [1e6])
     assert play(ExplodingGradient, CurvesUpdated(curves=(RISES, one))) == []
     assert play(ExplodingGradient, CurvesUpdated(curves=(logged("grad_norm", "gradient_norm", outlier),))) == []
+
+
+def recurrence(sizes, positions=60):
+    return RecurrenceSampled(step=1, shape=(96, 96), positions=positions, sizes=tuple(sizes))
+
+
+def test_fires_on_a_state_that_grows_at_every_position():
+    (finding,) = play(ExplodingGradient, recurrence([0.2 * 5.0**i for i in range(9)]))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "a weight of 96 × 96 is applied to its own result at 60 positions, and the state grows from rms 0.2 to 7.8e+04, "
+        "1.24 × at each: so does the gradient on its way back"
+    )
+    assert "orthogonal_" in finding.fix
+
+
+def test_near_miss_a_state_that_adds_up():
+    assert play(ExplodingGradient, recurrence([0.1 + 12.0 * i for i in range(9)])) == []
+
+
+def test_near_miss_a_state_that_settles_or_grows_little():
+    assert play(ExplodingGradient, recurrence([0.001, 1.0, 5.0, 6.0, 6.1, 6.1, 6.1, 6.1, 6.1])) == []
+    assert play(ExplodingGradient, recurrence([2.0**i for i in range(9)])) == []
+    assert play(ExplodingGradient, recurrence([])) == []
+
+
+def test_near_miss_a_state_that_leaps_once():
+    assert play(ExplodingGradient, recurrence([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e5])) == []

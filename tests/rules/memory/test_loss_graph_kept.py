@@ -170,3 +170,97 @@ def test_source_scores_with_their_graphs():
 )
 def test_near_miss_source_scores(line):
     assert lint(LossGraphKept, SCORES.format(line)) == []
+
+
+RETURNED = """
+import torch
+class Meter:
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.sum = 0
+    def update(self, value):
+        self.sum += value
+def step(x, y):
+    loss = criterion(net(x), y)
+    loss.backward()
+    opt.step()
+    return {}
+def run(loader):
+    meter, total, kept = Meter(), 0, []
+    meter.reset()
+    for x, y in loader:
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        ("loss", "loss = step(x, y)\n        meter.update(loss)"),
+        ("loss", "total += step(x, y)"),
+        ("loss, len(x)", "loss, n = step(x, y)\n        kept.append(loss)"),
+    ],
+)
+def test_source_a_loss_that_a_function_returns(result, line):
+    (finding,) = lint(LossGraphKept, RETURNED.format(result, line))
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        ("loss.item()", "meter.update(step(x, y))"),
+        ("loss.detach()", "total += step(x, y)"),
+        ("loss", "total += step(x, y).item()"),
+        ("loss", "total += float(step(x, y))"),
+        ("loss", "loss = step(x, y).detach()\n        meter.update(loss)"),
+        ("loss", "meter.update(step(x, y))\n        meter.reset()"),
+        ("loss, len(x)", "loss, n = step(x, y)\n        kept.append(n)"),
+        ("criterion(net(y), x)", "total += step(x, y)"),  # another tensor: nothing is known of its graph
+    ],
+)
+def test_near_miss_source_a_number_that_a_function_returns(result, line):
+    assert lint(LossGraphKept, RETURNED.format(result, line)) == []
+
+
+OUTPUTS = """
+import torch
+from torch import nn
+def run():
+    net = nn.Linear(4, 2)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for epoch in range(3):
+        scores = []
+        for x, y in data:
+            out = net(x)
+            loss = nn.functional.cross_entropy(out, y)
+            loss.backward()
+            opt.step()
+            {}
+        {}
+"""
+
+
+def test_source_outputs_with_their_graphs():
+    (finding,) = lint(LossGraphKept, OUTPUTS.format("scores.append(out)", "print(accuracy(scores))"))
+    assert "keeps out of every step" in finding.message
+    assert "detach()" in finding.fix
+    assert len(lint(LossGraphKept, OUTPUTS.format("scores.append((out, y))", "print(accuracy(scores))"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "then"),
+    [
+        ("scores.append(out.detach())", "pass"),
+        ("scores.append(out.argmax(1))", "pass"),
+        ("scores.append(y)", "pass"),
+        ("scores.append(out)\n            scores.clear()", "pass"),
+        ("scores.append(out)\n            if len(scores) > 5: scores = []", "pass"),
+        ("scores.append(out)", "consistency(scores).backward()"),
+        ("scores.append(out)", "return scores"),
+        ("with torch.no_grad(): scores.append(net(x))", "pass"),
+    ],
+)
+def test_near_miss_source_outputs(keep, then):
+    assert lint(LossGraphKept, OUTPUTS.format(keep, then)) == []

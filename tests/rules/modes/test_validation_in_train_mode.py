@@ -150,3 +150,16 @@ def test_near_miss_source_nothing_depends_on_the_mode(layer):
 @pytest.mark.parametrize("switch", ["model.eval()", "model.train(False)", "model.train(mode)"])
 def test_near_miss_source_switched_somewhere(switch):
     assert lint(ValidationInTrainMode, SCRIPT.format("nn.Dropout(0.3)", switch)) == []
+
+
+def test_source_layers_that_a_function_makes():
+    block = "def block(n): return nn.Sequential(nn.Linear(n, n), {})\nclass Net"
+    code = SCRIPT.format("block(3)", "pass").replace("class Net", block, 1)
+    (finding,) = lint(ValidationInTrainMode, code.replace("{}", "nn.BatchNorm1d(n)"))
+    assert "has a BatchNorm1d" in finding.message
+    assert lint(ValidationInTrainMode, code.replace("{}", "nn.LayerNorm(n)")) == []
+
+
+def test_near_miss_source_a_block_that_is_not_the_models():
+    block = "def block(n): return nn.Sequential(nn.Linear(n, n), nn.BatchNorm1d(n))\nclass Net"
+    assert lint(ValidationInTrainMode, SCRIPT.format("nn.ReLU()", "block(3)").replace("class Net", block, 1)) == []

@@ -147,3 +147,43 @@ def test_source_clipped_sum():
         "opt.step()", "torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n        opt.step()", 1
     )
     assert len(lint(AccumulationNotAveraged, ACCUMULATED.format("", "", clipped))) == 1
+
+
+PARTS = """
+import torch
+import torch.nn.functional as F
+opt = torch.optim.SGD(net.parameters(), 0.1)
+def loss_of(x, y):
+    return F.cross_entropy(net(x), y)
+for xs, ys in data:
+    opt.zero_grad()
+    for x, y in zip(xs.split(8), {}):
+        loss = {}
+        {}
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("loss", ["loss_of(x, y)", "F.cross_entropy(net(x), y)"])
+def test_source_parts_of_a_batch(loss):
+    (finding,) = lint(AccumulationNotAveraged, PARTS.format("ys.split(8)", loss, "loss.backward()"))
+    assert "on the mean of each part of a batch" in finding.message
+    assert finding.where.line == 10
+
+
+@pytest.mark.parametrize(
+    ("parts", "loss", "back"),
+    [
+        ("ys.split(8)", "loss_of(x, y) / 4", "loss.backward()"),
+        ("ys.split(8)", "loss_of(x, y)", "(loss * len(x) / len(xs)).backward()"),
+        ("ys.split(8)", "loss_of(x, y)", "loss = loss / 4\n        loss.backward()"),
+        ("ys.split(8)", "F.cross_entropy(net(x), y, reduction='sum')", "loss.backward()"),
+        ("ys.split(8, dim=1)", "loss_of(x, y)", "loss.backward()"),
+        ("ys.split(8)", "loss_of(x, y)", "loss.backward()\n        opt.step()"),
+        ("ys.split(8)", "loss_of(x, y)", "loss.backward()\n    for p in net.parameters(): p.grad /= 4"),
+        ("tasks", "loss_of(x, y)", "loss.backward()"),
+        ("ys.split(8)", "unknown(x, y)", "loss.backward()"),
+    ],
+)
+def test_near_miss_source_parts_of_a_batch(parts, loss, back):
+    assert lint(AccumulationNotAveraged, PARTS.format(parts, loss, back)) == []

@@ -42,7 +42,7 @@ def test_fires_on_a_layer_that_is_dead():
         "64 of 64 units of the ReLU 1 are zero on all 300 samples of 3 steps, the last of them step 3"
     )
     assert "dead when first seen" in finding.cause
-    assert "start biases at 0" in finding.fix
+    assert "start the biases of the layers before these units at 0" in finding.fix
 
 
 def test_warns_of_a_layer_that_dies():

@@ -123,3 +123,24 @@ def test_source_layers_in_a_list_that_grew(line):
 )
 def test_near_miss_source_layers_in_a_list(line):
     assert lint(DoubleSoftmax, GROWN.format(line)) == []
+
+
+PREDICTED = """
+    import torch
+    import torch.nn.functional as F
+    def predict(x):
+        scores = net(x)
+        return torch.softmax(scores, dim=-1){}
+    out = predict(x)
+    loss = F.cross_entropy({}, y[mask])
+    """
+
+
+@pytest.mark.parametrize("rows", ["out[mask]", "out[:8]", "out[y > 0]"])
+def test_source_rows_of_probabilities(rows):
+    assert len(lint(DoubleSoftmax, PREDICTED.format("", rows))) == 1
+
+
+@pytest.mark.parametrize(("more", "rows"), [(", scores", "out[mask]"), ("", "parts[mask]"), (" @ cost", "out[mask]")])
+def test_near_miss_source_rows_of_something_else(more, rows):
+    assert lint(DoubleSoftmax, PREDICTED.format(more, rows)) == []

@@ -1,4 +1,6 @@
-from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts, Where
+from dataclasses import replace
+
+from flatline.events import Curve, CurvesUpdated, FirstCrossEntropy, LayerNumbers, NumbersSampled, OptimizerFacts, Where
 from flatline.rules.optimization.learning_rate_too_low import LearningRateTooLow
 from flatline.testing import play
 
@@ -59,6 +61,38 @@ def test_near_miss_gradients_are_the_defect():
     assert play(LearningRateTooLow, *samples(gradient=1e-9)) == []
     assert play(LearningRateTooLow, *samples(gradient=1e-7)) == []
     assert play(LearningRateTooLow, *samples(gradient=0.0)) == []
+
+
+GUESSES = FirstCrossEntropy(classes=10, value=2.32)
+
+
+def crawling(*, turn=0.999, optimizer=ADAM, update=4e-5, loss=2.31, last=220):
+    found = samples(update=update, lr=3e-6, peak=3e-6, loss=loss, indices=tuple(range(1, last, 5)))
+    return [replace(each, turn=turn, optimizer=optimizer) for each in found]
+
+
+def test_fires_on_small_steps_in_a_straight_line():
+    (finding,) = play(LearningRateTooLow, GUESSES, *crawling())
+    assert finding.step >= 200
+    assert "a step of Adam changes the weights by 4.0e-05 of their size" in finding.message
+    assert "same direction" in finding.cause
+
+
+def test_near_miss_small_steps_that_turn():
+    assert play(LearningRateTooLow, GUESSES, *crawling(turn=0.96)) == []
+    assert play(LearningRateTooLow, GUESSES, *crawling(turn=None)) == []
+
+
+def test_near_miss_small_steps_of_a_model_that_knows_something():
+    assert play(LearningRateTooLow, *crawling()) == []
+    assert play(LearningRateTooLow, FirstCrossEntropy(classes=10, value=0.9), *crawling()) == []
+
+
+def test_near_miss_small_steps_that_add_up_or_are_few():
+    assert play(LearningRateTooLow, GUESSES, *crawling(loss=2.2)) == []
+    assert play(LearningRateTooLow, GUESSES, *crawling(last=190)) == []
+    assert play(LearningRateTooLow, GUESSES, *crawling(update=2e-4)) == []
+    assert play(LearningRateTooLow, GUESSES, *crawling(optimizer=replace(ADAM, adaptive=False))) == []
 
 
 def logged(name, role, values):

@@ -147,7 +147,8 @@ MISPLACED = RateMisplaced(
 
 def test_fires_on_a_rate_under_another_key():
     (finding,) = play(LoggedRateIsNotTheRate, MISPLACED)
-    assert (finding.severity, finding.fix) == ("error", 'write group["lr"] = … in place of group["learning_rate"]')
+    assert finding.severity == "error"
+    assert finding.fix == 'for group in optimizer.param_groups: group["lr"] = … in place of group["learning_rate"]'
     assert finding.message == (
         'group["learning_rate"] went from 0.3 to 0.25 in 120 steps, and SGD reads group["lr"], which stayed at 0.3'
     )
@@ -159,3 +160,8 @@ def test_near_miss_another_key_that_hardly_moves():
 
 def test_near_miss_another_key_written_once_or_twice():
     assert play(LoggedRateIsNotTheRate, replace(MISPLACED, looks=2)) == []
+
+
+def test_fires_on_an_attribute():
+    (finding,) = play(LoggedRateIsNotTheRate, replace(MISPLACED, place="optimizer.lr"))
+    assert finding.message.startswith("optimizer.lr went from 0.3 to 0.25 in 120 steps")

@@ -357,3 +357,26 @@ def test_near_miss_unused_for_a_few_steps():
 
 def test_near_miss_no_model_was_named():
     assert play(LossDetached, OutputsUnused()) == []
+
+
+EMBEDDING = DETACHING.replace("h = self.body(x)", "h = self.embed(x)").replace(
+    "net = Net()", "    def embed(self, x):\n        return self.body(x).detach()\nnet = Net()"
+)
+
+
+def test_source_a_method_that_detaches():
+    (finding,) = lint(LossDetached, "loader = download\n" + EMBEDDING)
+    assert "every result of self.body is detached" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("self.embed(x)\n", "self.body(x)\n"),  # the other one is for those who only want the numbers
+        ("h = self.embed(x)", "h = x"),
+        ("self.body(x).detach()", "self.body(x)  # no detach"),
+        ("net = Net()\n", "net = load()\n"),
+    ],
+)
+def test_near_miss_source_a_method_that_detaches(old, new):
+    assert lint(LossDetached, EMBEDDING.replace(old, new)) == []

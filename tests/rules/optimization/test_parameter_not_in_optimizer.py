@@ -384,3 +384,59 @@ def test_near_miss_source_in_a_method(before, then):
 def test_source_plain_list_by_another_name():
     start = "layers = []\n        for _ in range(n):\n            layers.append(nn.Linear(3, 3))\n        self.layers = layers"
     assert len(lint(ParameterNotInOptimizer, LISTED.format(start))) == 1
+
+
+def test_source_head_that_is_moved_to_the_device():
+    moved = LATER.replace("nn.Linear(8, 2)", "nn.Linear(8, 2).to(device)")
+    assert len(lint(ParameterNotInOptimizer, moved.format("", ""))) == 1
+    again = moved.format("", "").replace(
+        "    def run",
+        "    def build(self):\n        self.opt = torch.optim.SGD(self.net.parameters(), 0.1)\n    def run",
+    )
+    assert lint(ParameterNotInOptimizer, again) == []
+
+
+def test_near_miss_source_model_that_is_moved():
+    moved = REBOUND.format("model = model.to(device)")
+    assert lint(ParameterNotInOptimizer, moved) == []
+
+
+COPIED = """import copy, torch
+from torch import nn
+from torch.utils.data import DataLoader
+def prepare():
+    base = nn.Linear(4, 2)
+    opt = torch.optim.SGD({}.parameters(), lr=0.1)
+    model = copy.deepcopy(base).to(device)
+    return base, model, {}
+def run():
+    base, model, opt = prepare()
+    for x, y in data:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy({}, y)
+        loss.backward()
+        opt.step()
+        {}
+    print(distance(base, model))
+"""
+
+
+def test_source_copy_that_a_function_returns():
+    (finding,) = lint(ParameterNotInOptimizer, COPIED.format("base", "opt", "model(x)", "pass"))
+    assert (finding.where.line, "a copy of" in finding.message) == (7, True)
+
+
+@pytest.mark.parametrize(
+    ("held", "given", "scores", "then"),
+    [
+        ("base", "opt", "base(x)", "pass"),
+        ("base", "opt", "base(x) + model(x)", "pass"),
+        ("base", "torch.optim.SGD(model.parameters(), lr=0.1)", "model(x)", "pass"),
+        ("other", "opt", "model(x)", "pass"),
+        ("base", "opt", "model(x)", "base.load_state_dict(model.state_dict())"),
+        ("base", "opt", "model(x)", "for p, q in zip(model.parameters(), base.parameters()): q.grad = p.grad"),
+        ("base", "opt", "model(x)", "opt.add_param_group({'params': model.parameters()})"),
+    ],
+)
+def test_near_miss_source_copy_that_a_function_returns(held, given, scores, then):
+    assert lint(ParameterNotInOptimizer, COPIED.format(held, given, scores, then)) == []

@@ -80,3 +80,45 @@ def test_source_eval_before_the_loop():
 )
 def test_near_miss_source_eval(trained, then):
     assert lint(TrainingInEvalMode, PROGRAM.format(trained, then)) == []
+
+
+LOADED = """
+import torch
+from torch import nn
+def load(path):
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    net.load_state_dict(torch.load(path))
+    net.eval()
+    return net
+def main():
+    net{} = load("a.pt"){}
+    opt = torch.optim.Adam(net.parameters())
+    {}
+    for x, y in data:
+        opt.zero_grad()
+        loss(net(x), y).backward()
+        opt.step()
+"""
+
+
+def test_source_eval_where_the_model_is_loaded():
+    (finding,) = lint(TrainingInEvalMode, LOADED.format("", "", "pass"))
+    assert finding.where.line == 6
+
+
+@pytest.mark.parametrize(
+    ("other", "more", "then"),
+    [
+        ("", "", "net.train()"),
+        (", teacher", ", load('b.pt')", "net.train()"),
+        ("", "", "teacher = load('b.pt')\n    net.train()"),
+        ("", "", "fit(net)\n    prepare_training(net)"),
+    ],
+)
+def test_near_miss_source_eval_where_a_model_is_loaded(other, more, then):
+    assert lint(TrainingInEvalMode, LOADED.format(other, more, then)) == []
+
+
+def test_near_miss_source_only_the_teacher_is_in_eval_mode():
+    code = LOADED.format("", "", "pass").replace('net = load("a.pt")', 'teacher, net = load("a.pt"), nn.BatchNorm1d(3)')
+    assert lint(TrainingInEvalMode, code) == []

@@ -335,3 +335,63 @@ def test_source_the_word_step_is_no_step():
     code = looped("opt.zero_grad()", "net(x).mean().backward()").replace("opt.step()", "")
     assert len(lint(UpdateOrderBroken, f"# step by step\nfor step in range(3): pass\n{code}")) == 1
     assert lint(UpdateOrderBroken, f"{code}\ngetattr(opt, 'step')()") == []
+
+
+TABLE = """import torch
+from torch import nn
+def make(a, b):
+    return {{"a": torch.optim.Adam(a.parameters()), "b": torch.optim.Adam({}.parameters())}}
+def run():
+    a, b = nn.Linear(4, 4), nn.Linear(4, 1)
+    opts = make(a, b)
+    for x, y in data:
+        for opt in opts.values():
+            opt.zero_grad()
+        (b(a(x)) - y).pow(2).mean().backward()
+        {}
+"""
+
+
+def test_source_one_of_a_dictionary_of_optimizers():
+    (finding,) = lint(UpdateOrderBroken, TABLE.format("b", "opts['b'].step()"))
+    assert "opts['a'] is asked for zero_grad() only" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("second", "steps"),
+    [
+        ("b", "opts['a'].step()\n        opts['b'].step()"),
+        ("b", "opts['b'].step()\n        for o in opts.values(): o.step()"),
+        ("b", "opts['b'].step()\n        update(opts)"),
+        ("b", "opts['b'].step()\n        opts[name].step()"),
+        ("b", "opts['b'].step()\n        if late: opts['a'].step()"),
+        ("a", "opts['b'].step()"),
+    ],
+)
+def test_near_miss_source_a_dictionary_of_optimizers(second, steps):
+    assert lint(UpdateOrderBroken, TABLE.format(second, steps)) == []
+
+
+def test_near_miss_source_an_optimizer_that_was_built_two_calls_away():
+    code = """import torch
+from torch import nn
+def build():
+    net = nn.Linear(3, 3)
+    return net, torch.optim.Adam(net.parameters())
+def update(opt, loss):
+    loss.backward()
+    opt.step()
+    return loss.item()
+def run(seed):
+    net, opt = build()
+    for x in data:
+        opt.zero_grad()
+        update(opt, net(x).mean())
+    return net
+def all_of():
+    nets = [run(seed) for seed in range(3)]
+    return nets
+for k in range(3):
+    all_of()
+"""
+    assert lint(UpdateOrderBroken, code) == []

@@ -2,7 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import LayerNumbers, NumbersSampled, ParameterFacts, ParametersAudited
+from flatline.events import (
+    ActivationsSampled,
+    LayerActivations,
+    LayerNumbers,
+    NumbersSampled,
+    ParameterFacts,
+    ParametersAudited,
+)
 from flatline.rules.optimization.update_ratio_off import UpdateRatioOff
 from flatline.testing import play
 
@@ -141,3 +148,42 @@ def test_near_miss_a_group_that_warms_up_on_its_own():
         for event in run(1e-9, lr=1e-9)
     ]
     assert play(UpdateRatioOff, *rising) == []
+
+
+FRESH = ParametersAudited(parameters=(ParameterFacts(name="odd", shape=(16, 16)),))
+
+
+def under_a_norm(*, gain=390.0, under="odd", untrained=True):
+    layers = (
+        LayerActivations(layer="odd", weighted=True, gain=gain),
+        LayerActivations(layer="ln", kind="LayerNorm", under=under),
+        LayerActivations(layer="net.0", weighted=True, gain=0.58),
+    )
+    return ActivationsSampled(step=1, untrained=untrained, layers=layers)
+
+
+def crawling(odd=2e-5, others=9e-3, **facts):
+    return run(odd, others=others, weight=40.0, count=130, losses=(1.8, 0.4), **facts)
+
+
+def test_fires_on_weights_that_a_normalisation_makes_slow():
+    (finding,) = play(UpdateRatioOff, under_a_norm(), FRESH, *crawling())
+    assert finding.message == (
+        "odd changes by 2.0e-05 of its size at a step, the other weight matrices by 9.0e-03: its rms is 40 (× √fan_in 390, "
+        "where Kaiming's is 1.4), right under a normalisation"
+    )
+    assert finding.step >= 100
+
+
+def test_near_miss_large_weights_under_something_else():
+    assert play(UpdateRatioOff, under_a_norm(under=""), FRESH, *crawling()) == []
+    assert play(UpdateRatioOff, under_a_norm(gain=6.0), FRESH, *crawling()) == []
+    assert play(UpdateRatioOff, under_a_norm(untrained=False), FRESH, *crawling()) == []
+
+
+def test_near_miss_large_weights_that_move_or_were_loaded():
+    assert play(UpdateRatioOff, under_a_norm(), FRESH, *crawling(odd=2e-4)) == []
+    assert play(UpdateRatioOff, under_a_norm(), FRESH, *crawling(others=1e-3)) == []
+    loaded = replace(FRESH, parameters=(replace(FRESH.parameters[0], loaded=True),))
+    assert play(UpdateRatioOff, under_a_norm(), loaded, *crawling()) == []
+    assert play(UpdateRatioOff, under_a_norm(), FRESH, *crawling()[:90]) == []

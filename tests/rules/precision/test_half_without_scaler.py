@@ -95,3 +95,43 @@ def test_source_context_by_name():
     code = "import torch\n" + body
     assert len(lint(HalfWithoutScaler, code.format("torch.float16"))) == 1
     assert lint(HalfWithoutScaler, code.format("torch.bfloat16")) == []
+
+
+COMPUTED = """
+import torch
+from torch import nn
+class Engine:
+    def __init__(self):
+        self.net, self.old = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.opt = torch.optim.Adam(self.net.parameters())
+    def loss_of(self, x, y):
+        with {}:
+            out = {}
+        return criterion(out, y)
+    def fit(self):
+        for x, y in data:
+            loss = self.loss_of(x, y)
+            self.opt.zero_grad()
+            {}.backward()
+            self.opt.step()
+"""
+
+
+def test_source_loss_that_a_method_computes():
+    (finding,) = lint(HalfWithoutScaler, COMPUTED.format("torch.cuda.amp.autocast()", "self.net(x)", "loss"))
+    assert finding.where.line == 8
+
+
+@pytest.mark.parametrize(
+    ("context", "out", "loss"),
+    [
+        ("torch.autocast('cuda', dtype=torch.bfloat16)", "self.net(x)", "loss"),
+        ("torch.cuda.amp.autocast(), torch.no_grad()", "self.net(x)", "loss"),
+        ("torch.cuda.amp.autocast()", "self.old(x)", "loss"),  # no optimizer was given this one
+        ("torch.cuda.amp.autocast()", "self.net(x)", "self.scaler.scale(loss)"),
+        ("torch.cuda.amp.autocast()", "self.net(x)", "(1024 * loss)"),
+        ("torch.cuda.amp.autocast()", "head(self.net(x).detach())", "loss"),
+    ],
+)
+def test_near_miss_source_loss_that_a_method_computes(context, out, loss):
+    assert lint(HalfWithoutScaler, COMPUTED.format(context, out, loss)) == []

@@ -65,3 +65,33 @@ def test_source_in_a_dictionary():
     assert len(lint(AugmentationOnValidation, DICTIONARY)) == 1
     assert lint(AugmentationOnValidation, DICTIONARY.replace("net.eval()", "loaders['valid'] = other")) == []
     assert lint(AugmentationOnValidation, DICTIONARY.replace("in loaders['valid']", "in loaders[name]")) == []
+
+
+SPREAD = """
+import torch
+from torch.utils.data import DataLoader, random_split
+from torchvision import datasets, transforms
+def loaders_of(root):
+    full = datasets.EuroSAT(root, transform=transforms.Compose([transforms.RandomRotation(9), transforms.ToTensor()]))
+    train_set, valid_set = random_split(full, [0.8, 0.2])
+    return DataLoader(train_set, 8, shuffle=True), DataLoader(valid_set, 8)
+def fit(net, train_loader, valid_loader, epochs):
+    for x, y in train_loader:
+        criterion(net(x), y).backward()
+        opt.step()
+    net.eval()
+    for x, y in valid_loader:
+        right += (net(x).argmax(1) == y).sum()
+loaders = loaders_of("data")
+fit({})
+"""
+
+
+def test_source_loaders_that_are_spread_over_arguments():
+    assert len(lint(AugmentationOnValidation, SPREAD.format("net, *loaders, 3"))) == 1
+    assert len(lint(AugmentationOnValidation, SPREAD.format("net, *loaders_of('data'), 3"))) == 1
+
+
+@pytest.mark.parametrize("given", ["net, *others, 3", "*parts, *loaders, 3", "net, *loaders[::-1], 3"])
+def test_near_miss_source_arguments_that_are_not_known(given):
+    assert lint(AugmentationOnValidation, SPREAD.format(given)) == []

@@ -64,6 +64,33 @@ def test_near_miss_residual_growth():
     assert play(ActivationScaleWithDepth, sampled([1.4**i for i in range(12)], gain=1.4)) == []
 
 
+def test_fires_on_residual_growth_of_a_deep_network():
+    (finding,) = play(ActivationScaleWithDepth, sampled([0.9 * 1.5**i for i in range(32)], gain=1.7))
+    assert finding.message.startswith("before the first step the activations grow 1.5 × per layer")
+    assert "nothing normalises them" in finding.cause
+    assert "begin the last layer of each block at 0" in finding.fix
+
+
+def blocks(count, growth, inner, gain=1.4):
+    layers = []
+    for at in range(count):
+        for name, size in (("a", 1.0), ("b", inner)):
+            std = size * growth**at
+            layers.append(LayerActivations(layer=f"blocks.{at}.{name}", kind="Linear", std=std, gain=gain, fan_in=64))
+    return ActivationsSampled(step=1, untrained=True, layers=tuple(layers))
+
+
+def test_fires_on_layers_of_one_place_in_every_block():
+    (finding,) = play(ActivationScaleWithDepth, blocks(16, 2.2, 0.3))
+    assert "over 16 Linear layers" in finding.message
+
+
+def test_near_miss_blocks_that_grow_a_little_or_are_few():
+    assert play(ActivationScaleWithDepth, blocks(16, 1.5, 0.3)) == []
+    assert play(ActivationScaleWithDepth, blocks(11, 2.5, 0.3)) == []
+    assert play(ActivationScaleWithDepth, blocks(16, 2.2, 0.3, gain=0.9)) == []
+
+
 def test_near_miss_one_jump():
     assert play(ActivationScaleWithDepth, sampled([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1e5])) == []
 

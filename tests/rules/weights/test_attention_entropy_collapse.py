@@ -156,3 +156,14 @@ def test_near_miss_projections_as_they_are_made():
     assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, gain=1.4), STUCK) == []
     assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, gain=6.4, projected=False), STUCK) == []
     assert play(AttentionEntropyCollapse, UNTRAINED, *layers((0.3, 0.2), gain=6.4), STUCK) == []
+
+
+def test_fires_on_few_keys_where_projections_and_scale_say_the_same():
+    (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *layers((0.01, 0.0), gain=6.3, scale=6.3, keys=7), STUCK)
+    assert "of ln(7 keys)" in finding.message
+
+
+def test_near_miss_few_keys_and_one_reason_only():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, gain=6.3, scale=0.2, keys=7), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, gain=1.4, scale=6.3, keys=7), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, gain=6.3, scale=6.3, keys=5), STUCK) == []

@@ -13,7 +13,7 @@ from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Class, Module, Scope, Use
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
-    r"requires_grad|load|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
+    r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
 )
 TAKES = ("torch.optim.", "torch.nn.utils.clip_grad")
 ASKED = {"train", "eval", "to", "cuda", "cpu", "parameters", "state_dict", "zero_grad"}
@@ -108,7 +108,8 @@ def _detached(
     project: Project, mentions: Mentions, owner: Class, read: ast.expr, thing: Thing
 ) -> tuple[Scope, ast.AST] | None:
     """Where the result of a call of the layer is detached; None if it is not, or it is no call."""
-    scope, call = owner.methods.get("forward"), mentions.parent(read)
+    call = mentions.parent(read)
+    scope = _method_of(owner, call)
     use = next((u for c, u in scope.calls if c is call), None) if scope is not None else None
     if scope is None or use is None or not isinstance(call, ast.Call) or call.func is not read:
         return None
@@ -118,6 +119,14 @@ def _detached(
     if forward is not None:
         return _returns_cut(project, forward)
     return _name_cut(mentions, scope, use, call)
+
+
+def _method_of(owner: Class, call: ast.AST) -> Scope | None:
+    """The forward, or a method that the forward calls, in which something is called."""
+    forward = owner.methods.get("forward")
+    text = ast.unparse(forward.node) if forward is not None else ""
+    found = [(name, scope) for name, scope in owner.methods.items() if any(c is call for c, _ in scope.calls)]
+    return next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
 
 
 def _returns_cut(project: Project, forward: Scope) -> tuple[Scope, ast.AST] | None:

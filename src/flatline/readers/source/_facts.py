@@ -12,7 +12,7 @@ from functools import cached_property
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
 from flatline.readers.source._losses import is_mean, kind_of
-from flatline.readers.source._resolve import Project, Thing, argument
+from flatline.readers.source._resolve import SAME, Project, Thing, argument
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
 
 CALLS = 2  # from a function to what its result goes into
@@ -102,7 +102,7 @@ class Seen:
                 found.setdefault(ast.unparse(use.statement.target), []).append((use.statement.value, use))
         return found
 
-    def _fact(
+    def fact(
         self,
         kind: str,
         node: ast.AST,
@@ -136,7 +136,7 @@ class Seen:
             things = self.project.things(node.value.value, use)
             schedule = bool(things) and all(t.name.startswith("torch.optim.lr_scheduler.") for t in things)
             kind = "uncalled schedule" if schedule else f"uncalled {node.value.attr}"
-            yield self._fact(kind, node, edit=_after(node.value, "()"))
+            yield self.fact(kind, node, edit=after(node.value, "()"))
 
     def _last_of_cell(self, node: ast.stmt) -> bool:
         """A notebook shows the value of a cell's last line."""
@@ -150,7 +150,7 @@ class Seen:
             given = call.args[0] if call.args else call.keywords[0].value if call.keywords else None
             on = isinstance(given, ast.Constant) and given.value is True
             if on and isinstance(use.statement, ast.Expr) and self._unconditional(use):
-                yield self._fact("anomaly", call, edit=_instead(given, "False") if given is not None else None)
+                yield self.fact("anomaly", call, edit=_instead(given, "False") if given is not None else None)
 
         for use in self.scope.statements:
             heads = [item.context_expr for item in getattr(use.statement, "items", ())]
@@ -161,7 +161,7 @@ class Seen:
                     and self._within(use.statement, "backward")
                     and self._unconditional(use)
                 ):
-                    yield self._fact("anomaly", head)
+                    yield self.fact("anomaly", head)
 
     def _unconditional(self, use: Use) -> bool:
         blocks = {block for block, _ in use.path}
@@ -174,7 +174,7 @@ class Seen:
             things = self.project.things(receiver, use)
             names = {t.name.rpartition(".")[2] for t in things if t.name.startswith("torch.optim.lr_scheduler.")}
             if names and len(names) == len({t.name for t in things}) and not names & CLOSED_FORM:
-                yield self._fact("get_lr", call, name=sorted(names)[0], edit=_renamed(call.func, "get_last_lr"))
+                yield self.fact("get_lr", call, name=sorted(names)[0], edit=_renamed(call.func, "get_last_lr"))
 
     def coupled(self) -> Iterator[SourceFact]:
         """``Adam(weight_decay=0.01)``."""
@@ -185,7 +185,7 @@ class Seen:
             if decay is None or switched or name not in ("torch.optim.Adam", "torch.optim.Adamax"):
                 continue
             if (number := self.project.number(decay, use)) is not None and number > 0:
-                yield self._fact("coupled", call, name=name.rpartition(".")[2], text=f"{number:g}")
+                yield self.fact("coupled", call, name=name.rpartition(".")[2], text=f"{number:g}")
 
     def logged_softmax(self) -> Iterator[SourceFact]:
         """``log(softmax(x))``, with nothing between the two."""
@@ -197,7 +197,7 @@ class Seen:
             made = self.project.made(given, use)
             if made and all(m.by == "softmax" for m in made) and self._is_learned_from(use):
                 edit = _log_softmax(call, given) if made[0].node is given else None
-                yield self._fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
+                yield self.fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
 
     def _is_learned_from(self, use: Use, depth: int = 0) -> bool:
         """It is in the result of a forward, or in what goes backward, perhaps as the result of a function."""
@@ -208,7 +208,7 @@ class Seen:
         ):
             forward = self.scope.owner is not None and self.scope.name.endswith(".forward")
             return forward if isinstance(node, ast.Return) and forward else self._calls_learn(depth)
-        flowing = self._flowing(name for name, _, _ in self._backwards())
+        flowing = self.flowing(name for name, _, _ in self.backwards())
         back = any(use.statement is other.statement for _, _, other in self.methods("backward"))
         return back or (isinstance(node, ast.Assign) and any(ast.unparse(t) in flowing for t in node.targets))
 
@@ -240,7 +240,7 @@ class Seen:
                     c for c, _ in functions[0].calls if isinstance(c.func, ast.Attribute) and c.func.attr == "backward"
                 ]
                 if back and self.loop_of(use) is not None:
-                    yield self._fact("closure", call, name=spelled(receiver), other=back[0])
+                    yield self.fact("closure", call, name=spelled(receiver), other=back[0])
 
     def schedulers(self) -> Iterator[SourceFact]:
         """A scheduler that is built, and of which nothing is asked but its rate."""
@@ -253,11 +253,11 @@ class Seen:
                     t.call and t.name.startswith("torch.optim.lr_scheduler.") for t in things
                 )
                 if scheduled and len(bindings) == 1 and not self._mentioned(name, READ_ONLY):
-                    yield self._fact("never stepped", binding.value, name=name)
+                    yield self.fact("never stepped", binding.value, name=name)
 
     # ----------------------------------------------------------------------- losses
 
-    def _backwards(self) -> Iterator[tuple[str, ast.Call, Use]]:
+    def backwards(self) -> Iterator[tuple[str, ast.Call, Use]]:
         """Names whose backward is called, bare or scaled."""
         for call, receiver, use in self.methods("backward"):
             given = receiver
@@ -268,25 +268,25 @@ class Seen:
 
     def kept(self) -> Iterator[SourceFact]:
         """``total += loss``: a tensor with its graph, in something that outlives the turn."""
-        backwards = list(self._backwards())
+        backwards = list(self.backwards())
         if not backwards:
             return
-        flowing = self._flowing(name for name, _, _ in backwards)
+        flowing = self.flowing(name for name, _, _ in backwards)
         for use in self.scope.statements:
-            keeper, value, inside = self._keeping(use)
+            keeper, value, inside = self.keeping(use)
             for name, call, back in backwards if value is not None else ():
                 if (
                     _carries(value, name)
                     and keeper not in flowing
                     and self.same_turn(use, back)
                     and self.scope.reaching(name, use) == self.scope.reaching(name, back)
-                    and (inside or self._outlives(keeper, use))
+                    and (inside or self.outlives(keeper, use))
                     and not self.without_grad(use)
-                    and not self._freed(name)
-                    and not self._emptied(keeper)
+                    and not self.freed(name)
+                    and not self.emptied(keeper, use)
                 ):
-                    yield self._fact(
-                        "kept", use.statement, name=name, text=keeper, other=call, edit=_detached(value, name)
+                    yield self.fact(
+                        "kept", use.statement, name=name, text=keeper, other=call, edit=detached(value, name)
                     )
 
     def kept_scores(self) -> Iterator[SourceFact]:
@@ -294,19 +294,19 @@ class Seen:
         backs = [use for _, _, use in self.methods("backward")]
         trained = {t.identity() for t in trained_models(self.project, self.scope)} if backs else set()
         for use in self.scope.statements if trained else ():
-            keeper, value = _keeping(use.statement)
+            keeper, value = kept_by(use.statement)
             loop = self.loop_of(use)
-            node, place = self._sole(value, use) if value is not None else (None, use)
+            node, place = self.sole(value, use) if value is not None else (None, use)
             if loop is None or not isinstance(node, ast.Call) or not (place is use or self.same_turn(place, use)):
                 continue
             if not self._scored(node, place, trained) or self.without_grad(use) or self.without_grad(place):
                 continue
-            goes = any(self._back_of(loop, back) for back in backs) and self._outlives(keeper, use)
-            flows = self._flowing(name for name, _, _ in self._backwards())
-            if goes and not self._emptied(keeper) and not {keeper, ast.unparse(value)} & flows:  # type: ignore[arg-type]
+            goes = any(self._back_of(loop, back) for back in backs) and self.outlives(keeper, use)
+            flows = self.flowing(name for name, _, _ in self.backwards())
+            if goes and not self.emptied(keeper, use) and not {keeper, ast.unparse(value)} & flows:  # type: ignore[arg-type]
                 name = spelled(value)  # type: ignore[arg-type]
-                edit = _after(value, ".detach()") if value is not None else None
-                yield self._fact("kept", use.statement, name=name, text=keeper, edit=edit)
+                edit = after(value, ".detach()") if value is not None else None
+                yield self.fact("kept", use.statement, name=name, text=keeper, edit=edit)
 
     def _back_of(self, loop: ast.stmt, back: Use) -> bool:
         return loop.lineno <= getattr(back.statement, "lineno", 0) <= (loop.end_lineno or 0)
@@ -315,14 +315,14 @@ class Seen:
         """A loss of torch, of what a model that is trained returns."""
         if not (kind_of(self.project, node, use) or is_mean(self.project, node, use)) or not node.args:
             return False
-        given, place = self._sole(node.args[0], use)
+        given, place = self.sole(node.args[0], use)
         return isinstance(given, ast.Call) and bool(
             {t.identity() for t in self.project.things(given.func, place)} & trained
         )
 
-    def _keeping(self, use: Use) -> tuple[str, ast.expr | None, bool]:
+    def keeping(self, use: Use) -> tuple[str, ast.expr | None, bool]:
         """What is kept and in what; and whether that is an object from outside of the turn which adds it up."""
-        keeper, value = _keeping(use.statement)
+        keeper, value = kept_by(use.statement)
         call = use.statement.value if isinstance(use.statement, ast.Expr) else None
         if value is not None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return keeper, value, False
@@ -347,17 +347,21 @@ class Seen:
             and not any(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines)
         )
 
-    def _emptied(self, keeper: str) -> bool:
-        """Something takes out of it again, or what was added up is begun anew."""
-        if any(ast.unparse(receiver) == keeper for _, receiver, _ in self.methods("clear", "pop", "popleft", "reset")):
+    def emptied(self, keeper: str, use: Use) -> bool:
+        """Something takes out of it again, or what was added up is begun anew in the loop."""
+        if any(ast.unparse(receiver) == keeper for _, receiver, _ in self.methods("clear", "pop", "popleft")):
+            return True
+        loop = self.loop_of(use)
+        resets = [call for call, receiver, _ in self.methods("reset") if ast.unparse(receiver) == keeper]
+        if any(loop is None or loop.lineno <= call.lineno <= (loop.end_lineno or 0) for call in resets):
             return True
         deleted = [t for u in self.scope.statements if isinstance(u.statement, ast.Delete) for t in u.statement.targets]
         return any(ast.unparse(target).startswith(keeper) for target in deleted)
 
-    def _freed(self, name: str) -> bool:
+    def freed(self, name: str) -> bool:
         return any(isinstance(r, ast.Name) and r.id == name for _, r, _ in self.methods("detach_", "requires_grad_"))
 
-    def _flowing(self, names: Iterator[str]) -> set[str]:
+    def flowing(self, names: Iterator[str]) -> set[str]:
         """Everything that ends up in a backward."""
         found: set[str] = set()
         waiting = list(names)
@@ -386,7 +390,7 @@ class Seen:
         around = (block for block, name in reversed(use.path) if name == "body")
         return next((self._loops[block] for block in around if block in self._loops), None)
 
-    def _outlives(self, keeper: str, use: Use) -> bool:
+    def outlives(self, keeper: str, use: Use) -> bool:
         """It starts as a number or an empty list outside of the loop, and gets nothing else in it."""
         loop = self.loop_of(use)
         if loop is None:
@@ -443,9 +447,9 @@ class Seen:
                 and all(m.by in CUTS for m in made)
                 and not all(m.by == "tensor" and _literal(m.node) for m in made)
             ):
-                yield self._fact("severed", call, name=made[0].by, text=spelled(made[0].node), other=made[0].node)
+                yield self.fact("severed", call, name=made[0].by, text=spelled(made[0].node), other=made[0].node)
             elif (head := self._unrecorded(receiver, use)) is not None:
-                yield self._fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
+                yield self.fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
 
     def _unrecorded(self, node: ast.expr, use: Use) -> ast.expr | None:
         """The no_grad under which everything was computed that a name may stand for."""
@@ -453,7 +457,7 @@ class Seen:
             self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
         )
         heads = [self._switched_off(binding) for binding in found]
-        recorded = isinstance(node, ast.Name) and self._freed(node.id)
+        recorded = isinstance(node, ast.Name) and self.freed(node.id)
         return None if recorded or not heads or None in heads else heads[0]
 
     def _switched_off(self, binding: Binding) -> ast.expr | None:
@@ -487,13 +491,13 @@ class Seen:
             if model is None:
                 continue
             later = [u for u in self._new if built.before(u) and u.path == built.path]
-            found = [use for use in later if self._replaces(use, model, built, thing) and self._used_after(name, use)]
+            found = [use for use in later if self._replaces(use, model, built, thing) and self._usedafter(name, use)]
             for use in found if found and not self._built_again(built) else ():
-                yield self._fact("rebound", use.statement, name=name, other=built.statement)
-            for seen in self._later_methods() if name.startswith("self.") else ():
+                yield self.fact("rebound", use.statement, name=name, other=built.statement)
+            for seen in self._later_methods() if self._bound_once(name) else ():
                 found = [use for use in seen._new if seen._replaces(use, model, built, thing)]
                 for use in found if not any(_rebuilds(u.statement) for u in seen.scope.statements) else ():
-                    yield seen._fact("rebound", use.statement, name=name, other=built.statement)
+                    yield seen.fact("rebound", use.statement, name=name, other=built.statement)
 
     @cached_property
     def _new(self) -> list[Use]:
@@ -506,13 +510,19 @@ class Seen:
         return [use for use in calls if self._is_new(use)]
 
     def _is_new(self, use: Use) -> bool:
-        value = use.statement.value  # type: ignore[attr-defined]
+        value = plain_call(use.statement.value)  # type: ignore[attr-defined]
         things = self.project.things(value, use)
         return bool(things) and all(t.call is value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
 
     def _built_again(self, built: Use) -> bool:
         later = (u for u in self.scope.statements[built.order + 1 :] if u.path == built.path)
         return any(_rebuilds(use.statement) for use in later)
+
+    def _bound_once(self, name: str) -> bool:
+        """An attribute of self that no other method gives a value."""
+        owner = self.scope.owner
+        found = owner.attributes.get(name.removeprefix("self."), []) if owner is not None else []
+        return name.startswith("self.") and all(b.use.scope is self.scope for b in found)
 
     def _later_methods(self) -> Iterator[Seen]:
         """Methods that can only run when ``__init__``, which this is, is over."""
@@ -541,7 +551,8 @@ class Seen:
         if ast.unparse(target) != text:
             return False
         before = self.project.things(model, built) if here else ()
-        given = {n for a in [*node.value.args, *(k.value for k in node.value.keywords)] for n in names_in(a)}
+        made = plain_call(node.value)
+        given = {n for a in [*made.args, *(k.value for k in made.keywords)] for n in names_in(a)}
         return bool(before) and text.split(".")[0] not in given
 
     def _given(self, model: ast.expr, optimizer: Thing) -> set[str]:
@@ -562,7 +573,7 @@ class Seen:
         found = {t.identity() for t in self.project.things(node, use)}
         return len(found) == 1 and bool(found & models)
 
-    def _used_after(self, name: str, use: Use) -> bool:
+    def _usedafter(self, name: str, use: Use) -> bool:
         return name.startswith("self.") or any(
             name in names_in(inner) for later in self.scope.statements[use.order + 1 :] for inner in [later.statement]
         )
@@ -585,15 +596,48 @@ class Seen:
             node = use.statement
             if not isinstance(node, ast.With) or not backs:
                 continue
-            heads = [self._sole(item.context_expr, use) for item in node.items]
+            heads = [self.sole(item.context_expr, use) for item in node.items]
             half = next(
                 (i.context_expr for i, head in zip(node.items, heads, strict=True) if self._is_half(*head)), None
             )
             near = [c for c, u in backs if self.loop_of(u) is self.loop_of(use) and c.lineno >= node.lineno]
             if half is not None and near and self.loop_of(use) is not None and any(True for _ in self.methods("step")):
-                yield self._fact("half", half, text=spelled(self._sole(half, use)[0]), other=near[0])
+                yield self.fact("half", half, text=spelled(self.sole(half, use)[0]), other=near[0])
+        yield from self._half_elsewhere() if backs and any(True for _ in self.methods("step")) else ()
 
-    def _sole(self, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
+    def _half_elsewhere(self) -> Iterator[SourceFact]:
+        """The same, where a function of the project computes the loss that goes backward."""
+        for back, given, use in self.methods("backward"):
+            loss, place = self.sole(given, use)
+            function = self.project.callee(loss, place) if isinstance(loss, ast.Call) else None
+            if function is None or function in (self.scope, self.module.top) or function.module is not self.module:
+                continue
+            if back.args or (place is not use and not self.same_turn(place, use)):
+                continue
+            seen = seen_in(self.project, function)
+            for head, inner in seen._half_results():
+                yield seen.fact("half", head, text=spelled(seen.sole(head, inner)[0]))
+
+    def _half_results(self) -> Iterator[tuple[ast.expr, Use]]:
+        """float16 autocast around the call of a model in training, whose result is what a function returns."""
+        returned = {name for name, _ in self._returned_names()}
+        for use in self.scope.statements:
+            node = use.statement
+            if not isinstance(node, ast.With) or use.path or self.without_grad(use):
+                continue
+            heads = [i.context_expr for i in node.items if self._is_half(*self.sole(i.context_expr, use))]
+            results = [u for u in self.scope.statements if u.statement in node.body and self._runs_trained(u)]
+            results = [u for u in results if CUT_OFF.search(ast.unparse(u.statement)) is None]
+            if heads and any(_goes_out(u.statement, returned) for u in results):
+                yield heads[0], use
+
+    def _runs_trained(self, use: Use) -> bool:
+        """A statement that calls a model which an optimizer of this file was given."""
+        trained = {t.identity() for scope in self.module.scopes for t in trained_models(self.project, scope)}
+        called = [c.func for c, u in self.scope.calls if u is use]
+        return any(t.identity() in trained for func in called for t in self.project.things(func, use))
+
+    def sole(self, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
         """The one value of a name, and where it got it."""
         found = (
             self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
@@ -655,7 +699,7 @@ class Seen:
                 continue
             for thing in self.project.things(call.func, use):
                 if thing.identity() in trained and (modes := modes_of(self.project, thing)):
-                    yield self._fact("validated", call, name=modes, text=spelled(call.func))
+                    yield self.fact("validated", call, name=modes, text=spelled(call.func))
                     return
 
     def _judged(self, use: Use) -> bool:
@@ -763,11 +807,24 @@ def is_module(project: Project, thing: Thing) -> bool:
     return LAYERS.fullmatch(thing.name) is not None
 
 
+def plain_call(node: ast.Call) -> ast.Call:
+    """``nn.Linear(8, 2)`` in ``nn.Linear(8, 2).to(device)``."""
+    while isinstance(node.func, ast.Attribute) and node.func.attr in SAME and isinstance(node.func.value, ast.Call):
+        node = node.func.value
+    return node
+
+
+def _goes_out(node: ast.stmt, returned: Collection[str]) -> bool:
+    """What it computes is returned, as it is or in what is made of it."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return isinstance(node, ast.Return) or any(names_in(target) & set(returned) for target in targets)
+
+
 def _named(call: ast.Call, method: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == method
 
 
-def _after(node: ast.expr, text: str) -> SourceEdit:
+def after(node: ast.expr, text: str) -> SourceEdit:
     end = node.end_col_offset or 0
     return SourceEdit(node.end_lineno or 0, end, end, text)
 
@@ -795,13 +852,13 @@ def _log_softmax(call: ast.Call, given: ast.expr) -> SourceEdit | None:
     return SourceEdit(call.lineno, call.col_offset, call.end_col_offset or 0, put)
 
 
-def _detached(value: ast.expr | None, name: str) -> SourceEdit | None:
+def detached(value: ast.expr | None, name: str) -> SourceEdit | None:
     """``loss`` -> ``loss.detach()``: still a tensor, so that nothing after it has to change."""
     found = [n for n in ast.walk(value) if isinstance(n, ast.Name) and n.id == name] if value is not None else []
-    return _after(found[0], ".detach()") if len(found) == 1 else None
+    return after(found[0], ".detach()") if len(found) == 1 else None
 
 
-def _keeping(node: ast.stmt) -> tuple[str, ast.expr | None]:
+def kept_by(node: ast.stmt) -> tuple[str, ast.expr | None]:
     """``total += x`` and ``kept.append(x)``."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
         return node.target.id, node.value
@@ -819,7 +876,7 @@ def _adds_up(project: Project, function: Scope) -> Iterator[str]:
     """Parameters of a method that it adds, as they are, to an attribute of self."""
     seen = seen_in(project, function)
     for use in function.statements:
-        keeper, value = _keeping(use.statement)
+        keeper, value = kept_by(use.statement)
         node = use.statement
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Attribute):
             keeper, value = ast.unparse(node.target), node.value
@@ -908,7 +965,11 @@ def model_of(thing: Thing) -> ast.expr | None:
 def _rebuilds(node: ast.stmt) -> bool:
     """Another optimizer, or more parameters for this one."""
     return (
-        bool(re.search(r"add_param_group|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(", ast.unparse(node)))
+        bool(
+            re.search(
+                r"add_param_group|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(", ast.unparse(node)
+            )
+        )
         if not isinstance(node, (*FUNCTIONS, ast.ClassDef))
         else False
     )

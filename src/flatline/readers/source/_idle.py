@@ -26,6 +26,66 @@ def idle(project: Project, module: Module, zeroes: Sequence[Where]) -> Iterator[
         seen = seen_in(project, scope)
         for name, thing, use in seen.optimizers():
             yield from Optimizer(seen, mentions, name, thing, use, known).facts(zeroes)
+        for name, binding in _tables(seen):
+            yield from _unstepped(seen, mentions, name, binding)
+
+
+def _tables(seen: Seen) -> Iterator[tuple[str, Binding]]:
+    """Names that stand for a dictionary, as it is written out here or in the function that makes it."""
+    for name, bindings in seen.scope.bindings.items():
+        if len(bindings) == 1 and isinstance(bindings[0].value, (ast.Dict, ast.Call)) and not bindings[0].index:
+            yield name, bindings[0]
+
+
+def _unstepped(seen: Seen, mentions: Mentions, name: str, binding: Binding) -> Iterator[SourceFact]:
+    """``{"encoder": Adam(...), "decoder": Adam(...)}``: all are zeroed in a loop, and one is never stepped."""
+    entries = _entries(seen.project, binding)
+    reads = mentions.reads(ast.Name(name, ast.Load()), binding) if len(entries) > 1 else None
+    keys = [_key(seen, mentions, read) for read in reads or ()]
+    stepped = {key for key in keys if key}
+    if not stepped or None in keys or "" not in keys or not stepped < set(entries):
+        return
+    models = {key: seen.project.things(model_of(t), t.use) for key, t in entries.items()}
+    others = [t for s in seen.module.scopes for c, u in s.calls for t in _optimizers_in(seen.project, c, u)]
+    apart = all(len(things) == 1 and things[0].call is not None for things in models.values())
+    if apart and len({things[0].identity() for things in models.values()}) == len(entries) == len(others):
+        place = next(read for read, key in zip(reads or (), keys, strict=True) if key == "")
+        for key in entries.keys() - stepped:
+            yield SourceFact(kind="idle optimizer", name=f"{name}[{key!r}]", where=seen.module.where(place, seen.scope))
+
+
+def _optimizers_in(project: Project, call: ast.Call, use: Use) -> Iterator[ast.Call]:
+    dotted = project.dotted(call.func, use)
+    if dotted.startswith("torch.optim.") and "lr_scheduler" not in dotted:
+        yield call
+
+
+def _entries(project: Project, binding: Binding) -> dict[str, Thing]:
+    """The optimizers of a dictionary, by key; nothing unless all of it is known."""
+    value, use = binding.value, binding.use
+    function = project.callee(value, use) if isinstance(value, ast.Call) else None
+    returns = [u for u in function.statements if isinstance(u.statement, ast.Return)] if function is not None else []
+    if len(returns) == 1:
+        value, use = returns[0].statement.value, returns[0]  # type: ignore[attr-defined]
+    keys = value.keys if isinstance(value, ast.Dict) else []
+    names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+    things = [project.things(each, use) for each in value.values] if isinstance(value, ast.Dict) else []
+    plain = len(names) == len(keys) == len(set(names)) and all(len(each) == 1 for each in things)
+    made = plain and all(t.call is not None and t.name.startswith("torch.optim.") for (t,) in things)
+    return {name: thing for name, (thing,) in zip(names, things, strict=True)} if made else {}
+
+
+def _key(seen: Seen, mentions: Mentions, read: ast.expr) -> str | None:
+    """The entry that is stepped; nothing where all are only zeroed in a loop, None for anything else."""
+    parent = mentions.parent(read)
+    if isinstance(parent, ast.Subscript) and parent.value is read and isinstance(parent.slice, ast.Constant):
+        key = parent.slice.value
+        return key if mentions.asked(parent) == "step" and isinstance(key, str) else None
+    call = mentions.parent(parent) if mentions.asked(read) == "values" else None
+    loop = mentions.parent(call) if call is not None else None
+    if not isinstance(loop, ast.For) or loop.iter is not call or len(loop.body) != 1:
+        return None
+    return "" if ast.unparse(loop.body[0]).startswith(f"{ast.unparse(loop.target)}.zero_grad(") else None
 
 
 class Optimizer:

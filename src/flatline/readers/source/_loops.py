@@ -181,11 +181,22 @@ class _Walker:
     """Follows the statements of one function."""
 
     def __init__(
-        self, loops: Loops, scope: Scope, loop: ast.stmt | None, keys: Keys | None = None, depth: int = 0
+        self,
+        loops: Loops,
+        scope: Scope,
+        loop: ast.stmt | None,
+        keys: Keys | None = None,
+        depth: int = 0,
+        via: tuple[int, ...] = (),
+        around: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         self.loops, self.project = loops, loops.project
         self.scope, self.loop, self.keys, self.depth = scope, loop, keys or {}, depth
         self.uses, self.calls, self._stepped = loops.index(scope)
+        self.via = via  # the calls that led here: what is made here is another object for each
+        self.own = (
+            {**(around or {}), **dict.fromkeys([id(call) for call, _ in scope.calls], via)} if via else around or {}
+        )
         self.nested = 0
         self.over_data = False
         self.owners: dict[str, str] = {}  # names for a parameter, or a group of an optimizer, in loops over them
@@ -344,10 +355,11 @@ class _Walker:
             return None
         given = {name: argument(call, function, name) for name in function.params}
         keys = {name: self.key(node, use) for name, node in given.items() if node is not None}
-        memory = (id(function), tuple(keys.items()), self.nested, self.over_data, self.depth, id(self.loop))
+        via = (*self.via, id(call)) if _makes(function) else self.via
+        memory = (id(function), tuple(keys.items()), self.nested, self.over_data, self.depth, id(self.loop), via)
         if memory not in self.loops.inlined:
             self.loops.inlined[memory] = None
-            walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1)
+            walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1, via, self.own)
             walker.nested, walker.over_data = self.nested, self.over_data
             body = [] if isinstance(function.node, ast.Module) else function.node.body
             try:
@@ -362,10 +374,15 @@ class _Walker:
         """Equal for one object: the call that made it, or else how this function spells it."""
         things = self.project.things(node, use)
         if len({thing.identity() for thing in things}) == 1 and things[0].call is not None:
-            return things[0].identity()
+            return self._identity(things[0])
         if isinstance(node, ast.Name) and node.id in self.keys:
             return self.keys[node.id]
         return ast.unparse(node)
+
+    def _identity(self, thing: Thing) -> str:
+        """As the function sees it that called this one."""
+        made = thing.via[0] if thing.via else id(thing.call)
+        return replace(thing, via=(*self.own.get(made, ()), *thing.via)).identity()
 
     def _where(self, node: ast.AST) -> Where:
         return self.scope.module.where(node, self.scope)
@@ -479,7 +496,7 @@ class _Walker:
                 and given.func.attr == "parameters"
             ):
                 found = self.project.things(given.func.value, thing.use)
-                keys |= {t.identity() for t in found if t.call} if found else {ast.unparse(given.func.value)}
+                keys |= {self._identity(t) for t in found if t.call} if found else {ast.unparse(given.func.value)}
         return keys.pop() if len(keys) == 1 else ""
 
     def _unscale__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
@@ -516,6 +533,12 @@ class _Walker:
 
     def _tick(self, kind: SourceTickKind, node: ast.AST, **facts: object) -> SourceTick:
         return SourceTick(kind=kind, where=self._where(node), depth=self.nested, **facts)  # type: ignore[arg-type]
+
+
+def _makes(function: Scope) -> bool:
+    """It gives back something that it may have made."""
+    returned = (u.statement.value for u in function.statements if isinstance(u.statement, ast.Return))
+    return any(isinstance(node, (ast.Name, ast.Call, ast.Tuple)) for node in returned)
 
 
 def _turns(node: ast.AST) -> ast.expr | None:
@@ -636,5 +659,6 @@ def modes_of(project: Project, thing: Thing, depth: int = 0) -> str:
 
 def _modes_in(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[str]:
     for thing in project.things(node, use):
-        if thing.call is node and (found := modes_of(project, thing, depth + 1)):
+        made = thing.call is node or thing.via[:1] == (id(node),)  # here, or by the function that is called here
+        if made and (found := modes_of(project, thing, depth + 1)):
             yield found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import CUT_OFF, LAYERS, Seen, is_module, model_of, names_in, seen_in
@@ -17,6 +17,9 @@ HARMLESS = frozenset({"train", "to", "cuda", "cpu", "float", "zero_grad", "state
 HELD = re.compile(r"requires_grad|no_grad|detach|load_state_dict|torch\.load|pretrained|\.eval\(")
 LOADED = re.compile(r"requires_grad|load_state_dict|torch\.load|pretrained|\bweights\s*=")
 WITHOUT = re.compile(r"(elementwise_)?affine=False")
+GIVEN_BACK = re.compile(  # to the original, or to what steps it
+    r"\.grad\b|load_state_dict|[a-z]_\(|(?<!utils)\.data\b|add_param_group|param_groups|functional_call|setattr|to_parameters|\bhigher\b|\.func\b|swa_utils"
+)
 ASKED = re.compile(r"\b(vars|getattr|setattr|locals|globals)\(|__dict__|\.children\(|\.modules\(|\.apply\(")
 
 
@@ -26,6 +29,8 @@ def orphans(project: Project, module: Module) -> Iterator[SourceFact]:
     if "optim" not in text or ".backward(" not in text or ASKED.search(text):
         return
     modules = _Modules(project, module)
+    if "deepcopy" in text and GIVEN_BACK.search(text) is None:
+        yield from _Copies(project, module).trained()
     for scope in module.scopes:
         seen = seen_in(project, scope)
         trains = any(True for _ in seen.methods("backward")) and any(True for _ in seen.methods("step"))
@@ -155,6 +160,58 @@ class _Flow:
     def reaches(self, use: Use) -> bool:
         """Whether the result of a statement is among them."""
         return id(use.statement) in self.sources
+
+
+class _Copies:
+    """Models that are deep copies, and what the optimizers of the file hold."""
+
+    def __init__(self, project: Project, module: Module) -> None:
+        self.project, self.module = project, module
+        calls = [(c, u) for scope in module.scopes for c, u in scope.calls]
+        self.made = {id(c): (c, u) for c, u in calls if project.dotted(c.func, u) == "copy.deepcopy"}
+        built = [Thing("", u, c) for c, u in calls if _builds_optimizer(project.dotted(c.func, u))]
+        held = [project.things(model_of(thing), thing.use) for thing in built]
+        self.known = bool(held) and all(held) and not any(self.copied(t) for things in held for t in things)
+
+    def copied(self, thing: Thing) -> int | None:
+        """The deepcopy that it came out of."""
+        return next((place for place in thing.via if place in self.made), None)
+
+    def trained(self) -> Iterator[SourceFact]:
+        """A copy from another function, which trains while the optimizer steps what it is a copy of."""
+        for scope in self.module.scopes if self.made and self.known else ():
+            seen = seen_in(self.project, scope)
+            origin = self._stepped(seen)
+            flow = _Flow(seen) if origin is not None else None
+            ran = [(c, t) for c, u in scope.calls if flow and flow.reaches(u) for t in self.project.things(c.func, u)]
+            ran = [(call, thing) for call, thing in ran if origin is not None and thing.call is origin.call]
+            for call, thing in ran if all(self._is_copy(t, origin) for _, t in ran) else ():
+                source, use = self.made[self.copied(thing) or 0]
+                if use.scope is not scope:  # there it is judged by its mentions
+                    yield SourceFact(
+                        kind="orphan", name=ast.unparse(call.func), text="deepcopy",
+                        where=self.module.where(source, use.scope), other=self.module.where(call, scope),
+                    )  # fmt: skip
+                    break
+
+    def _stepped(self, seen: Seen) -> Thing | None:
+        """The one model whose optimizer is stepped after a backward, as this function sees it."""
+        found = [seen.project.things(receiver, use) for _, receiver, use in seen.methods("step")]
+        names = {t.identity() for things in found for t in things}
+        if not all(found) or len(names) != 1 or not any(True for _ in seen.methods("backward")):
+            return None
+        optimizer = found[0][0]
+        model = model_of(optimizer) if optimizer.name.startswith("torch.optim.") else None
+        things = seen.project.things(model, optimizer.use)
+        return replace(things[0], via=(*optimizer.via, *things[0].via)) if len(things) == 1 else None
+
+    def _is_copy(self, thing: Thing, origin: Thing | None) -> bool:
+        without = tuple(place for place in thing.via if place not in self.made)
+        return self.copied(thing) is not None and origin is not None and without == origin.via
+
+
+def _builds_optimizer(dotted: str) -> bool:
+    return dotted.startswith("torch.optim.") and dotted.count(".") == 2 and dotted[12:13].isupper()
 
 
 def _left_behind(seen: Seen, found: _Found) -> bool:

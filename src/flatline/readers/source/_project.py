@@ -16,7 +16,9 @@ from flatline.readers.source._idle import idle
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loops import Loops
 from flatline.readers.source._losses import losses
+from flatline.readers.source._micro import micro
 from flatline.readers.source._orphans import orphans
+from flatline.readers.source._outlive import outliving
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 
@@ -45,6 +47,8 @@ def event(project: Project, text: Text) -> SourceParsed:
             loaders(project, module, reached),
             orphans(project, module),
             cut_layers(project, module),
+            outliving(project, module),
+            micro(project, module),
         )
         return SourceParsed(
             file=text.path,

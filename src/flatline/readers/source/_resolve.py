@@ -209,11 +209,34 @@ class Project:
             given = argument(call, use.scope, name)
             if isinstance(given, ast.Name) and given.id == name and site.scope is use.scope:
                 continue  # it hands on its own
-            found = self.things(given, site, depth + 1)
+            found = (
+                self.things(given, site, depth + 1) if given is not None else self._spread(call, site, use.scope, name)
+            )
             if not found:
                 return ()
             things |= {(thing.name, thing.identity()): thing for thing in found}
         return tuple(things.values())
+
+    def _spread(self, call: ast.Call, site: Use, function: Scope, name: str) -> tuple[Thing, ...]:
+        """What ``fit(model, *loaders, epochs)`` gives for a parameter, where a function returned the loaders."""
+        starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
+        if len(starred) != 1:
+            return ()
+        value, use = call.args[starred[0]].value, site  # type: ignore[attr-defined]
+        if isinstance(value, ast.Name):
+            found = _bindings(value.id, site)
+            binding = found[0] if len(found) == 1 and not found[0].index else None
+            value, use = (binding.value, binding.use) if binding is not None else (None, site)
+        made = self.callee(value, use) if isinstance(value, ast.Call) else None
+        returns = [u.statement.value for u in made.statements if isinstance(u.statement, ast.Return)] if made else []
+        size = len(returns[0].elts) if len(returns) == 1 and isinstance(returns[0], ast.Tuple) else 0
+        place = function.params.index(name) - (function.owner is not None) - starred[0]
+        if size and 0 <= place < size:
+            return self.things(value, use, DEPTH - 8, (place,))
+        later = starred[0] + place - size + 1
+        return (
+            self.things(call.args[later], site, DEPTH - 8) if size and size <= place and later < len(call.args) else ()
+        )
 
     def _starred(self, name: str, use: Use, depth: int) -> tuple[Thing, ...]:
         for star in use.scope.module.stars:
@@ -445,7 +468,8 @@ class Project:
     def _made_item(self, node: ast.Subscript, use: Use, depth: int) -> tuple[Made, ...]:
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             return self.made(node.value, use, depth + 1, (node.slice.value,))
-        return ()
+        chosen = isinstance(node.slice, (ast.Name, ast.Slice, ast.Compare)) and isinstance(node.value, ast.Name)
+        return self.made(node.value, use, depth + 1) if chosen else ()  # rows of a tensor; of a tuple nothing is known
 
     def _made_name(self, name: str, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
         if name in use.scope.masked.get(id(use.statement), ()) or name not in use.scope.bindings:

@@ -61,6 +61,7 @@ class ConstantLabels(Rule):
     share_seen: float = 0.7  # of a pass: a class that is stored last begins before in all but very lopsided data
     steps_needed: int = 100  # without a DataLoader nobody knows where a pass ends
     surprise: float = 0.5  # of its first value: the model has noticed
+    jump: float = 5.0  # from one loss to the next: a batch with a rare label costs some fifty times as much
 
     def __init__(self) -> None:
         self._seen: list[TargetsObserved] = []
@@ -70,7 +71,13 @@ class ConstantLabels(Rule):
         """The labels of all losses over classes."""
         facts = event.labels
         first = self._seen[0].labels.order if self._seen else facts.order
-        if self._spoilt or facts.runs != 1 or facts.order != first or event.fed_by != "linear":
+        if (
+            self._spoilt
+            or event.jump > self.jump
+            or facts.runs != 1
+            or facts.order != first
+            or event.fed_by != "linear"
+        ):
             self._spoilt = True
             self._seen.clear()
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import FlagOnModule, StageNotReached
+from flatline.events import FlagOnModule, StageNotReached, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -84,7 +84,7 @@ class FrozenLayersForgotten(Rule):
             f"{event.tensors} tensors ({event.elements:,} weights) {state}",
             cause="requires_grad belongs to tensors; a module takes any attribute, and nobody reads this one",
             fix=f"{event.module}.requires_grad_({event.flag}), with the underscore",
-            key=event.module,
+            key=line_of(event.where) or event.module,
             module=event.module,
             tensors=event.tensors,
             elements=event.elements,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from flatline.events import CurvesUpdated, LayerNumbers, NumbersSampled
+from flatline.events import CurvesUpdated, LayerNumbers, NumbersSampled, RecurrenceSampled
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -49,7 +49,8 @@ class ExplodingGradient(Rule):
     Healthy look-alikes
     -------------------
     A large gradient of a regression whose first loss is large, and that falls; one outlier batch; gradients
-    under clipping; losses that are sums; gradients under Adam, which divides by their size.
+    under clipping; losses that are sums; gradients under Adam, which divides by their size; a state that adds up over the
+    positions, or settles.
 
     References
     ----------
@@ -71,6 +72,10 @@ class ExplodingGradient(Rule):
     past_needed: int = 15  # samples that make a past
     loss_grown: float = 10.0  # loss over the median of its past
 
+    state_grown: float = 1e3  # last state of a recurrence over the first, as W3 has it for layers
+    state_half: float = 20.0  # the same over the second half of the positions: what adds up only doubles there
+    state_each: float = 1.2  # at least, from each point looked at to the next
+
     points_needed: int = 40  # of a logged norm
 
     def __init__(self) -> None:
@@ -86,6 +91,32 @@ class ExplodingGradient(Rule):
         yield from self._over_depth(event, [each for each in layers if each.depth >= 0])
         yield from self._over_steps(event, median(each.gradient_rms for each in layers))
         yield from self._beside_weights(event, layers)
+
+    def on_recurrence_sampled(self, event: RecurrenceSampled) -> Iterator[Finding]:
+        """Forward, the state grows by a factor at every position; backward, the gradient does by the same weight."""
+        sizes = event.sizes
+        if len(sizes) < self.layers_needed or not sizes[0] > 0:
+            return
+        each = min(later / earlier for earlier, later in pairwise(sizes))
+        half = sizes[-1] / sizes[len(sizes) // 2]
+        if sizes[-1] / sizes[0] < self.state_grown or half < self.state_half or each < self.state_each:
+            return
+        factor = half ** (2 / event.positions)
+        name = event.weight or f"a weight of {' × '.join(map(str, event.shape))}"
+        yield self.finding(
+            event,
+            f"{name} is applied to its own result at {event.positions} positions, and the state grows from rms "
+            f"{sizes[0]:.2g} to {sizes[-1]:.2g}, {factor:.3g} × at each: so does the gradient on its way back",
+            cause="the weight multiplies by more than 1 at every position (its spectral radius is too large for the "
+            "activation), and nothing bounds the product",
+            fix="begin with nn.init.orthogonal_ or nn.init.eye_ for the weight of the state, use tanh, an LSTM or a GRU; and "
+            "clip between backward and step: torch.nn.utils.clip_grad_norm_(parameters, max_norm=1.0)",
+            key="recurrence",
+            factor=factor,
+            first=sizes[0],
+            last=sizes[-1],
+            positions=event.positions,
+        )
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The last logged norms beside those of the first half, and a loss that rose."""

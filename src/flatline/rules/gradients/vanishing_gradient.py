@@ -61,8 +61,8 @@ class VanishingGradient(Rule):
         "so the gradient shrinks with every layer on its way to the input"
     )
     fix = (
-        "replace sigmoid or tanh between the layers by ReLU or GELU, add residual connections or a normalisation "
-        "layer, and initialise to match: nn.init.kaiming_normal_ for ReLU, nn.init.xavier_normal_ for tanh"
+        "replace sigmoid or tanh between the layers by ReLU and draw the weights with nn.init.kaiming_normal_ (the "
+        "default initialisation fades under ReLU, too), or put LayerNorm and ReLU in every layer; residual connections"
     )
     consequences = ("O22", "C2", "C3", "C5")
 

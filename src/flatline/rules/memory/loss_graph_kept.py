@@ -86,3 +86,13 @@ class LossGraphKept(Rule):
                 where=fact.where,
                 key=line_of(fact.where),
             )
+        for fact in event.of("kept output"):
+            yield self.finding(
+                event,
+                f"`{fact.text}` keeps {fact.name} of every step, together with its graph",
+                severity="warning",
+                cause="backward() is over by then: the graphs are of no use, and stay in memory as long as the list",
+                fix=f"keep {fact.name}.detach()",
+                where=fact.where,
+                key=line_of(fact.where),
+            )

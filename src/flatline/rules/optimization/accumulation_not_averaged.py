@@ -103,6 +103,17 @@ class AccumulationNotAveraged(Rule):
                         where=tick.where,
                         key=line_of(tick.where),
                     )
+        for fact in event.of("micro mean"):
+            line = fact.other.line if fact.other else 0
+            yield self.finding(
+                event,
+                f"{fact.name}.backward() runs on the mean of each part of a batch (loop in line {line}), "
+                "and the optimizer steps once after all parts",
+                cause="the gradients of the parts add up: the step is as many times too large as there are parts",
+                fix="multiply the loss of a part by its share of the batch before backward()",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
 
     def _undivided(self, event: OptimizerStepped) -> bool:
         summed = _since_zeroed(event).count("backward")

@@ -173,6 +173,7 @@ def _fix(born_dead: bool) -> str:
     other = "and use nn.LeakyReLU, nn.GELU or nn.SiLU, which keep a gradient"
     if born_dead:
         return (
-            f"start biases at 0 and weights with nn.init.kaiming_normal_, scale inputs to mean 0, deviation 1, {other}"
+            "start the biases of the layers before these units at 0 (the output layer may keep its own) and their "
+            f"weights with nn.init.kaiming_normal_, scale inputs to mean 0, deviation 1, {other}"
         )
     return f"divide the learning rate by 10 (or warm it up), {other}"

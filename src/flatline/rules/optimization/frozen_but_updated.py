@@ -52,7 +52,10 @@ class FrozenButUpdated(Rule):
 
     code = "O17"
     severity = "error"
-    fix = "pass only p.requires_grad parameters to the optimizer, or set p.grad = None for the frozen ones"
+    fix = (
+        "freeze before the optimizer is built and pass only p.requires_grad parameters to it; or set p.grad = None where "
+        "they are frozen (zero_grad(set_to_none=False) keeps zeros, which decay all the same)"
+    )
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Moved inside a step without a gradient of their own."""

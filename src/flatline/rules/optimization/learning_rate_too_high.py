@@ -119,8 +119,8 @@ class LearningRateTooHigh(Rule):
             f"at lr={event.lr:g} {name} overshoots: {what} (healthy: about 0.1 % a step), and the loss went from "
             f"{first:.4g} to {track.losses.last:.4g} (worst {max(track.losses.values):.4g})",
             cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
-            fix=f"divide lr by ten, from {event.lr:g} to {event.lr / 10:g}, and again until the loss falls; or find it with a "
-            "learning-rate range test",
+            fix=f"divide lr by ten, from {event.lr:g} to {event.lr / 10:g}, and again until the loss falls "
+            f"({'Adam begins at 1e-3' if event.optimizer.adaptive else 'SGD begins at 1e-2'}); flatline lr-find finds it",
             where=event.optimizer.where or event.where,
             lr=event.lr,
             path=track.path,

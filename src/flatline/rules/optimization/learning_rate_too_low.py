@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import CurvesUpdated, NumbersSampled
+from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -64,6 +65,10 @@ class LearningRateTooLow(Rule):
     slow_plain: float = 1e-5  # of optimizers that do not scale the gradient: a public tutorial that learns had 2.5e-5
     slow_samples: int = 20  # sampled steps, the typical one of them
     slow_index: int = 80  # step from which on that is judged
+    crawl_ratio: float = 1e-4  # in a straight line, at the loss of guessing; a ninth of that lowest healthy one
+    crawl_index: int = 200  # step from which on that is judged: 200 such steps are 2 % of the weights
+    straight: float = 0.99  # cosine of one update and the next; measured: 0.92 to 0.98 at usual rates, 0.999 at 3e-6
+    guessed: float = 0.8  # first cross entropy over ln(classes): nothing was learned before, by another road either
     gradient: float = 1e-8  # gradients under this are themselves the defect
     gradient_ratio: float = 1e-4  # gradient over weight, the lower end of the healthy band 1e-4 to 1e-1
     fallen: float = 0.02  # a loss that fell by more is learning
@@ -75,6 +80,11 @@ class LearningRateTooLow(Rule):
     def __init__(self) -> None:
         self._samples: dict[int, list[_Sample]] = {}
         self._fine: set[int] = set()
+        self._guesses = False
+
+    def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
+        """Whether training began with guesses, on weights of no checkpoint."""
+        self._guesses = event.value >= self.guessed * math.log(max(2, event.classes))
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Updates, gradients and rate at one step."""
@@ -87,7 +97,8 @@ class LearningRateTooLow(Rule):
             return
         samples = self._samples.setdefault(key, [])
         samples.append(sample)
-        if self._small(event, [each.update for each in samples]) and self._too_low(event, samples):
+        small = self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
+        if small and self._too_low(event, samples):
             yield self._tell(event, samples)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -118,6 +129,15 @@ class LearningRateTooLow(Rule):
         slow = self.slow_ratio if event.optimizer.adaptive else self.slow_plain
         return long and median(updates[-self.slow_samples :]) < slow
 
+    def _crawls(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
+        """Every step goes on where the last one went, and gets nowhere."""
+        newest = samples[-self.slow_samples :]
+        turns = [each.turn for each in newest if each.turn is not None]
+        if event.index < self.crawl_index or len(newest) < self.slow_samples or 4 * len(turns) < len(newest):
+            return False
+        slow = median(each.update for each in newest) < self.crawl_ratio and median(turns) >= self.straight
+        return slow and event.optimizer.adaptive and self._guesses
+
     def _too_low(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         gradient, ratio = median(s.gradient for s in samples), median(s.gradient_ratio for s in samples)
         warming = event.lr > self.rising * samples[0].lr
@@ -144,6 +164,8 @@ class LearningRateTooLow(Rule):
                 "a rate of 0 moves nothing"
                 if event.lr == 0
                 else "an update near 6e-8 of the weight is lost to float32 rounding"
+                if update < self.slow_plain
+                else "step by step goes into the same direction, and hardly gets anywhere"
             ),
             fix=f"raise lr from {event.lr:g} to about {better} for {name}, or find it with a learning-rate range test",
             where=event.optimizer.where or event.where,
@@ -161,6 +183,7 @@ class _Sample:
     update: float
     gradient: float
     gradient_ratio: float
+    turn: float | None
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:
@@ -174,6 +197,7 @@ def _measure(event: NumbersSampled) -> _Sample | None:
         update=median(updates),
         gradient=median(each.gradient_rms for each in layers),
         gradient_ratio=median(each.gradient_rms / each.weight_rms for each in layers),
+        turn=event.turn,
     )
 
 

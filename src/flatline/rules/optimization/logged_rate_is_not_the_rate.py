@@ -23,8 +23,8 @@ class LoggedRateIsNotTheRate(Rule):
     ``get_lr()`` computes the next value of a chained schedule from the present one. Outside of ``step()`` it applies
     a factor that was applied already. And a scheduler writes into the groups of the optimizer that it was given: if
     another optimizer was built over the same parameters since then, the schedule moves rates that nobody reads. Or the
-    number that is logged is the one of the configuration, which no schedule changes. Or the loop writes the rate under a key of
-    its own, as ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``.
+    number that is logged is the one of the configuration, which no schedule changes. Or the loop writes the rate to
+    ``optimizer.lr`` or ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``.
 
     Fix
     ---
@@ -51,7 +51,8 @@ class LoggedRateIsNotTheRate(Rule):
     -------------------
     ``get_lr()`` of a schedule in closed form (LambdaLR, OneCycleLR), which returns the rate in use; a value that the
     script writes into the groups itself; a setting that is told once, or kept in a checkpoint; wrappers of optimizers
-    that share the groups of the one inside; constant schedules and ReduceLROnPlateau; keys of an optimizer of the user's own.
+    that share the groups of the one inside; constant schedules and ReduceLROnPlateau; keys and attributes of an optimizer
+    of the user's own.
 
     References
     ----------
@@ -128,17 +129,17 @@ class LoggedRateIsNotTheRate(Rule):
         )
 
     def on_rate_misplaced(self, event: RateMisplaced) -> Iterator[Finding]:
-        """The schedule goes into the group under a key that nothing reads."""
+        """The schedule goes where nothing reads it."""
         if event.looks < self.calls_needed or _distance(event.value, event.highest) < self.moved:
             return
         name, by_way = event.optimizer.name, f", by way of {event.highest:.3g}" if event.highest > event.first else ""
         yield self.finding(
             event,
-            f'group["{event.key}"] went from {event.first:.3g} to {event.value:.3g}{by_way} in {event.step} steps, and {name} '
+            f"{event.place} went from {event.first:.3g} to {event.value:.3g}{by_way} in {event.step} steps, and {name} "
             f'reads group["lr"], which stayed at {event.lr:.3g}',
             severity="error",
-            cause="a parameter group takes any key, and the optimizer reads its own only",
-            fix=f'write group["lr"] = … in place of group["{event.key}"]',
+            cause="groups take any key, and objects any attribute: the optimizer reads lr of its groups, and nothing else",
+            fix=f'for group in optimizer.param_groups: group["lr"] = … in place of {event.place}',
             key="misplaced",
             rate=event.lr,
             written=event.value,

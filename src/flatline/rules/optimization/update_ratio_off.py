@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LayerNumbers, NumbersSampled, ParametersAudited
+from flatline.events import ActivationsSampled, LayerNumbers, NumbersSampled, ParametersAudited
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -21,6 +21,7 @@ class UpdateRatioOff(Rule):
     ----------
     What matters is a step's size beside the weight's own. A parameter group with a mistaken rate, or plain SGD on layers of very
     different gradients, leaves one layer where it began or throws it about, and the global gradient norm does not show it.
+    So do weights that are far too large, under a normalisation that hides it.
 
     Fix
     ---
@@ -43,7 +44,7 @@ class UpdateRatioOff(Rule):
     -------------------
     Lower rates for a pretrained body by a factor of ten or a hundred; tensors that begin at zero; embeddings of which few rows
     are used; biases and norms; the first steps; a layer that waits for its unfreezing; rates that fall from layer to layer
-    by a factor that leaves every layer some speed.
+    by a factor that leaves every layer some speed; large weights under a sine or with a rate of their own to match.
 
     References
     ----------
@@ -67,6 +68,9 @@ class UpdateRatioOff(Rule):
     few: int = 64  # elements; the size of a smaller matrix may be near zero by chance
     learned: float = 0.95  # a loss under this share of the first one falls, whatever one layer does
     smallest: float = 1e-4  # weights under this are still near zero
+    inflated: float = 20.0  # rms × √fan_in of fresh weights right under a normalisation; 14 times Kaiming's 1.4
+    crawls: float = 1e-2  # of the median of the other layers, for those
+    crawl: float = 1e-4  # their change in one step; a tenth of the healthy 1e-3 (CS231n)
     chain_index: int = 100  # step from which on a chain of falling rates is judged: a warm-up of one group is over
 
     def __init__(self) -> None:
@@ -75,6 +79,13 @@ class UpdateRatioOff(Rule):
         self._fresh: set[str] = set()  # weights that begin at random numbers
         self._shares: dict[tuple[int, str], float] = {}  # of the highest rate, as it was first seen
         self._highest: dict[int, float] = {}  # rate of any group so far
+        self._gains: dict[str, float] = {}  # of fresh layers with far too large weights, right under a normalisation
+
+    def on_activations_sampled(self, event: ActivationsSampled) -> None:
+        """Weights whose size a normalisation takes out again: it only divides their updates."""
+        under = {each.under for each in event.layers if each.under} if event.untrained else set()
+        large = [each for each in event.layers if each.weighted and (each.gain or 0.0) >= self.inflated]
+        self._gains.update((each.layer, each.gain or 0.0) for each in large if each.layer in under)
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
         """Which weights come from no checkpoint, and from no training before."""
@@ -143,12 +154,34 @@ class UpdateRatioOff(Rule):
             if mine < self.slow * others and mine < self.slowest and self._steady(event, layer):
                 yield self._tell(event, layer, mine, others, layers)
                 return
+            gain = self._gains.get(layer.name.removesuffix(".weight"), 0.0)
+            small = mine < min(self.crawl, self.crawls * others) and layer.elements >= self.few
+            if gain and small and event.index >= self.chain_index and layer.name in self._fresh:
+                yield self._tell_inflated(event, layer, mine, others, gain)
+                return
             if mine < self.slowest and event.index >= self.chain_index and self._left_behind(event, layer, ratios):
                 yield self._tell(event, layer, mine, max(ratios.values()), layers, chain=True)
                 return
             if mine > self.fast * others and mine > self.fastest and self._stuck(event, layer):
                 yield self._tell(event, layer, mine, others, layers)
                 return
+
+    def _tell_inflated(
+        self, event: NumbersSampled, layer: LayerNumbers, mine: float, others: float, gain: float
+    ) -> Finding:
+        return self.finding(
+            event,
+            f"{layer.name} changes by {mine:.1e} of its size at a step, the other weight matrices by {others:.1e}: its rms is "
+            f"{layer.weight_rms:.3g} (× √fan_in {gain:.3g}, where Kaiming's is 1.4), right under a normalisation",
+            cause="the normalisation takes the size of these weights out again, so that nothing blows up; but a step is as "
+            "much smaller beside them, and they stay what they were drawn as",
+            fix="keep the layer's own initialisation, or nn.init.kaiming_normal_",
+            where=event.optimizer.where or event.where,
+            layer=layer.name,
+            update_ratio=mine,
+            others=others,
+            gain=gain,
+        )
 
     def _left_behind(self, event: NumbersSampled, layer: LayerNumbers, ratios: dict[str, float]) -> bool:
         """Random weights at the low end of a chain of rates, where the median of the others is slow, too."""

@@ -59,7 +59,7 @@ class HalfWithoutScaler(Rule):
     code = "FP1"
     severity = "warning"
     fix = (
-        "scaler = torch.amp.GradScaler(); scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); or "
+        "scaler = torch.amp.GradScaler(device); scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); or "
         "torch.autocast(device, dtype=torch.bfloat16), which needs no scaler"
     )
     consequences = ("FP2", "FP4", "G2", "O7", "O22")

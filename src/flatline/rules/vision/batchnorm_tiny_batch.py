@@ -59,7 +59,7 @@ class BatchnormTinyBatch(Rule):
         "passes on does not depend on how far the samples differ"
     )
     fix = (
-        "nn.GroupNorm or nn.LayerNorm in place of BatchNorm; or a larger batch, SyncBatchNorm on several devices, "
+        "nn.GroupNorm(8, channels) or nn.LayerNorm in place of BatchNorm; or a larger batch, SyncBatchNorm on several devices, "
         "or BatchNorm in eval mode if the network is pretrained"
     )
     consequences = ("O7", "C2", "C3", "C5", "C6")

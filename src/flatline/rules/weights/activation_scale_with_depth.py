@@ -69,6 +69,9 @@ class ActivationScaleWithDepth(Rule):
     largest_jump: float = 0.4  # share of the whole change that one pair of neighbours may make up
     gain_high: float = 2.0  # rms of a weight × √fan_in; Kaiming's is 1.4
     gain_low: float = 0.5  # torch's default is 0.58
+    gain_sum: float = 1.2  # for a deep network of residual sums, which grow from 1.0 on; Kaiming's is 1.4
+    deep: int = 12  # layers of it
+    ratio_sum: float = 1e4  # last over first there; 16 blocks of two layers by Kaiming give 4e3
     steps_needed: int = 5  # the activations are still as small then
     recovered: float = 10.0  # times what they differed before the first step
     rounding: float = 1e-6  # of the numbers: samples that differ by less do so by float32's rounding (1.2e-7)
@@ -85,7 +88,8 @@ class ActivationScaleWithDepth(Rule):
         for kind in ("Linear", "Conv1d", "Conv2d", "Conv3d"):
             whole = _chain(event.layers, kind)
             trends = [(each, self._trend(each)) for each in (whole, whole[:-1])]  # a head is often built otherwise
-            chain, grows = next((found for found in trends if found[1] is not None), (whole, None))
+            alike = [(each, trend) for each in _alike(whole) if (trend := self._trend(each))]
+            chain, grows = next((found for found in (*trends, *alike) if found[1] is not None), (whole, None))
             if grows:
                 yield self._tell(event, chain, event)
             elif grows is not None:
@@ -130,6 +134,8 @@ class ActivationScaleWithDepth(Rule):
             return None
         gain = _gain(chain)
         proven = gain > self.gain_high if change > 0 else gain < self.gain_low
+        summed = len(chain) >= self.deep and change >= math.log10(self.ratio_sum) and gain >= self.gain_sum
+        proven = proven or summed
         return change > 0 if proven else None
 
     def _tell(
@@ -144,10 +150,10 @@ class ActivationScaleWithDepth(Rule):
             f"before the first step the activations {'grow' if factor > 1 else 'shrink'} {factor:.2g} × per layer: std "
             f"{first.std:.2g} at {first.layer}, {last.std:.2g} at {last.layer}, over {len(chain)} {first.kind} layers{stuck}",
             where=seen.where,
-            cause=f"the weights have an rms of about {gain / math.sqrt(fan_in):.2g} with {fan_in} inputs, which multiplies "
-            f"the size of the activations by {gain:.2g} at every layer (before the activation function); "
-            f"√(2/{fan_in}) = {math.sqrt(2 / fan_in):.2g} keeps it under ReLU",
-            fix="nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') for every layer before a ReLU, "
+            cause=_cause(gain, fan_in) if not self.gain_low <= gain <= self.gain_high else SUMS.format(gain=gain),
+            fix=FIX_SUMS
+            if self.gain_low <= gain <= self.gain_high
+            else "nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') for every layer before a ReLU, "
             "nn.init.xavier_normal_ before tanh; or normalisation layers between them",
             first=first.std,
             last=last.std,
@@ -155,6 +161,32 @@ class ActivationScaleWithDepth(Rule):
             gain=gain,
             layers=len(chain),
         )
+
+
+SUMS = (
+    "weights with rms × √fan_in of about {gain:.2g} keep the scale only where a ReLU takes half of it away and no residual "
+    "connection adds to it: here every block is larger than the last, and nothing normalises them"
+)
+FIX_SUMS = (
+    "put a normalisation layer into every block, or begin the last layer of each block at 0 (nn.init.zeros_), or divide it "
+    "by the square root of their number"
+)
+
+
+def _cause(gain: float, fan_in: int) -> str:
+    return (
+        f"the weights have an rms of about {gain / math.sqrt(fan_in):.2g} with {fan_in} inputs, which multiplies "
+        f"the size of the activations by {gain:.2g} at every layer (before the activation function); "
+        f"√(2/{fan_in}) = {math.sqrt(2 / fan_in):.2g} keeps it under ReLU"
+    )
+
+
+def _alike(chain: list[LayerActivations]) -> list[list[LayerActivations]]:
+    """Layers of the same name in each block, where the names are more than numbers: blocks.0.b, blocks.1.b."""
+    groups: dict[tuple[str, int], list[LayerActivations]] = {}
+    for layer in chain:
+        groups.setdefault((layer.layer.rpartition(".")[2], layer.fan_in), []).append(layer)
+    return [group for group in groups.values() if len(group) < len(chain)]
 
 
 class _Shrunk:

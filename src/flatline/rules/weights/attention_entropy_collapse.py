@@ -72,6 +72,7 @@ class AttentionEntropyCollapse(Rule):
     open_at: float = 0.3  # of ln(keys), median of the heads when first seen; fresh projections give 0.9 and more
     heads_share: float = 0.9  # of the layer: some sharp heads are normal
     keys_needed: int = 8  # fewer are soon decided
+    keys_wide: int = 6  # of a layer that was made so by wide projections and a scale above 1 together
     steps_needed: int = 3  # in a row
     born: float = 0.1  # of ln(keys), mean of the heads of an untrained layer; a ninth of what fresh projections give
     layers_needed: int = 2  # all of them: embeddings times √d make a first layer sharp, and no harm comes of it
@@ -115,7 +116,7 @@ class AttentionEntropyCollapse(Rule):
 
     def _look(self, event: AttentionSampled) -> None:
         """Whether all layers were made to attend to one key each, and still do."""
-        layers = [each for each in event.layers if each.heads and each.keys >= self.keys_needed]
+        layers = [each for each in event.layers if each.heads and each.keys >= self._keys_needed(each)]
         if not layers or self._looks < 0:
             return
         wide = all((each.gain or 0.0) >= self.widened and each.projected for each in layers)
@@ -129,6 +130,11 @@ class AttentionEntropyCollapse(Rule):
             return
         self._born = self._born or (event, layers)
         self._looks += 1
+
+    def _keys_needed(self, facts: AttentionFacts) -> int:
+        """Where projections and scale say the same, fewer keys are enough."""
+        wide = facts.projected and (facts.gain or 0.0) >= self.widened and (facts.scale or 0.0) > self.enlarged
+        return self.keys_wide if wide else self.keys_needed
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Made so, so to the end, and the task is not solved in spite of it."""

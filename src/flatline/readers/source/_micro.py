@@ -1,0 +1,89 @@
+"""Parts of a batch that go backward one after the other, each with a mean of its own, before one step."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import Seen, iterated, names_in, seen_in
+from flatline.readers.source._losses import is_mean
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module, Scope, Use, spelled
+
+BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
+
+
+def micro(project: Project, module: Module) -> Iterator[SourceFact]:
+    """One fact a loop over parts."""
+    text = "\n".join(module.text.lines)
+    if ".backward(" not in text or not (".split(" in text or "chunk(" in text) or BY_HAND.search(text):
+        return
+    for scope in module.scopes:
+        seen = seen_in(project, scope)
+        for use in scope.statements:
+            if isinstance(use.statement, ast.For) and _in_parts(seen, use):
+                yield from _undivided(seen, use, use.statement)
+
+
+def _in_parts(seen: Seen, use: Use) -> bool:
+    """``for x, y in zip(xs.split(8), ys.split(8))``."""
+    node, place = seen.sole(iterated(use.statement.iter), use)  # type: ignore[attr-defined]
+    zipped = isinstance(node, ast.Call) and spelled(node.func) == "zip"
+    given = node.args if zipped and isinstance(node, ast.Call) else [node]
+    return bool(given) and all(_is_parted(seen, *seen.sole(each, place)) for each in given)
+
+
+def _is_parted(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """A tensor, cut along its first dimension."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.keywords:
+        return False
+    dotted = seen.project.dotted(node.func, use)
+    sizes = node.args[1:] if dotted in ("torch.split", "torch.chunk") else node.args if not dotted else []
+    alone = len(sizes) == 1 and node.func.attr in ("split", "chunk")
+    return alone and not (
+        isinstance(sizes[0], ast.Constant) and (isinstance(sizes[0].value, str) or sizes[0].value == 1)
+    )
+
+
+def _undivided(seen: Seen, use: Use, loop: ast.For) -> Iterator[SourceFact]:
+    backs = [(c, r, u) for c, r, u in seen.methods("backward") if seen.loop_of(u) is loop]
+    if len(backs) != 1 or not _steps_once(seen, use, loop):
+        return
+    (call, receiver, back) = backs[0]
+    loss, place = seen.sole(receiver, back)
+    direct = back.path == (*use.path, (id(loop), "body")) and seen.loop_of(place) is loop
+    given = names_in(loss) & names_in(loop.target)
+    if direct and given and isinstance(loss, ast.Call) and not call.args and _mean(seen.project, loss, place):
+        yield seen.fact("micro mean", call, name=spelled(receiver), other=loop)
+
+
+def _steps_once(seen: Seen, use: Use, loop: ast.For) -> bool:
+    """Zeroed before the loop and stepped after it, beside it, and neither within."""
+    steps = [u for _, r, u in seen.methods("step") if _is_optimizer(seen, r, u)]
+    zeros = [u for _, _, u in seen.methods("zero_grad")]
+    within = [u for u in (*steps, *zeros) if loop.lineno <= u.statement.lineno <= (loop.end_lineno or 0)]
+    beside = [u for u in steps if u.path == use.path and u.order > use.order]
+    return not within and bool(beside) and any(u.path == use.path for u in zeros)
+
+
+def _is_optimizer(seen: Seen, node: ast.expr, use: Use) -> bool:
+    things = seen.project.things(node, use)
+    return bool(things) and all(t.call is not None and t.name.startswith("torch.optim.") for t in things)
+
+
+def _mean(project: Project, call: ast.Call, use: Use) -> bool:
+    """A loss function of torch with its usual reduction, perhaps as the result of a function."""
+    function = project.callee(call, use)
+    if function is None:
+        return is_mean(project, call, use)
+    return not isinstance(function.node, ast.Module) and _returns_mean(project, function)
+
+
+def _returns_mean(project: Project, function: Scope) -> bool:
+    seen = seen_in(project, function)
+    returns = [u for u in function.statements if isinstance(u.statement, ast.Return)]
+    values = [seen.sole(u.statement.value, u) for u in returns if u.statement.value is not None]  # type: ignore[attr-defined]
+    means = [isinstance(value, ast.Call) and is_mean(project, value, place) for value, place in values]
+    return bool(means) and all(means) and len(means) == len(returns)

@@ -1,0 +1,133 @@
+"""Results with their graphs in what outlives the turn: a loss that a function returns, and the outputs of the model."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import Seen, after, detached, kept_by, names_in, seen_in, trained_models
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module, Scope, Use, spelled
+
+
+def outliving(project: Project, module: Module) -> Iterator[SourceFact]:
+    """One fact a statement that keeps."""
+    if not any(".backward(" in line for line in module.text.lines):
+        return
+    trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
+    for scope in module.scopes:
+        yield from _losses(seen_in(project, scope))
+        yield from _outputs(seen_in(project, scope), trained)
+
+
+def _losses(seen: Seen) -> Iterator[SourceFact]:
+    """``meter.update(loss)``, where a function sent the loss backward and returned it."""
+    for use in seen.scope.statements:
+        keeper, value, inside = seen.keeping(use)
+        loop = seen.loop_of(use)
+        if value is None or loop is None or seen.without_grad(use):
+            continue
+        for part in _parts(value):
+            if not _has_graph(seen, part, use) or keeper in seen.flowing(name for name, _, _ in seen.backwards()):
+                continue
+            if (inside or seen.outlives(keeper, use)) and not seen.emptied(keeper, use):
+                name = spelled(part)
+                edit = detached(value, name) if isinstance(part, ast.Name) else after(part, ".detach()")
+                yield seen.fact("kept", use.statement, name=name, text=keeper, edit=edit)
+
+
+def _parts(value: ast.expr) -> Iterator[ast.expr]:
+    """Names and calls whose tensor it is, or arithmetic with them."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Div, ast.Add)):
+        yield from _parts(value.left)
+        yield from _parts(value.right)
+    elif isinstance(value, (ast.Tuple, ast.List)):
+        for element in value.elts:
+            yield from _parts(element)
+    elif isinstance(value, (ast.Name, ast.Call)):
+        yield value
+
+
+def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """It is what a function of the project returns after its backward, in this turn."""
+    index: tuple[int, ...] = ()
+    if isinstance(node, ast.Name):
+        found = seen.scope.reaching(node.id, use) if node.id in seen.scope.bindings else []
+        if len(found) != 1 or found[0].value is None or seen.freed(node.id) or seen.without_grad(found[0].use):
+            return False
+        if not seen.same_turn(found[0].use, use):
+            return False
+        node, use, index = found[0].value, found[0].use, found[0].index
+    function = seen.project.callee(node, use) if isinstance(node, ast.Call) else None
+    return function is not None and function is not seen.scope and _returns_graph(seen.project, function, index)
+
+
+def _returns_graph(project: Project, function: Scope, index: tuple[int, ...]) -> bool:
+    """Every result is the very name whose backward was called."""
+    seen = seen_in(project, function)
+    returns = [u for u in function.statements if isinstance(u.statement, ast.Return)]
+    wrapped = isinstance(function.node, ast.Module) or bool(function.node.decorator_list)
+    return not wrapped and bool(returns) and all(_is_sent_back(seen, use, index) for use in returns)
+
+
+def _is_sent_back(seen: Seen, use: Use, index: tuple[int, ...]) -> bool:
+    value = use.statement.value  # type: ignore[attr-defined]
+    if index and isinstance(value, ast.Tuple) and index[0] < len(value.elts):
+        value, index = value.elts[index[0]], index[1:]
+    if index or not isinstance(value, ast.Name) or seen.freed(value.id):
+        return False
+    return any(
+        name == value.id and back.before(use) and seen.scope.reaching(name, use) == seen.scope.reaching(name, back)
+        for name, _, back in seen.backwards()
+    )
+
+
+# --------------------------------------------------------------------------- outputs
+
+
+def _outputs(seen: Seen, trained: Collection[str]) -> Iterator[SourceFact]:
+    """``scores.append(logits)`` in the loop that trains: the backward is over, and the graph goes nowhere any more."""
+    backs = list(seen.methods("backward"))
+    if not backs or any(call.args or call.keywords for call, _, _ in backs):
+        return  # with retain_graph it may be wanted
+    flowing = seen.flowing(name for name, _, _ in seen.backwards())
+    for use in seen.scope.statements:
+        keeper, value = kept_by(use.statement)
+        if not isinstance(use.statement, ast.Expr) or value is None or not keeper.isidentifier() or keeper in flowing:
+            continue
+        near = any(seen.same_turn(use, back) for _, _, back in backs)
+        names = [part for part in _parts(value) if isinstance(part, ast.Name) and part.id in flowing]
+        made = [part.id for part in names if _is_output(seen, part, use, trained)]
+        if made and near and seen.outlives(keeper, use) and not seen.emptied(keeper, use):
+            if not seen.without_grad(use) and not _goes_on(seen, keeper, use):
+                yield seen.fact(
+                    "kept output", use.statement, name=made[0], text=keeper, edit=detached(value, made[0])
+                )  # fmt: skip
+
+
+def _is_output(seen: Seen, node: ast.Name, use: Use, trained: Collection[str]) -> bool:
+    """What a model that an optimizer was given returned in this turn."""
+    found, place = seen.sole(node, use)
+    if not isinstance(found, ast.Call) or seen.freed(node.id) or not seen.same_turn(place, use):
+        return False
+    things = seen.project.things(found.func, place)
+    return bool(things) and all(t.identity() in trained for t in things) and not seen.without_grad(place)
+
+
+def _goes_on(seen: Seen, keeper: str, use: Use) -> bool:
+    """It is returned, or read in the loop by anything else."""
+    loop = seen.loop_of(use)
+    first, last = (loop.lineno, loop.end_lineno or 0) if loop is not None else (0, 0)
+    for other in seen.scope.statements:
+        node = other.statement
+        if isinstance(node, (ast.Return, ast.Expr)) and any(
+            isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node)
+        ):
+            return True
+        if isinstance(node, ast.Return) and keeper in names_in(node):
+            return True
+        plain = not hasattr(node, "body") and node is not use.statement
+        if plain and first <= node.lineno <= last and keeper in names_in(node):
+            return True
+    return False
