@@ -18,7 +18,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.optimizers import is_nonzero, probe_norm, wiped
 from flatline.sensors.outliers import Outliers
-from flatline.sensors.patching import Patches
+from flatline.sensors.patching import Patches, unseen_by_dynamo
 from flatline.sensors.sources import severing_call
 from flatline.sensors.threads import Training
 
@@ -79,13 +79,9 @@ class BackwardSensor:
         training, identity = self.training, get_ident
 
         def light(roots: Any, *args: Any, accumulate_grad: bool = True, **kwargs: Any) -> bool:
-            if (
-                identity() != training.identity
-                or not loop.light
-                or len(known) != 1
-                or not accumulate_grad
-                or inside() != -1
-            ):
+            if not loop.light or len(known) != 1 or not accumulate_grad or inside() != -1:
+                return False
+            if identity() != training.identity:
                 return False
             root = roots[0]
             if raw:  # by a GradScaler: one loss, scaled as a whole, or else the careful path
@@ -114,6 +110,7 @@ class BackwardSensor:
                 self.fed()
             return True
 
+        unseen_by_dynamo(light)
         return light
 
     def _public(self, tensors: Any, *args: Any, **kwargs: Any) -> None:
