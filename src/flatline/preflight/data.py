@@ -10,7 +10,7 @@ from torch import Tensor
 
 from flatline.preflight.hearing import Call, Loss
 from flatline.preflight.pictures import png
-from flatline.preflight.trials import input_kind, leaves, names, padding_tail
+from flatline.preflight.trials import input_kind, names, padding_tail
 from flatline.sensors.pairing import ENOUGH_MEASURED, ENOUGH_ROWS, Probe
 
 Line = tuple[str, str]
@@ -33,10 +33,10 @@ class Data:
 
     def add(self, calls: list[Call], losses: list[Loss]) -> None:
         """Those of one step."""
-        call = next((c for c in calls if all(t.grad_fn is None for t in leaves((c.args, c.kwargs)))), None)
+        call = next((c for c in calls if c.of_data), None)
         if call is None:
             return
-        inputs = list(leaves((call.args, call.kwargs)))
+        inputs = call.inputs
         given = losses[-1].target if losses else None
         for name, tensor in zip(names(call), inputs, strict=True):
             kept = self.inputs.setdefault(name, [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,16 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     output: Any
     where: Where | None
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Every tensor with a shape that it was given."""
+        return tuple(leaves((self.args, self.kwargs)))
+
+    @property
+    def of_data(self) -> bool:
+        """Whether no other model made what it was given."""
+        return all(tensor.grad_fn is None for tensor in self.inputs)
 
 
 class Loss(NamedTuple):
@@ -65,14 +75,21 @@ class Loss(NamedTuple):
 
 
 class Hearing:
-    """Stands before the outermost modules and the losses; what it hears may be changed on its way."""
+    """Stands before the outermost modules with weights and the losses; what it hears may be changed on its way."""
 
     def __init__(self) -> None:
         self.called: Callable[[Call], object] = lambda call: None
-        self.computed: Callable[[Loss], object] = lambda loss: None
         self.inputs: Callable[[Any, Any], tuple[Any, Any]] = lambda args, kwargs: (args, kwargs)
         self.target: Callable[[str, Tensor], Tensor] = lambda name, target: target
         self._depth = 0
+        self._calls: list[Call] = []
+        self._losses: list[Loss] = []
+
+    def step(self) -> tuple[list[Call], list[Loss]]:
+        """What was heard since this was asked last."""
+        heard = self._calls, self._losses
+        self._calls, self._losses = [], []
+        return heard
 
     def attach(self) -> None:
         """For the rest of the process."""
@@ -87,7 +104,9 @@ class Hearing:
                 output = calling(module, *args, **kwargs)
             finally:
                 self._depth -= 1
-            self.called(Call(module, args, kwargs, output, caller()))
+            if next(module.parameters(), None) is not None:  # else it is a loss, most likely
+                self._calls.append(Call(module, args, kwargs, output, caller()))
+                self.called(self._calls[-1])
             return output
 
         nn.Module.__call__ = called  # type: ignore[method-assign]
@@ -98,10 +117,27 @@ class Hearing:
         def computed(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled() and isinstance(target, Tensor) and not target.requires_grad:
                 target = self.target(name, target)
-                self.computed(Loss(name, input, target, args, kwargs))
+                self._losses.append(Loss(name, input, target, args, kwargs))
             return original(input, target, *args, **kwargs)
 
         return computed
+
+
+def leaves(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """The tensors in a nest of tuples, lists and dictionaries, each with a shape."""
+    return (tensor for _, tensor in paths(value, depth) if tensor.dim())
+
+
+def paths(value: Any, depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+    """The same with their places, and those without a shape."""
+    if isinstance(value, Tensor):
+        yield "", value
+    elif depth and isinstance(value, dict):
+        for key, item in value.items():
+            yield from ((f".{key}{path}", tensor) for path, tensor in paths(item, depth - 1))
+    elif depth and isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            yield from ((f"[{at}]{path}", tensor) for path, tensor in paths(item, depth - 1))
 
 
 def _entropy(shares: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ from flatline.events import (
     TargetsObserved,
 )
 from flatline.preflight.data import Data
-from flatline.preflight.hearing import Call, Hearing, Loss
+from flatline.preflight.hearing import Call, Hearing
 from flatline.preflight.scales import Scales
 from flatline.preflight.stages import Answer, Stage
 from flatline.preflight.texts import Decoder, decoded, decoder
-from flatline.preflight.trials import input_kind, leaves
+from flatline.preflight.trials import input_kind
 
 CLASSES = 10  # of a histogram, in words
 TOWERS = 8  # parts of a model told one by one, at most
@@ -40,30 +40,23 @@ class Looking(Stage):
         self.scales = Scales()
         self.targets: list[TargetsObserved] = []
         self.data = Data()
-        self._calls: list[Call] = []
-        self._losses_of_step: list[Loss] = []
+        self.hearing = Hearing()
         self._decode: Decoder | None = None
 
     def attach(self) -> None:
         """Hear what the loop feeds its models with."""
         super().attach()
-        hearing = Hearing()
-        hearing.called, hearing.computed = self._called, self._computed
-        hearing.attach()
+        self.hearing.called = self._called
+        self.hearing.attach()
 
     def _called(self, call: Call) -> None:
-        self._calls.append(call)
         if self.steps_done == 0 and self._decode is None:
-            tokens = next((t[0] for t in leaves((call.args, call.kwargs)) if input_kind(t) == "tokens"), None)
+            tokens = next((t[0] for t in call.inputs if input_kind(t) == "tokens"), None)
             self._decode = decoder(tokens.tolist()) if tokens is not None else None
-
-    def _computed(self, loss: Loss) -> None:
-        self._losses_of_step.append(loss)
 
     def after_step(self, optimizer: Any) -> None:
         """What the step was fed with is kept."""
-        self.data.add(self._calls, self._losses_of_step)
-        self._calls, self._losses_of_step = [], []
+        self.data.add(*self.hearing.step())
 
     def heard(self, event: Event) -> None:
         """Keep what is told at the end."""

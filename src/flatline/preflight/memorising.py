@@ -11,7 +11,7 @@ from torch.nn import functional
 from flatline.events import Event, LossComputed, OneBatchTrained
 from flatline.history import median
 from flatline.meanwhile import COMPOSED
-from flatline.preflight.hearing import Hearing, Loss
+from flatline.preflight.hearing import Hearing
 from flatline.preflight.serving import Loaders, Repeated
 from flatline.preflight.stages import Answer, Steered, configured
 from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
@@ -28,20 +28,16 @@ class Memorising(Steered):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(Loaders(lambda: 0), *args, **kwargs)
-        self.repeated = Repeated()
+        self.repeated, self.hearing = Repeated(), Hearing()
         self._loss: LossComputed | None = None
         self._rate, self._weights = 0.0, 0
-        self._at_first: list[
-            tuple[float, float]
-        ] = []  # losses of torch in the first step, and what they cannot fall below
+        self._at_first: list[tuple[float, float]] = []  # losses of the first step, and what they cannot fall below
 
     def attach(self) -> None:
         """Stand at every door through which something new comes."""
         super().attach()
-        hearing = Hearing()
-        hearing.computed = self._computed
-        self.repeated.attach(hearing)
-        hearing.attach()
+        self.repeated.attach(self.hearing)
+        self.hearing.attach()
         for name in DROPOUTS:
             setattr(functional, name, _unchanged)
 
@@ -50,11 +46,6 @@ class Memorising(Steered):
         super().heard(event)
         if isinstance(event, LossComputed):
             self._loss = event
-
-    def _computed(self, loss: Loss) -> None:
-        if self.steps_done == 0:
-            with torch.no_grad():
-                self._at_first.append((float(loss.again(loss.target).mean()), loss.floor()))
 
     @property
     def floor(self) -> float | None:
@@ -77,6 +68,10 @@ class Memorising(Steered):
     def after_step(self, optimizer: Any) -> None:
         """From now on the batch of this step comes again."""
         super().after_step(optimizer)
+        _, losses = self.hearing.step()
+        if self.steps_done == 1:
+            with torch.no_grad():
+                self._at_first = [(float(loss.again(loss.target).mean()), loss.floor()) for loss in losses]
         if not self.loaders.training:
             self.repeated.stepped()
         if self.steps_done % 10 == 0 and memorised(self._above(self.losses())):
@@ -119,7 +114,8 @@ class Memorising(Steered):
 
     def _above(self, losses: list[float]) -> tuple[float, ...]:
         """What is left of the loss above what its targets cost."""
-        return tuple(loss - (self.floor or 0.0) for loss in losses)
+        floor = self.floor or 0.0
+        return tuple(loss - floor for loss in losses)
 
 
 def _so_far(losses: list[float]) -> str:

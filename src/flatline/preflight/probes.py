@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from flatline.events import Event, FutureProbed, InfluenceFacts, InfluenceProbed, PaddingProbed, SamplesProbed, Where
-from flatline.preflight.hearing import Call, Loss
-from flatline.preflight.trials import SAME, Passed, Trial, evaluating, input_kind, leaves, names, padding_tail, spread
+from flatline.preflight.hearing import Call, Loss, leaves
+from flatline.preflight.trials import SAME, Passed, Trial, evaluating, input_kind, names, padding_tail, spread
 
 ODD = (5, 7, 3, 11)  # samples of a probe: a size that no other dimension has
 SHORTEST = 4  # positions

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import torch
 
 from flatline.events import Event, FutureProbed, InfluenceProbed, OutputsUnused, PaddingProbed, SamplesProbed, Spread
-from flatline.preflight.hearing import Call, Hearing, Loss
+from flatline.preflight.hearing import Call, Hearing, Loss, paths
 from flatline.preflight.probes import Probes, labels_permuted
 from flatline.preflight.stages import Answer, Stage
-from flatline.preflight.trials import SAME, leaves, paths
+from flatline.preflight.trials import SAME
 
 MODELS = 3  # of one step, at most
 
@@ -23,8 +23,7 @@ class Probing(Stage):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.calls: list[Call] = []
-        self.computed: list[Loss] = []
+        self.hearing = Hearing()
         self.newest: tuple[list[Call], list[Loss]] = [], []  # of the last step
         self._asked_for = False  # the gradient of something that a model returned, by a backward of this step
         self._idle = 0  # steps in a row without that
@@ -32,15 +31,10 @@ class Probing(Stage):
     def attach(self) -> None:
         """Hear what the loop does."""
         super().attach()
-        hearing = Hearing()
-        hearing.called = self._called
-        hearing.computed = self._computed
-        hearing.attach()
+        self.hearing.called = self._called
+        self.hearing.attach()
 
     def _called(self, call: Call) -> None:
-        if next(call.module.parameters(), None) is None:
-            return  # a loss, most likely
-        self.calls.append(call)
         made = [tensor for _, tensor in paths(call.output) if tensor.requires_grad]
         for tensor in made:
             tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
@@ -49,15 +43,11 @@ class Probing(Stage):
     def _reached(self, gradient: torch.Tensor) -> None:
         self._asked_for = True
 
-    def _computed(self, loss: Loss) -> None:
-        self.computed.append(loss)
-
     def after_step(self, optimizer: Any) -> None:
         """Only the newest step is asked about."""
-        self.newest = self.calls, self.computed
-        self._idle = 0 if self._asked_for or not self.calls else self._idle + 1
+        self.newest = self.hearing.step()
+        self._idle = 0 if self._asked_for or not self.newest[0] else self._idle + 1
         self._asked_for = False
-        self.calls, self.computed = [], []
 
     def answer(self) -> Answer:
         """What the rules make of it, and a line for every question."""
@@ -99,9 +89,7 @@ def _permuted(losses: list[Loss]) -> list[tuple[str, str]]:
 
 def _of_data(calls: list[Call]) -> list[Call]:
     """Each model once, if what it was given comes from no other model."""
-    known = {
-        id(call.module): call for call in calls if all(t.grad_fn is None for t in leaves((call.args, call.kwargs)))
-    }
+    known = {id(call.module): call for call in calls if call.of_data}
     return list(known.values())[:MODELS]
 
 

@@ -52,8 +52,7 @@ class Sweeping(Steered):
         """Stop when the loss has gone."""
         super().after_step(optimizer)
         curve = smoothed(self.losses())
-        gone = curve and (curve[-1] - curve[-1] != 0.0 or curve[-1] > DIVERGED * min(curve))
-        if len(curve) >= FEWEST and gone and min(curve) > 0:
+        if len(curve) >= FEWEST and min(curve) > 0 and _gone(curve):
             self.stop()
 
     def answer(self) -> Answer:
@@ -68,8 +67,7 @@ class Sweeping(Steered):
             why = self.missing or f"the script took {len(losses)} steps whose loss could be read; {FEWEST} are needed"
             return {"verdict": "not done", "why": why, **told}
         found = suggested(rates, losses)
-        diverged = losses[-1] - losses[-1] != 0.0 or losses[-1] > DIVERGED * min(losses)
-        if self.over_early and not diverged:
+        if self.over_early and not _gone(losses):
             why = f"the script took {self.steps_done} of the {self.limit} steps of the sweep, which came to {rates[-1]:.1e}"
             return {"verdict": "open", "why": why, "within": self.steps_done, **told}
         if found is None:
@@ -106,6 +104,11 @@ def _doubt(configured: float, steepest: float, diverges: float | None) -> str:
     if diverges is not None and configured >= diverges:
         return "the configured rate lies in what diverged"
     return "the configured rate is far below what makes the loss fall" if configured * FAR < steepest else ""
+
+
+def _gone(losses: Sequence[float]) -> bool:
+    """Whether the last of them diverged."""
+    return losses[-1] - losses[-1] != 0.0 or losses[-1] > DIVERGED * min(losses)
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:

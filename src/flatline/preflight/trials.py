@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flatline.events import Spread, Where
-from flatline.preflight.hearing import Call
+from flatline.preflight.hearing import Call, leaves, paths
 from flatline.sensors.callers import caller
 from flatline.toolbox._state import keep_random, preserved
 
@@ -39,7 +39,7 @@ class Trial:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.module = call.module
-        self.inputs = tuple(leaves((call.args, call.kwargs)))
+        self.inputs = call.inputs
         self._random = keep_random(None)
 
     def run(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -135,23 +135,6 @@ def padding_tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
     if not runs or not long_texts or not (last in known or varied) or bool((tokens == last).all()):
         return None
     return tail.where(tail < tokens.shape[1], 0)
-
-
-def leaves(value: Any, depth: int = 3) -> Iterator[Tensor]:
-    """The tensors in a nest of tuples, lists and dictionaries, each with a shape."""
-    return (tensor for _, tensor in paths(value, depth) if tensor.dim())
-
-
-def paths(value: Any, depth: int = 3) -> Iterator[tuple[str, Tensor]]:
-    """The same with their places, and those without a shape."""
-    if isinstance(value, Tensor):
-        yield "", value
-    elif depth and isinstance(value, dict):
-        for key, item in value.items():
-            yield from ((f".{key}{path}", tensor) for path, tensor in paths(item, depth - 1))
-    elif depth and isinstance(value, (list, tuple)):
-        for at, item in enumerate(value):
-            yield from ((f"[{at}]{path}", tensor) for path, tensor in paths(item, depth - 1))
 
 
 def _replaced(value: Any, new: dict[int, Tensor]) -> Any:

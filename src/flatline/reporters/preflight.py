@@ -37,8 +37,12 @@ def line(name: str, answer: Mapping[str, Any]) -> str:
 
 
 def _closing(answers: Answers) -> str:
-    done = sum(answer["verdict"] in ("passed", "failed") for answer in answers.values())
-    return f"flatline: 0 findings · {done} of {len(answers)} stages gave an answer"
+    return f"flatline: 0 findings · {answered(answers)} of {len(answers)} stages gave an answer"
+
+
+def answered(answers: Answers) -> int:
+    """How many stages came to a verdict."""
+    return sum(answer["verdict"] in ("passed", "failed") for answer in answers.values())
 
 
 def _curves(name: str, answer: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -131,12 +131,7 @@ def _method_of(owner: Class, call: ast.AST) -> Scope | None:
 
 def _returns_cut(project: Project, forward: Scope) -> tuple[Scope, ast.AST] | None:
     """A forward whose every result is detached."""
-    found = [
-        made
-        for use in forward.statements
-        if isinstance(use.statement, ast.Return)
-        for made in project.made(use.statement.value, use) or (None,)
-    ]
+    found = [made for value, use in forward.returns for made in project.made(value, use) or (None,)]
     cut = [made.node for made in found if made is not None and made.by == "detach"]
     return (forward, cut[0]) if cut and len(cut) == len(found) else None
 

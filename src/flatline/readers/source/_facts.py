@@ -12,7 +12,7 @@ from functools import cached_property
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
 from flatline.readers.source._losses import is_mean, kind_of
-from flatline.readers.source._resolve import SAME, Project, Thing, argument
+from flatline.readers.source._resolve import SAME, Project, Thing, argument, builds_optimizer
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
 
 CALLS = 2  # from a function to what its result goes into
@@ -214,7 +214,7 @@ class Seen:
 
     def _returned_names(self) -> Iterator[tuple[str, Use]]:
         """Everything that ends up in the result of a function."""
-        waiting = [(u.statement.value, u) for u in self.scope.statements if isinstance(u.statement, ast.Return)]
+        waiting = list(self.scope.returns)
         found = set[str]()
         while waiting:
             node, use = waiting.pop()
@@ -235,7 +235,7 @@ class Seen:
             given = call.args[0] if len(call.args) == 1 else None
             functions = [t.function for t in self.project.things(given, use) if t.function is not None]
             things = self.project.things(receiver, use)
-            if len(functions) == 1 and things and all(t.call and t.name.startswith("torch.optim.") for t in things):
+            if len(functions) == 1 and things and all(thing.is_optimizer for thing in things):
                 back = [
                     c for c, _ in functions[0].calls if isinstance(c.func, ast.Attribute) and c.func.attr == "backward"
                 ]
@@ -481,7 +481,7 @@ class Seen:
                 made = isinstance(binding.value, ast.Call) and binding.use.scope is self.scope
                 things = self.project.things(binding.value, binding.use, 0, binding.index) if made else ()
                 again = any(b.use.order > binding.use.order for b in bindings)
-                if len(things) == 1 and _is_optimizer(things[0]) and not again:
+                if len(things) == 1 and things[0].is_optimizer and not again:
                     yield name, things[0], binding.use
 
     def rebound(self) -> Iterator[SourceFact]:
@@ -717,7 +717,7 @@ class Seen:
 def trained_models(project: Project, scope: Scope) -> Iterator[Thing]:
     """The models whose parameters are given to an optimizer."""
     for call, use in scope.calls:
-        if project.dotted(call.func, use).startswith("torch.optim.") and call.args:
+        if builds_optimizer(project.dotted(call.func, use)) and call.args:
             given = call.args[0]
             if (
                 isinstance(given, ast.Call)
@@ -948,10 +948,6 @@ def iterated(node: ast.expr) -> ast.expr:
     while isinstance(node, ast.Call) and node.args and spelled(node.func).rpartition(".")[2] in ("enumerate", "tqdm"):
         node = node.args[0]
     return node
-
-
-def _is_optimizer(thing: Thing) -> bool:
-    return thing.call is not None and thing.name.startswith("torch.optim.") and "lr_scheduler" not in thing.name
 
 
 def model_of(thing: Thing) -> ast.expr | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from flatline.events import SourceFact, Where
 from flatline.readers.source._facts import Seen, model_of, seen_in
 from flatline.readers.source._mentions import Mentions
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project, Thing, builds_optimizer
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
 
 OTHERS = {"param_groups", "state_dict"}  # of an optimizer, that neither steps nor zeroes
@@ -55,8 +55,7 @@ def _unstepped(seen: Seen, mentions: Mentions, name: str, binding: Binding) -> I
 
 
 def _optimizers_in(project: Project, call: ast.Call, use: Use) -> Iterator[ast.Call]:
-    dotted = project.dotted(call.func, use)
-    if dotted.startswith("torch.optim.") and "lr_scheduler" not in dotted:
+    if builds_optimizer(project.dotted(call.func, use)):
         yield call
 
 
@@ -64,14 +63,13 @@ def _entries(project: Project, binding: Binding) -> dict[str, Thing]:
     """The optimizers of a dictionary, by key; nothing unless all of it is known."""
     value, use = binding.value, binding.use
     function = project.callee(value, use) if isinstance(value, ast.Call) else None
-    returns = [u for u in function.statements if isinstance(u.statement, ast.Return)] if function is not None else []
-    if len(returns) == 1:
-        value, use = returns[0].statement.value, returns[0]  # type: ignore[attr-defined]
+    if function is not None and len(function.returns) == 1:
+        value, use = function.returns[0]
     keys = value.keys if isinstance(value, ast.Dict) else []
     names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
     things = [project.things(each, use) for each in value.values] if isinstance(value, ast.Dict) else []
     plain = len(names) == len(keys) == len(set(names)) and all(len(each) == 1 for each in things)
-    made = plain and all(t.call is not None and t.name.startswith("torch.optim.") for (t,) in things)
+    made = plain and all(thing.is_optimizer for (thing,) in things)
     return {name: thing for name, (thing,) in zip(names, things, strict=True)} if made else {}
 
 
@@ -197,14 +195,14 @@ class Optimizer:
     def _zeroed(self, node: ast.expr, use: Use) -> Sequence[Thing]:
         """The model whose gradients a call of zero_grad zeroes."""
         things = self.project.things(node, use)
-        given = model_of(things[0]) if len(things) == 1 and things[0].name.startswith("torch.optim.") else None
+        given = model_of(things[0]) if len(things) == 1 and things[0].is_optimizer else None
         return self.project.things(given, things[0].use) if given is not None else things
 
     def _apart(self, one: Thing, other: Thing) -> bool:
         """Built side by side, and neither from the other."""
         if one.call is None or other.call is None or one.identity() == other.identity() or one.via != other.via:
             return False
-        if other.name.startswith("torch.optim.") or one.use.scope is not other.use.scope:
+        if other.is_optimizer or one.use.scope is not other.use.scope:
             return False
         return not self._within(one, other) and not self._within(other, one)
 

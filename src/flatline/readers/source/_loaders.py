@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import Seen, iterated, seen_in
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 
 LOADER = "torch.utils.data.DataLoader"
@@ -106,13 +106,8 @@ def _counts(node: ast.For) -> bool:
     return not (len(head.args) == 1 and isinstance(head.args[0], ast.Constant) and head.args[0].value == 1)
 
 
-def _argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    named = [k.value for k in call.keywords if k.arg == name]
-    return named[0] if named else call.args[place] if len(call.args) > place else None
-
-
 def _samplers(project: Project, loader: Thing) -> Sequence[Thing]:
-    given = _argument(loader.call, "sampler", 3) if loader.call is not None else None
+    given = argument_at(loader.call, "sampler", 3) if loader.call is not None else None
     return project.things(given, loader.use)
 
 
@@ -120,7 +115,7 @@ def _shuffles(sampler: Thing) -> bool:
     """A DistributedSampler that is not told otherwise."""
     if sampler.name not in SAMPLERS or sampler.call is None:
         return False
-    shuffle = _argument(sampler.call, "shuffle", 3)
+    shuffle = argument_at(sampler.call, "shuffle", 3)
     known = all(k.arg is not None for k in sampler.call.keywords)
     return known and (shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True))
 
@@ -129,7 +124,7 @@ def _sampler_name(project: Project, scope: Scope, use: Use, each: Pass) -> str:
     """How the sampler is called where the epochs are; nothing if it may be None there."""
     if len(each.loaders) != 1 or each.loaders[0].call is None:
         return ""
-    given, site = _argument(each.loaders[0].call, "sampler", 3), each.loaders[0].use
+    given, site = argument_at(each.loaders[0].call, "sampler", 3), each.loaders[0].use
     if isinstance(given, ast.Call) and each.use.scope is scope:
         loader = iterated(each.loop.iter)
         return f"{spelled(loader)}.sampler" if isinstance(loader, (ast.Name, ast.Attribute)) else ""
@@ -176,7 +171,7 @@ def _evaluates(seen: Seen, each: Pass) -> bool:
 def _datasets(project: Project, loader: Thing) -> tuple[Sequence[Thing], bool]:
     """The data set of a loader; of a part of a split, what was split."""
     call = loader.call
-    given = _argument(call, "dataset", 0) if call is not None else None
+    given = argument_at(call, "dataset", 0) if call is not None else None
     things = project.things(given, loader.use)
     if things or not isinstance(given, ast.Name):
         return [t for t in things if t.call is not None], False
@@ -196,7 +191,7 @@ def _random_transform(project: Project, dataset: Thing) -> tuple[ast.expr, Use] 
     call = dataset.call
     if call is None or not dataset.name.startswith("torchvision.datasets."):
         return None
-    given = _argument(call, "transform", 1 if dataset.name.endswith("ImageFolder") else 99)
+    given = argument_at(call, "transform", 1 if dataset.name.endswith("ImageFolder") else 99)
     things = project.things(given, dataset.use)
     for thing in things if len(things) == 1 else ():
         steps = thing.call.args[0] if thing.call is not None and thing.call.args else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._losses import is_mean
-from flatline.readers.source._resolve import Project, Thing, argument
+from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, spelled
 
 WAYS = 64  # through a loop; one with more is left alone
@@ -130,7 +130,7 @@ class Loops:
         """Whether an argument is an optimizer."""
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return False
-        return any(t.call is not None and t.name.startswith("torch.optim.") for t in self.project.things(node, use))
+        return any(thing.is_optimizer for thing in self.project.things(node, use))
 
     def all(self) -> Iterator[SourceLoop]:
         """Every loop with a backward or a step in it, and every function with one outside of its loops."""
@@ -423,7 +423,7 @@ class _Walker:
 
     def _zero_grad_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         things = self.project.things(func.value, use)
-        optimizer = _all_of(things, "torch.optim.") or ast.unparse(func.value) in self._stepped
+        optimizer = _optimizers(things) or ast.unparse(func.value) in self._stepped
         key = self.key(func.value, use)
         trains = key if things and not optimizer else ""
         yield self._tick(
@@ -461,7 +461,7 @@ class _Walker:
                 over_data=self.over_data,
                 **(_schedule(self.project, things[0]) if len(things) == 1 else {}),
             )
-        elif _all_of(things, "torch.optim.") or (not call.args and ast.unparse(func.value) in self.loops.zeroed):
+        elif _optimizers(things) or (not call.args and ast.unparse(func.value) in self.loops.zeroed):
             yield self._stepping(func.value, call, use)
         elif call.args and (self.loops.is_trainer(call.args[0], use) or ast.unparse(call.args[0]) in self.loops.zeroed):
             yield replace(self._stepping(call.args[0], call, use), scaled=True)
@@ -470,7 +470,7 @@ class _Walker:
 
     def _stepping(self, node: ast.expr, call: ast.Call, use: Use) -> SourceTick:
         things = self.project.things(node, use)
-        known = _all_of(things, "torch.optim.")
+        known = _optimizers(things)
         closure = (len(call.args) > 0 and node is not call.args[0]) or bool(call.keywords)
         if closure:
             return self._tick("opaque", call, name=spelled(node))
@@ -537,8 +537,7 @@ class _Walker:
 
 def _makes(function: Scope) -> bool:
     """It gives back something that it may have made."""
-    returned = (u.statement.value for u in function.statements if isinstance(u.statement, ast.Return))
-    return any(isinstance(node, (ast.Name, ast.Call, ast.Tuple)) for node in returned)
+    return any(isinstance(node, (ast.Name, ast.Call, ast.Tuple)) for node, _ in function.returns)
 
 
 def _turns(node: ast.AST) -> ast.expr | None:
@@ -563,7 +562,7 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
     if thing.call is None or name not in LENGTHS:
         return {}
     places, (factor, usual) = LENGTHS[name], FACTORS.get(name, ("", 0.0))
-    given = next((g for place, key in places if (g := _argument(thing.call, key, place)) is not None), None)
+    given = next((g for place, key in places if (g := argument_at(thing.call, key, place)) is not None), None)
     if given is None and name != "ExponentialLR":
         return {}
     lengths = [
@@ -571,7 +570,7 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
         for each in (given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given])
     ]
     length = max(each for each in lengths if each is not None) if lengths and None not in lengths else None
-    power = _argument(thing.call, factor, 1 if name == "ExponentialLR" else 2)
+    power = argument_at(thing.call, factor, 1 if name == "ExponentialLR" else 2)
     gamma = usual if power is None else project.number(power, thing.use)
     sizes = (
         [n for n in ast.walk(given) if isinstance(n, ast.Call) and spelled(n.func) == "len"]
@@ -586,11 +585,6 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
         "in_batches": (name == "OneCycleLR" and bool(sizes))
         or any(t.name == "torch.utils.data.DataLoader" for t in loaded),
     }
-
-
-def _argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    named = [k.value for k in call.keywords if k.arg == name]
-    return named[0] if named else call.args[place] if 0 <= place < len(call.args) else None
 
 
 def _repeated(statement: ast.stmt) -> set[int]:
@@ -620,6 +614,10 @@ def _wipes(node: ast.Assign) -> SourceTickKind | None:
             empty = isinstance(node.value, ast.Constant) and node.value.value is None
             return "zero" if empty else "backward"
     return None
+
+
+def _optimizers(things: Sequence[Thing]) -> bool:
+    return bool(things) and all(thing.is_optimizer for thing in things)
 
 
 def _all_of(things: Sequence[Thing], start: str) -> bool:

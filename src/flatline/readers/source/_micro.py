@@ -70,7 +70,7 @@ def _steps_once(seen: Seen, use: Use, loop: ast.For) -> bool:
 
 def _is_optimizer(seen: Seen, node: ast.expr, use: Use) -> bool:
     things = seen.project.things(node, use)
-    return bool(things) and all(t.call is not None and t.name.startswith("torch.optim.") for t in things)
+    return bool(things) and all(thing.is_optimizer for thing in things)
 
 
 def _mean(project: Project, call: ast.Call, use: Use) -> bool:
@@ -83,7 +83,6 @@ def _mean(project: Project, call: ast.Call, use: Use) -> bool:
 
 def _returns_mean(project: Project, function: Scope) -> bool:
     seen = seen_in(project, function)
-    returns = [u for u in function.statements if isinstance(u.statement, ast.Return)]
-    values = [seen.sole(u.statement.value, u) for u in returns if u.statement.value is not None]  # type: ignore[attr-defined]
+    values = [seen.sole(value, use) for value, use in function.returns if value is not None]
     means = [isinstance(value, ast.Call) and is_mean(project, value, place) for value, place in values]
-    return bool(means) and all(means) and len(means) == len(returns)
+    return bool(means) and all(means) and len(means) == len(function.returns)

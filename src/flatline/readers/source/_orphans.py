@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from flatline.events import SourceFact
 from flatline.readers.source._facts import CUT_OFF, LAYERS, Seen, is_module, model_of, names_in, seen_in
 from flatline.readers.source._mentions import Mentions
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project, Thing, builds_optimizer
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
 
 HARMLESS = frozenset({"train", "to", "cuda", "cpu", "float", "zero_grad", "state_dict"})
@@ -169,7 +169,7 @@ class _Copies:
         self.project, self.module = project, module
         calls = [(c, u) for scope in module.scopes for c, u in scope.calls]
         self.made = {id(c): (c, u) for c, u in calls if project.dotted(c.func, u) == "copy.deepcopy"}
-        built = [Thing("", u, c) for c, u in calls if _builds_optimizer(project.dotted(c.func, u))]
+        built = [Thing("", u, c) for c, u in calls if builds_optimizer(project.dotted(c.func, u))]
         held = [project.things(model_of(thing), thing.use) for thing in built]
         self.known = bool(held) and all(held) and not any(self.copied(t) for things in held for t in things)
 
@@ -201,17 +201,13 @@ class _Copies:
         if not all(found) or len(names) != 1 or not any(True for _ in seen.methods("backward")):
             return None
         optimizer = found[0][0]
-        model = model_of(optimizer) if optimizer.name.startswith("torch.optim.") else None
+        model = model_of(optimizer) if optimizer.is_optimizer else None
         things = seen.project.things(model, optimizer.use)
         return replace(things[0], via=(*optimizer.via, *things[0].via)) if len(things) == 1 else None
 
     def _is_copy(self, thing: Thing, origin: Thing | None) -> bool:
         without = tuple(place for place in thing.via if place not in self.made)
         return self.copied(thing) is not None and origin is not None and without == origin.via
-
-
-def _builds_optimizer(dotted: str) -> bool:
-    return dotted.startswith("torch.optim.") and dotted.count(".") == 2 and dotted[12:13].isupper()
 
 
 def _left_behind(seen: Seen, found: _Found) -> bool:
@@ -229,7 +225,7 @@ def _held(project: Project, scope: Scope, text: str, found: _Found) -> set[str]:
     """The models that optimizers built before the copy were given."""
     held: set[str] = set()
     for call, use in scope.calls:
-        if project.dotted(call.func, use).startswith("torch.optim.") and use.before(found.binding.use):
+        if builds_optimizer(project.dotted(call.func, use)) and use.before(found.binding.use):
             model = model_of(Thing("", use, call))
             held |= {t.identity() for t in project.things(model, use)} if model is not None else set()
     return held

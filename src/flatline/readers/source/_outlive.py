@@ -66,13 +66,13 @@ def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
 def _returns_graph(project: Project, function: Scope, index: tuple[int, ...]) -> bool:
     """Every result is the very name whose backward was called."""
     seen = seen_in(project, function)
-    returns = [u for u in function.statements if isinstance(u.statement, ast.Return)]
     wrapped = isinstance(function.node, ast.Module) or bool(function.node.decorator_list)
-    return not wrapped and bool(returns) and all(_is_sent_back(seen, use, index) for use in returns)
+    return (
+        not wrapped and bool(function.returns) and all(_is_sent_back(seen, *each, index) for each in function.returns)
+    )
 
 
-def _is_sent_back(seen: Seen, use: Use, index: tuple[int, ...]) -> bool:
-    value = use.statement.value  # type: ignore[attr-defined]
+def _is_sent_back(seen: Seen, value: ast.expr | None, use: Use, index: tuple[int, ...]) -> bool:
     if index and isinstance(value, ast.Tuple) and index[0] < len(value.elts):
         value, index = value.elts[index[0]], index[1:]
     if index or not isinstance(value, ast.Name) or seen.freed(value.id):

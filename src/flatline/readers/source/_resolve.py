@@ -49,6 +49,11 @@ class Thing:
         """Equal for one object."""
         return f"{self.use.scope.module.text.path}:{id(self.call)}:{self.via}" if self.call else self.name
 
+    @property
+    def is_optimizer(self) -> bool:
+        """One of torch's, built."""
+        return self.call is not None and builds_optimizer(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -228,7 +233,7 @@ class Project:
             binding = found[0] if len(found) == 1 and not found[0].index else None
             value, use = (binding.value, binding.use) if binding is not None else (None, site)
         made = self.callee(value, use) if isinstance(value, ast.Call) else None
-        returns = [u.statement.value for u in made.statements if isinstance(u.statement, ast.Return)] if made else []
+        returns = [value for value, _ in made.returns] if made else []
         size = len(returns[0].elts) if len(returns) == 1 and isinstance(returns[0], ast.Tuple) else 0
         place = function.params.index(name) - (function.owner is not None) - starred[0]
         if size and 0 <= place < size:
@@ -403,9 +408,9 @@ class Project:
 
     def _returned(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
         found: list[Thing] = []
-        for use in function.statements:
-            if isinstance(use.statement, ast.Return) and use.statement.value is not None:
-                inner = self.things(use.statement.value, use, depth + 1, index)
+        for value, use in function.returns:
+            if value is not None:
+                inner = self.things(value, use, depth + 1, index)
                 if not inner:
                     return ()
                 found += inner
@@ -709,9 +714,20 @@ def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
     return None
 
 
+def argument_at(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    """What a call gives for a parameter of torch's, by name or by place; -1 for one that is given by name only."""
+    named = [k.value for k in call.keywords if k.arg == name]
+    return named[0] if named else call.args[place] if 0 <= place < len(call.args) else None
+
+
+def builds_optimizer(dotted: str) -> bool:
+    """``torch.optim.Adam``, and no schedule."""
+    return dotted.startswith("torch.optim.") and dotted.count(".") == 2 and dotted[12:13].isupper()
+
+
 PLAIN = (
     (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
-    (re.compile(r"^torch\.optim\.(?!lr_scheduler)[a-z_]+\."), "torch.optim."),
+    (re.compile(r"^torch\.optim\.(?!lr_scheduler|swa_utils)[a-z_]+\."), "torch.optim."),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\."), "torch.nn.utils."),
     (re.compile(r"^torch\.(cuda\.)?amp\.(grad_scaler|autocast_mode)\."), "torch.amp."),
 )

@@ -66,6 +66,11 @@ class Scope:
             return ""
         return f"{self.owner.node.name}.{self.node.name}" if self.owner else self.node.name
 
+    @property
+    def returns(self) -> list[tuple[ast.expr | None, Use]]:
+        """What it may give back, and where."""
+        return [(use.statement.value, use) for use in self.statements if isinstance(use.statement, ast.Return)]
+
     def reaching(self, name: str, use: Use) -> list[Binding]:
         """The bindings of a name that may be in force at a place of this scope."""
         known = self.bindings.get(name, [])

@@ -14,6 +14,7 @@ from flatline.reporters._plain import encodable, one_line
 from flatline.reporters.html import policy, template, texts
 from flatline.reporters.html.cards import Card, card
 from flatline.reporters.html.model import Weight
+from flatline.reporters.preflight import answered
 
 Answer = Mapping[str, Any]
 TITLES = {
@@ -92,7 +93,7 @@ def render(report: Report, answers: Mapping[str, Answer], name: str) -> str:
 def _view(report: Report, answers: Mapping[str, Answer], name: str) -> View:
     shown = tuple(card(finding, None, time.time()) for finding in report.findings)
     problems = sum(finding.severity != "hint" for finding in report.findings)
-    done = sum(answer["verdict"] in ("passed", "failed") for answer in answers.values())
+    done = answered(answers)
     worst = min((finding.severity for finding in report.findings), key=SEVERITIES.index, default="hint")
     seconds = sum(float(answer.get("seconds", 0.0)) for answer in answers.values())
     return View(

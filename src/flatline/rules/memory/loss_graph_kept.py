@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossesKept, SourceParsed, line_of
+from flatline.events import LossesKept, SourceFact, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -78,21 +78,18 @@ class LossGraphKept(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loss that has a graph is added to, or put into, something that outlives the step."""
         for fact in event.of("kept"):
-            yield self.finding(
-                event,
-                f"`{fact.text}` keeps {fact.name} of every step, together with its graph",
-                severity="warning",
-                fix=f"keep the number: {fact.name}.item(), or {fact.name}.detach() to stay on the device",
-                where=fact.where,
-                key=line_of(fact.where),
-            )
+            number = f"keep the number: {fact.name}.item(), or {fact.name}.detach() to stay on the device"
+            yield self._in_source(event, fact, fix=number)
         for fact in event.of("kept output"):
-            yield self.finding(
-                event,
-                f"`{fact.text}` keeps {fact.name} of every step, together with its graph",
-                severity="warning",
-                cause="backward() is over by then: the graphs are of no use, and stay in memory as long as the list",
-                fix=f"keep {fact.name}.detach()",
-                where=fact.where,
-                key=line_of(fact.where),
-            )
+            cause = "backward() is over by then: the graphs are of no use, and stay in memory as long as the list"
+            yield self._in_source(event, fact, cause=cause, fix=f"keep {fact.name}.detach()")
+
+    def _in_source(self, event: SourceParsed, fact: SourceFact, **told: str) -> Finding:
+        return self.finding(
+            event,
+            f"`{fact.text}` keeps {fact.name} of every step, together with its graph",
+            severity="warning",
+            where=fact.where,
+            key=line_of(fact.where),
+            **told,
+        )

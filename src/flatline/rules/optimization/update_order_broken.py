@@ -19,6 +19,10 @@ from flatline.events import (
 from flatline.findings import Finding
 from flatline.rules import Rule
 
+NO_STEP = "step() is what changes the weights; without it every backward is work for nothing"
+ADDED_UP = "gradients add up until they are zeroed: every step applies the sum of all batches so far"
+ADDED_UP_IN_CALLS = "gradients add up until they are zeroed: every call of the closure adds to the one before"
+UNCALLED = "the name of a method alone is an expression without effect"
 Beside: TypeAlias = dict[Where | None, list[tuple[SourceLoop, set[tuple[str, int]]]]]
 
 
@@ -110,51 +114,26 @@ class UpdateOrderBroken(Rule):
                 yield from self._in_source(event, loop, moments, beside)
             if not event.steps and _never_stepped(loop):
                 zero = loop.moments("zero")[0][0].tick
-                yield self.finding(
-                    event,
-                    f"{zero.name} zeroes the gradients of every backward, and its step() is nowhere in this file",
-                    cause="step() is what changes the weights; without it every backward is work for nothing",
-                    fix="call optimizer.step() after backward()",
-                    where=zero.where,
-                    key=line_of(zero.where),
-                )
+                told = f"{zero.name} zeroes the gradients of every backward, and its step() is nowhere in this file"
+                yield self._at(event, zero.where, told, NO_STEP, "call optimizer.step() after backward()")
         for fact in event.of("idle optimizer"):
-            yield self.finding(
-                event,
-                f"{fact.name} is asked for zero_grad() only; its step() is nowhere in this file",
-                cause="step() is what changes the weights; without it every backward is work for nothing",
-                fix=f"call {fact.name}.step() after backward()",
-                where=fact.where,
-                key=line_of(fact.where),
-            )
+            told = f"{fact.name} is asked for zero_grad() only; its step() is nowhere in this file"
+            yield self._at(event, fact.where, told, NO_STEP, f"call {fact.name}.step() after backward()")
         for fact in event.of("never zeroed"):
-            yield self.finding(
-                event,
-                f"{fact.name}.step() follows backward() in every turn of a loop, and what zeroes gradients in this file zeroes "
-                f"those of others",
-                cause="gradients add up until they are zeroed: every step applies the sum of all batches so far",
-                fix=f"call {fact.name}.zero_grad() once per step, before backward()",
-                where=fact.where,
-                key=line_of(fact.where),
-            )
+            others = "what zeroes gradients in this file zeroes those of others"
+            told = f"{fact.name}.step() follows backward() in every turn of a loop, and {others}"
+            fix = f"call {fact.name}.zero_grad() once per step, before backward()"
+            yield self._at(event, fact.where, told, ADDED_UP, fix)
         for fact in event.of("closure") if not event.zeroes else ():
-            yield self.finding(
-                event,
-                f"the closure of {fact.name} runs backward(), and no gradient is zeroed anywhere in this file",
-                cause="gradients add up until they are zeroed: every call of the closure adds to the one before",
-                fix="call optimizer.zero_grad() first thing in the closure",
-                where=fact.other,
-                key=line_of(fact.other),
-            )
+            told = f"the closure of {fact.name} runs backward(), and no gradient is zeroed anywhere in this file"
+            fix = "call optimizer.zero_grad() first thing in the closure"
+            yield self._at(event, fact.other, told, ADDED_UP_IN_CALLS, fix)
         for fact in event.of("uncalled step") + event.of("uncalled zero_grad") + event.of("uncalled backward"):
-            yield self.finding(
-                event,
-                f"`{fact.text}` stands without parentheses: nothing is called",
-                cause="the name of a method alone is an expression without effect",
-                fix=f"write {fact.text}()",
-                where=fact.where,
-                key=line_of(fact.where),
-            )
+            told = f"`{fact.text}` stands without parentheses: nothing is called"
+            yield self._at(event, fact.where, told, UNCALLED, f"write {fact.text}()")
+
+    def _at(self, event: SourceParsed, where: Where | None, told: str, cause: str, fix: str) -> Finding:
+        return self.finding(event, told, cause=cause, fix=fix, where=where, key=line_of(where))
 
     def _in_source(
         self, event: SourceParsed, loop: SourceLoop, moments: Sequence[SourceMoment], beside: Beside
@@ -183,7 +162,7 @@ class UpdateOrderBroken(Rule):
             yield self.finding(
                 event,
                 f"{step.name}.step() follows backward() in every turn of a loop, and gradients are zeroed {zeroed}",
-                cause="gradients add up until they are zeroed: every step applies the sum of all batches so far",
+                cause=ADDED_UP,
                 fix="call optimizer.zero_grad() once per step, before backward()",
                 where=step.where,
                 key=line_of(step.where),
@@ -195,7 +174,7 @@ class UpdateOrderBroken(Rule):
             "the gradients of the "
             + ("closure's previous run" if event.closure else "step before")
             + f" were still there when {event.optimizer.name} step {event.index} added to them",
-            cause="gradients add up until they are zeroed: every step applies the sum of all batches so far",
+            cause=ADDED_UP,
             fix="call optimizer.zero_grad() "
             + ("first thing in the closure" if event.closure else "once per step, before backward()"),
             key=f"unzeroed {event.optimizer.key}",
