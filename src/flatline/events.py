@@ -14,7 +14,7 @@ A training loop, with every event at its place::
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut,
                                                    # MinorityObserved
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
-        optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited,
+        optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited, UnitsFollowed,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
                                                    # NonFiniteReplayed,
                                                    # LossesRead, HistogramsTaken
@@ -309,6 +309,27 @@ class ActivationsSampled(Event):
     model: str = "model"
     untrained: bool = False  # no optimizer has stepped yet, nothing was loaded
     layers: tuple[LayerActivations, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsFacts:
+    """A weight matrix, all of whose rows are equal."""
+
+    name: str = ""
+    units: int = 0  # rows
+    zero: bool = False  # every weight is
+    gradient: float = 0.0  # norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsFollowed(Event):
+    """The matrices of an optimizer whose units were copies of each other after its first step, and still are."""
+
+    absent = "no weight matrix began with units that are copies of each other"
+    defect = True
+    steps: int = 0  # of the optimizer so far
+    learning: bool = True  # some matrix of the optimizer has a gradient
+    layers: tuple[UnitsFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

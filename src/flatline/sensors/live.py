@@ -32,6 +32,7 @@ from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
+from flatline.sensors.symmetry import SymmetrySensor
 from flatline.sensors.told_rates import MisplacedRates
 
 NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
@@ -61,6 +62,7 @@ class LiveSensors:
         self.recurrence = RecurrenceSensor(loop, self.models)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
+        self.symmetry = SymmetrySensor(loop, self.models, self.audit)
         self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
         self.schedules = ScheduleSensor(loop, self.patches)
         self.data = DataSensor(loop, self.patches, self.models)
@@ -120,6 +122,7 @@ class LiveSensors:
             guard(self._modes),
             guard(self.rank),
             guard(self.audit.after_step),
+            guard(self.symmetry.after_step),
             guard(self.derivatives.after_step),
             guard(self.precision.after_step),
             guard(self.data.after_step),

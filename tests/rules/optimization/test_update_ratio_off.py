@@ -85,6 +85,11 @@ def test_near_miss_the_first_steps_of_a_tensor_that_began_at_zero():
     assert play(UpdateRatioOff, *run(4.0, lr=0.016, count=6)) == []
 
 
+def test_near_miss_a_head_of_zeros_under_a_warm_up():
+    """Its steps are as large as all others', and it is small: Adam, whose rate rises slowly."""
+    assert play(UpdateRatioOff, *run(0.5, weight=2e-4)) == []
+
+
 def test_near_miss_the_first_steps_or_too_few_layers():
     assert play(UpdateRatioOff, *run(0.5, count=25)) == []
     assert play(UpdateRatioOff, *run(0.5, layers=2)) == []

@@ -64,6 +64,7 @@ class UpdateRatioOff(Rule):
     first_index: int = 20  # step from which on samples count: zero-initialised tensors have grown
     thrown: float = 5.0  # own sizes travelled in the first steps, by a group whose rate is ``fast`` times the others'
     early: int = 5  # steps that count as the first
+    farther: float = 5.0  # times the others' step in numbers; Adam's steps are all of one size
     others: int = 2  # layers to compare with
     few: int = 64  # elements; the size of a smaller matrix may be near zero by chance
     learned: float = 0.95  # a loss under this share of the first one falls, whatever one layer does
@@ -162,9 +163,15 @@ class UpdateRatioOff(Rule):
             if mine < self.slowest and event.index >= self.chain_index and self._left_behind(event, layer, ratios):
                 yield self._tell(event, layer, mine, max(ratios.values()), layers, chain=True)
                 return
-            if mine > self.fast * others and mine > self.fastest and self._stuck(event, layer):
+            wild = mine > self.fast * others and mine > self.fastest and self._goes_far(layer, layers)
+            if wild and self._stuck(event, layer):
                 yield self._tell(event, layer, mine, others, layers)
                 return
+
+    def _goes_far(self, layer: LayerNumbers, layers: list[LayerNumbers]) -> bool:
+        """By itself, too, and not only beside its own size: a head of zeros is small until a warm-up ends."""
+        steps = [_step(each) for each in layers if each.name != layer.name]
+        return _step(layer) > self.farther * median(steps)
 
     def _tell_inflated(
         self, event: NumbersSampled, layer: LayerNumbers, mine: float, others: float, gain: float
@@ -233,3 +240,8 @@ class UpdateRatioOff(Rule):
             others=others,
             lr=layer.learning_rate,
         )
+
+
+def _step(layer: LayerNumbers) -> float:
+    """Root mean square of an update."""
+    return (layer.update_ratio or 0.0) * layer.weight_rms
