@@ -926,6 +926,7 @@ class LayerNumbers:
     kind: str = "Linear"  # class of its module; "" if unknown
     learning_rate: float = 1e-3
     elements: int = 1
+    kept: float | None = None  # cosine of the weights that this step found and those that the step before had left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

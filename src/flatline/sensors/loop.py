@@ -108,7 +108,7 @@ class OptimizerState:
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
         self.peak_lr = 0.0
         self.before: dict[str, Any] = {}  # parameters and some of their elements, while a sampled step is taken
-        self.update: Any = None  # its newest sampled update, and the step of it
+        self.left: Any = None  # its newest sampled step, and what that did to some elements
         self.first_loss: float | None = None  # of the backwards that reached it
         self.last_loss: float | None = None
         self._count = -1
@@ -131,7 +131,7 @@ class OptimizerState:
 
     def retire(self) -> None:
         """It is gone: keep no tensor of it."""
-        self.probes, self.window, self.update, self.before = [], Window(), None, {}
+        self.probes, self.window, self.left, self.before = [], Window(), None, {}
 
     @property
     def held(self) -> frozenset[int]:

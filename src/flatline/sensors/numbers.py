@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -87,6 +87,13 @@ def owners(counts: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(places, device=device)
 
 
+class Left(NamedTuple):
+    """Of some elements: what a step changed them by, and what it made of them."""
+
+    update: Tensor
+    values: Tensor
+
+
 @dataclass(slots=True)
 class Sampled:
     """What was taken of one optimizer at one step; the numbers may still lie on the device."""
@@ -98,7 +105,7 @@ class Sampled:
     loss: float | None
     lr: float
     parameters: list[Any] = field(default_factory=list)
-    numbers: list[Tensor] = field(default_factory=list)  # [7, tensors] for each device
+    numbers: list[Tensor] = field(default_factory=list)  # [9, tensors] for each device
     decays: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     clips: tuple[ClipFacts, ...] = ()
@@ -134,12 +141,12 @@ class NumbersSensor:
         self.flush()
         taken = Sampled(state, self.loop.step, where, state.steps, state.last_loss, state.lr)
         taken.clips, taken.norm = tuple(state.window.clips), state.window.norm
-        updates: dict[Any, Tensor] = {}
+        left: dict[Any, Left] = {}
         for device, (parameters, elements) in before.items():
             taken.parameters += parameters
-            updates[device], numbers = self._measure(parameters, elements, self._previous(state, device))
+            left[device], numbers = self._measure(parameters, elements, self._previous(state, device))
             taken.numbers.append(numbers)
-        state.update = self.loop.step, updates
+        state.left = self.loop.step, left
         settings = _settings(state)
         taken.rates = [settings[id(p)][0] for p in taken.parameters]
         taken.decays = [settings[id(p)][1] for p in taken.parameters]
@@ -147,24 +154,27 @@ class NumbersSensor:
         if self.loop.dense or all(numbers.is_cpu for numbers in taken.numbers):
             self.flush()
 
-    def _previous(self, state: OptimizerState, device: Any) -> Tensor | None:
-        step, updates = state.update or (0, {})
-        return updates.get(device) if step == self.loop.step - 1 else None
+    def _previous(self, state: OptimizerState, device: Any) -> Left | None:
+        step, left = state.left or (0, {})
+        return left.get(device) if step == self.loop.step - 1 else None
 
-    def _measure(self, parameters: list[Any], elements: Elements, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The update of the elements, and seven numbers for every tensor."""
+    def _measure(self, parameters: list[Any], elements: Elements, previous: Left | None) -> tuple[Left, Tensor]:
+        """The update of the elements and what it left, and nine numbers for every tensor."""
         before, after = elements.values, elements.take()
         update = torch.nan_to_num(after - before, nan=1.0, posinf=1.0, neginf=1.0)
         gradients = [local(p.grad) if p.grad is not None else None for p in parameters]
         found = [g for g in gradients if g is not None]
         measured = iter(norms(found))
         none = found[0].new_full((), -1.0, dtype=torch.float32) if found else update.new_full((), -1.0)
-        last = previous if previous is not None and previous.shape == update.shape else torch.zeros_like(update)
+        known = previous is not None and previous.update.shape == update.shape
+        last, kept = previous if previous is not None and known else Left(*[torch.zeros_like(update)] * 2)
         changed = (before != after).to(update.dtype)
-        of_elements = torch.stack([update * update, before * before, changed, update * last, last * last])
+        of_elements = torch.stack(
+            [update * update, before * before, changed, update * last, last * last, before * kept, kept * kept]
+        )
         of_gradients = [next(measured) if g is not None else none for g in gradients]
         of_tensors = torch.stack([stacked(norms(elements.tensors)), stacked(of_gradients)])
-        return update, torch.cat([elements.sums(of_elements), of_tensors])
+        return Left(update, after), torch.cat([elements.sums(of_elements), of_tensors])
 
     # ------------------------------------------------------------------ telling
 
@@ -198,7 +208,7 @@ class NumbersSensor:
         )
 
     def _layer(self, place: int, p: Any, row: list[float], rate: float, decay: float) -> LayerNumbers:
-        _, size_before, changed, _, _, weight, gradient = row
+        _, size_before, changed, _, _, dot, size_left, weight, gradient = row
         size = (p.numel() * (2 if p.is_complex() else 1)) ** 0.5
         kind = self._kinds.get(id(p))
         return LayerNumbers(
@@ -212,6 +222,7 @@ class NumbersSensor:
             weight_decay=decay,
             matrix=p.dim() >= 2,
             elements=p.numel(),
+            kept=dot / (size_before * size_left) ** 0.5 if size_before * size_left > 0 else None,
         )
 
     def _learn(self) -> None:
