@@ -6,11 +6,12 @@ import itertools
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from flatline.events import PassEnded, WholeLabels
 from flatline.sensors import batches
@@ -275,8 +276,29 @@ for _ in range(9):
     a = x[torch.randint(0, n, (9,))]
     b = y[torch.randperm(n)[:9]]
     loss = criterion(net(a), b)
+---
+ok = ~np.isnan(export.labs).any(1)
+labs = export.labs[ok]
+self.y = torch.tensor(export.outcome[:len(labs)])
+---
+x = table[table[:, 0] > 0]
+y = outcome[:len(x)]
 """
 TOGETHER = """
+ok = ~np.isnan(table).any(1)
+x, y = table[ok], outcome[ok]
+front = y[:len(x)]
+---
+ok = ~np.isnan(table).any(1)
+x = table[ok]
+same = x[:len(x)]
+---
+x = table[order]
+y = outcome[:len(x)]
+---
+x = table[:800]
+y = outcome[:len(x)]
+---
 order = torch.randperm(n)
 x, y = x[order], y[order]
 ---
@@ -475,6 +497,20 @@ def test_stored_labels_in_order(parts):
     told = batches.stored_labels(Kept(**parts), torch.tensor(STORED[16:24]), 16)
     assert told == WholeLabels(count=60, distinct=3, runs=3)
     assert batches.stored_labels(Kept(**parts), torch.tensor([0, 2, 1]), 16) is None
+
+
+def folder(label, count=20):
+    return TensorDataset(torch.randn(count, 3), torch.full((count,), label))
+
+
+def test_stored_labels_of_data_sets_behind_one_another_and_of_a_part():
+    folders = ConcatDataset([folder(label) for label in range(3)])
+    told = WholeLabels(count=60, distinct=3, runs=3)
+    assert batches.stored_labels(folders, torch.tensor(STORED[16:24]), 16) == told
+    assert batches.stored_labels(Subset(folders, range(10, 50)), torch.tensor(STORED[26:34]), 16) == replace(
+        told, count=40
+    )
+    assert batches.stored_labels(ConcatDataset([folder(0), Kept()]), torch.tensor(STORED[:8]), 0) is None
 
 
 @pytest.mark.parametrize("parts", [{}, {"y": torch.randn(60)}, {"y": [0.5] * 60}, {"y": STORED[:50]}])

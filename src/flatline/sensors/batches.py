@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 import torch
+from torch.utils.data import ConcatDataset, Subset
 
 from flatline.events import LabelFacts, WholeLabels
 from flatline.sensors.models import fingerprint, readable
@@ -18,6 +19,7 @@ MOST_DISTINCT = 1_024
 MOST_RUNS = 32
 LOOKED_AT = 8_192  # labels of a whole data set, evenly spread
 MOST_STORED = 200_000  # labels of a data set in a list
+DEEPEST = 3  # data sets of data sets
 MOST_NUMBERS = 4_000_000  # of one input, added up
 
 
@@ -143,13 +145,22 @@ def _whole(labels: Tensor) -> WholeLabels:
 
 def stored_labels(dataset: Any, labels: Tensor, start: int) -> WholeLabels | None:
     """The labels that a data set keeps, where those from ``start`` on are the batch's: it is taken in the stored order."""
-    held = getattr(dataset, "__dict__", {}).values()
-    parts = [part for value in held for part in (value if _few_tensors(value) else (value,))]
-    fitting = [column for part in parts if (column := _column(part, len(dataset))) is not None]
     mine = labels.detach().cpu().long()
-    fitting = [column for column in fitting if torch.equal(column[start : start + len(mine)], mine)]
+    fitting = [column for column in _columns(dataset) if torch.equal(column[start : start + len(mine)], mine)]
     found = [_whole(column) for column in fitting]
     return max(found, key=lambda whole: whole.distinct, default=None)
+
+
+def _columns(dataset: Any, deep: int = DEEPEST) -> list[Tensor]:
+    """What may be the labels of a data set, of several behind one another, of a part of one."""
+    if isinstance(dataset, ConcatDataset) and deep and len(dataset.datasets) <= MOST_RUNS:
+        parts = [_columns(each, deep - 1) for each in dataset.datasets]
+        return [torch.cat(pieces) for pieces in zip(*parts, strict=True)] if len(set(map(len, parts))) == 1 else []
+    if isinstance(dataset, Subset) and deep:
+        return [column[torch.as_tensor(dataset.indices)] for column in _columns(dataset.dataset, deep - 1)]
+    held = getattr(dataset, "__dict__", {}).values()
+    parts = [part for value in held for part in (value if _few_tensors(value) else (value,))]
+    return [column for part in parts if (column := _column(part, len(dataset))) is not None]
 
 
 def _few_tensors(value: Any) -> bool:

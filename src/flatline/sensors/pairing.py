@@ -27,6 +27,7 @@ RECENT = 8  # close steps
 LEARNED = 0.85  # of the labels' entropy: a loss below says that the inputs tell the labels
 CHANCE = 0.96
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+MASKS = ("isnan", "isfinite", "isna", "notna", "isnull", "notnull", "logical_not", "logical_and", "logical_or", "isin")
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
 PASSING = {
     "arange", "array", "as_tensor", "asarray", "astype", "cat", "clone", "concatenate", "contiguous", "copy", "cpu", "cuda",
@@ -201,7 +202,9 @@ class Permutation:
 
 
 def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
-    """The statement that puts one array into a random order that no other array is put into; '' if there is none.
+    """The statement that moves the rows of one array alone: into a random order, or up, where another's were filtered out.
+
+    '' if there is none.
 
     ``before`` is the line of the loss: what stands below it, and in no loop with it, has not run.
     """
@@ -210,7 +213,7 @@ def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
         return "", None
     _own_names(tree)
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
-        for node in (*_permuted(scope, tree), *_shuffled(scope)):
+        for node in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope)):
             if _to_come(scope, node, before) or _told_by(scope, node):
                 continue
             return ast.unparse(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
@@ -275,6 +278,32 @@ def _shuffled(scope: ast.AST) -> Iterator[ast.expr]:
         used += [n.iter for n in nodes if isinstance(n, (ast.For, ast.comprehension))]
         if not any(_mentions(index, name) for index in used):
             yield call
+
+
+def _cut_off(scope: ast.AST) -> Iterator[ast.expr]:
+    """``y[:len(x)]``, where ``x = table[~table.isnan().any(1)]`` left out rows in between, and nothing else is masked so."""
+    nodes = list(_own(scope))
+    assigned = [n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Subscript)]
+    masks = {ast.unparse(n.targets[0]) for n in nodes if isinstance(n, ast.Assign) and _makes_mask(n.value)}
+    indexed = Counter(ast.unparse(n.slice) for n in nodes if isinstance(n, ast.Subscript))
+    for kept in assigned:
+        mask = kept.value.slice  # type: ignore[attr-defined]
+        if indexed[ast.unparse(mask)] > 1 or not (_makes_mask(mask) or ast.unparse(mask) in masks):
+            continue
+        length = f":len({ast.unparse(kept.targets[0])})"
+        array = ast.unparse(kept.value.value)  # type: ignore[attr-defined]
+        for other in (n for n in nodes if isinstance(n, ast.Subscript) and ast.unparse(n.slice) == length):
+            if ast.unparse(other.value) not in (array, ast.unparse(kept.targets[0])):
+                yield other
+
+
+def _makes_mask(node: ast.AST) -> bool:
+    """A condition for every row."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        return True
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in MASKS or (node.func.attr in ("all", "any") and _makes_mask(node.func.value))
+    return isinstance(node, ast.Compare)
 
 
 def _one_after_another(shuffles: list[ast.Call], nodes: list[ast.AST]) -> bool:

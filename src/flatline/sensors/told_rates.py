@@ -65,8 +65,8 @@ class MisplacedRates:
             past.append(value)
         highest = max(past)
         meant = next((rate for rate in lr if abs(highest - rate) <= ALIKE * rate), None)
-        if len(past) <= MOVES or min(past) > (1 - SWING) * highest or meant is None:
-            return
+        if len(past) <= MOVES or value > (1 - SWING) * highest or meant is None:
+            return  # on its way up, a warm-up is not yet at the rate that it is meant to be
         self._told.add(state.key)
         place_of = _written(where.file, place, name) if where is not None else None
         self.loop.emit(

@@ -25,8 +25,8 @@ def test_warns_of_one_side_permuted():
     assert (finding.severity, finding.where) == ("warning", Where("train.py", 8))
     assert finding.message == (
         "nothing tells the labels: the loss is 1.39, that of guessing 1.38; on 640 samples the nearest class mean is right "
-        "in 26%, the nearest neighbours in 24%, the commonest class in 27%; and `x[torch.randperm(n)]` puts one side alone "
-        "into a random order"
+        "in 26%, the nearest neighbours in 24%, the commonest class in 27%; and `x[torch.randperm(n)]` moves the rows of one "
+        "side alone"
     )
 
 
@@ -74,8 +74,8 @@ def test_warns_of_measured_targets_permuted():
     (finding,) = play(LabelsUnrelatedToInputs, measured())
     assert finding.message == (
         "nothing tells the targets: what the model leaves has 1.01 times their variance; on 400 samples they correlate 0.03 "
-        "with a linear fit to the others, -0.02 with the nearest neighbours; and `x[torch.randperm(n)]` puts one side alone "
-        "into a random order"
+        "with a linear fit to the others, -0.02 with the nearest neighbours; and `x[torch.randperm(n)]` moves the rows of one "
+        "side alone"
     )
 
 

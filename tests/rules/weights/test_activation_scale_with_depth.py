@@ -1,6 +1,6 @@
 import pytest
 
-from flatline.events import ActivationsSampled, LayerActivations, RunEnded
+from flatline.events import ActivationsSampled, LayerActivations, NumbersSampled, RunEnded
 from flatline.rules.weights.activation_scale_with_depth import ActivationScaleWithDepth
 from flatline.testing import play
 
@@ -140,3 +140,23 @@ def test_near_miss_shrunk_and_hardly_trained():
     first, second, *_ = shrunk()
     assert play(ActivationScaleWithDepth, first, second, STUCK) == []
     assert play(ActivationScaleWithDepth, *shrunk(), RunEnded(step=60)) == []
+
+
+def losses_of(*losses):
+    return [NumbersSampled(step=index, index=index, loss=loss) for index, loss in enumerate(losses, 1)]
+
+
+def test_shrunk_and_a_last_batch_that_is_easy_by_chance():
+    noisy = losses_of(*[1.0, 1.1, 1.05] * 10)
+    (finding,) = play(ActivationScaleWithDepth, *shrunk(), *noisy, RunEnded(step=60, loss=0.7, first_loss=1.0))
+    assert "shrink" in finding.message
+
+
+def test_near_miss_losses_that_fell_and_a_last_batch_that_is_hard():
+    fallen = losses_of(*[1.0] * 8, *[0.4] * 20)
+    assert play(ActivationScaleWithDepth, *shrunk(), *fallen, RunEnded(step=60, loss=1.0, first_loss=1.0)) == []
+
+
+def test_near_miss_few_losses_and_the_last_one_fell():
+    few = losses_of(1.0, 1.0, 0.5)
+    assert play(ActivationScaleWithDepth, *shrunk(), *few, RunEnded(step=60, loss=0.5, first_loss=1.0)) == []

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from flatline.events import LayerNumbers, NumbersSampled
 from flatline.rules.weights.weight_norm_collapse import WeightNormCollapse
 from flatline.testing import play
@@ -23,6 +25,19 @@ def test_fires_when_decay_takes_everything():
     assert finding.severity == "warning"
     assert "decay takes 10.00% of them at every step (lr 0.1 × weight_decay 1)" in finding.message
     assert finding.fix.startswith("lower weight_decay from 1 to about 0.0001")
+
+
+def test_fires_when_every_step_forgets_most_of_the_last_twenty():
+    """The gradient holds the weights up, at a size that decay leaves them."""
+    shares = [max(0.82**i, 0.2) for i in range(40)]
+    events = [replace(event, layers=tuple(replace(each, weight_rms=0.1 * share) for each in event.layers))
+              for event, share in zip(run(1.0, [2.3] * 40, decay=60.0, lr=0.005), shares, strict=True)]  # fmt: skip
+    finding, *_ = play(WeightNormCollapse, *events)
+    assert "decay takes 30.00% of them at every step (lr 0.005 × weight_decay 60)" in finding.message
+
+
+def test_near_miss_a_fifth_of_the_size_by_decay_that_remembers():
+    assert play(WeightNormCollapse, *run(0.96, [2.3] * 40, decay=4.0, lr=0.01)) == []
 
 
 def test_near_miss_the_loss_falls():

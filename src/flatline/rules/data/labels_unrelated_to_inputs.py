@@ -58,7 +58,10 @@ class LabelsUnrelatedToInputs(Rule):
     code = "D7"
     severity = "warning"
     cause = "inputs or labels were put into another order without the other, so that each input carries some other one's label"
-    fix = "index both with the same permutation: `order = torch.randperm(len(x)); x, y = x[order], y[order]`"
+    fix = (
+        "index both with the same permutation, or the same mask: "
+        "`order = torch.randperm(len(x)); x, y = x[order], y[order]`"
+    )
     consequences = ("C2", "C3", "C5", "O22")
 
     deviations: float = 2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation, 1/√rows
@@ -81,7 +84,7 @@ class LabelsUnrelatedToInputs(Rule):
             )
         )
         if event.permutation:
-            message = f"{seen}; and `{event.permutation}` puts one side alone into a random order"
+            message = f"{seen}; and `{event.permutation}` moves the rows of one side alone"
             yield self._told(event, message, where=event.permuted_where)
         else:
             yield self._told(

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import ActivationsSampled, LayerActivations, RunEnded
+from flatline.events import ActivationsSampled, LayerActivations, NumbersSampled, RunEnded
 from flatline.findings import Finding
-from flatline.history import median
+from flatline.history import History, median
 from flatline.rules import Rule
 
 
@@ -75,10 +75,12 @@ class ActivationScaleWithDepth(Rule):
     steps_needed: int = 5  # the activations are still as small then
     recovered: float = 10.0  # times what they differed before the first step
     rounding: float = 1e-6  # of the numbers: samples that differ by less do so by float32's rounding (1.2e-7)
+    losses_needed: int = 20  # of sampled steps, to take medians of the first and the newest
     fallen: float = 0.8  # of the first loss, and something was learned; a last bias alone takes off a few percent
 
     def __init__(self) -> None:
         self._shrunk: dict[str, _Shrunk] = {}
+        self._losses = History()
 
     def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
         """The outputs of the layers of one kind, in order."""
@@ -106,6 +108,16 @@ class ActivationScaleWithDepth(Rule):
         if self._recovers(now.get(inner.layer), inner.signal or 0.0):
             del self._shrunk[event.model]
 
+    def on_numbers_sampled(self, event: NumbersSampled) -> None:
+        """One batch's loss says little of where the loss is."""
+        if event.loss is not None:
+            self._losses.add(event.index, event.loss)
+
+    def _learned(self, last: float, first: float) -> bool:
+        if self._losses.count >= self.losses_needed:
+            first, last = self._losses.first, self._losses.last
+        return not last > self.fallen * first
+
     def _recovers(self, now: LayerActivations | None, before: float) -> bool:
         """Samples differ more than they did, and by more than the numbers are exact to."""
         if now is None or now.signal is None or not math.isfinite(now.signal):
@@ -114,7 +126,7 @@ class ActivationScaleWithDepth(Rule):
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Shrunk to the end, and nothing learned: many small networks recover within some dozen steps."""
-        if event.loss is None or event.first_loss is None or not event.loss > self.fallen * event.first_loss:
+        if event.loss is None or event.first_loss is None or self._learned(event.loss, event.first_loss):
             return
         for shrunk in self._shrunk.values():
             if shrunk.step >= self.steps_needed:

@@ -54,6 +54,8 @@ class WeightNormCollapse(Rule):
 
     collapsed: float = 0.1  # weight now over weight when first seen, for the typical matrix
     decayed: float = 1.0  # lr * weight_decay summed over the steps: decay alone leaves 1/e
+    forgetful: float = 0.05  # lr * weight_decay: a weight is made of the last 20 steps; grokking runs use 1e-3
+    halved: float = 0.5  # weight now over weight when first seen, where that is so
     samples_needed: int = 15  # fewer say nothing about a trend
     learned: float = 0.7  # a loss under this share of the first one was worth it
 
@@ -70,7 +72,8 @@ class WeightNormCollapse(Rule):
         losses.add(event.index, event.loss)
         shares = [self._share(event, layer) for layer in layers]
         rate = median(layer.learning_rate * layer.weight_decay for layer in layers)
-        small = median(shares) <= self.collapsed and rate * event.index >= self.decayed
+        collapsed = self.halved if rate >= self.forgetful else self.collapsed
+        small = median(shares) <= collapsed and rate * event.index >= self.decayed
         if (
             small
             and losses.count >= self.samples_needed
