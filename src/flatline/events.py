@@ -1231,6 +1231,7 @@ class FutureProbed(Event):
     begin: int = 0  # position from which on the input was another
     next_token: bool = False  # the label of a position is the input of the next one
     own_token: bool = False  # or its own
+    summary: bool = False  # what carries it has no positions: one vector of a whole sequence
     spread: Spread = Spread()  # over the positions before, where there is a label
 
 
@@ -1245,6 +1246,7 @@ class SamplesProbed(Event):
     reads_as_time: bool = False  # the layer is torch's, and takes the first dimension for time
     order_matters: bool = False  # the same samples in another order get other outputs
     own_target: bool = False  # every sample has a target of its own
+    proven: bool = False  # they are samples: the script drew them in no order, or the labels run along the other dimension
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -1259,6 +1261,7 @@ class PaddingProbed(Event):
     spread: Spread = Spread()  # effect: in standard deviations between samples
     half: float = 0.0  # effect with half of the padding cut off: more of the same
     recurrent: bool = False  # the layer has read on through the padding
+    proven: bool = False  # it is padding: the model or the script says so, or each batch is as long as its longest row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1279,6 +1282,20 @@ class InfluenceProbed(Event):
     live = False
     model: str = ""
     inputs: tuple[InfluenceFacts, ...] = ()
+    waiting: bool = False  # a gate is zero, and a schedule holds its rate at 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class WeightsSevered(Event):
+    """Weights that ``flatline preflight`` turned round, which changes the output, and to which no gradient has come."""
+
+    absent = "no weights without a gradient were probed: that is for flatline preflight"
+    live = False
+    defect = True
+    model: str = ""
+    parts: tuple[str, ...] = ()  # modules that hold them, ran, and returned something with a graph
+    tensors: int = 0
+    steps: int = 0  # of their optimizer, with a backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -1338,14 +1355,15 @@ class CheckpointLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OptimizerBeganAnew(Event):
-    """A run goes on from the count of a checkpoint, and its optimizer began anew, though the file holds its state."""
+    """A run goes on from the count of a checkpoint, and its optimizer began anew: its state lies in the file, or nowhere."""
 
     absent = "no run was resumed without the state of its optimizer"
     defect = True
-    key: str = ""  # in the file, of the optimizer's state
+    key: str = ""  # in the file, of the optimizer's state; "" if it is not there
+    others: tuple[str, ...] = ()  # keys of the states of generators and schedules
     counter: str = ""  # and of the count
     count: int = 0
-    tensors: int = 0  # that the file has a state for
+    tensors: int = 0  # that need one
     optimizer: str = ""
 
 
@@ -1363,7 +1381,7 @@ class RandomFrozen(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StageNotReached(Event):
-    """The run is over, and a statement that unfreezes layers stood under a condition that was never true."""
+    """The run is over, and what unfreezes layers stood under a condition that was never true."""
 
     absent = "no layers stayed frozen that the script unfreezes"
     defect = True
@@ -1372,6 +1390,8 @@ class StageNotReached(Event):
     condition: str = ""
     last: int = 0  # value of the loop's variable in its last round
     written: bool = True  # the number in the condition is a literal: nobody set it to switch the stage off
+    words: tuple[str, ...] = ()  # instead: what the names of parameters were asked for, and none has
+    parts: tuple[str, ...] = ()  # of the models, by their names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -24,7 +24,9 @@ def script(tmp_path):
     saved = {"model": net.state_dict(), "optim": optimizer.state_dict(), "epoch": 12}
     torch.save(saved, tmp_path / "last.pt")
 
-    def run(build, loop=GOES_ON, load=""):
+    def run(build, loop=GOES_ON, load="", instead=None):
+        if instead is not None:
+            torch.save({**{k: v for k, v in saved.items() if k != "optim"}, **instead}, tmp_path / "last.pt")
         text = f"checkpoint = torch.load(FILE)\nnet.load_state_dict(checkpoint['model'])\n{build}\n{load}\nstep()\n"
         file = tmp_path / "train.py"
         file.write_text(f"{text}if False:\n    def train(): pass\n    {loop.replace(chr(10), chr(10) + '    ')}")
@@ -76,3 +78,22 @@ def test_fine_tuning_counts_from_0(script):
 )
 def test_another_optimizer(script, build):
     assert script(build) == []
+
+
+@pytest.mark.parametrize(
+    "instead", [{"rng": torch.get_rng_state()}, {"schedule": {"last_epoch": 12, "base_lrs": [0.1]}}]
+)
+def test_everything_else_of_the_run_is_in_the_file(script, instead):
+    (left,) = script(ADAMW, instead=instead)
+    assert (left.key, left.others, left.tensors) == ("", tuple(instead), 2)
+
+
+@pytest.mark.parametrize("instead", [{}, {"note": "the weights of March"}, {"mean": torch.zeros(3)}])
+def test_weights_and_a_count_alone(script, instead):
+    assert script(ADAMW, instead=instead) == []
+
+
+def test_an_optimizer_that_keeps_nothing(script):
+    plain = "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)"
+    assert script(plain, instead={"rng": torch.get_rng_state()}) == []
+    assert len(script(plain.replace("0.1", "0.1, momentum=0.9"), instead={"rng": torch.get_rng_state()})) == 1

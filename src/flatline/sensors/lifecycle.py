@@ -21,6 +21,7 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.resuming import Resuming
 from flatline.sensors.stages import built_anew, numbers_in, unreached_unfreezing
 from flatline.sensors.tree import buffers, named_modules, named_parameters, parameters
+from flatline.sensors.unmatched import Spellings, unmatched_unfreezing
 
 Tensor = torch.Tensor
 LOADS = 32  # loads before a first step that are followed
@@ -130,6 +131,7 @@ class LifecycleSensor:
         self._shares = 0, 0  # elements frozen and trainable, at the newest close step
         self._flags: list[FlagOnModule] = []  # and what is flagged, at the same
         self._modules = Flags()
+        self._spellings = Spellings()
         self._stage = self._reads = self._anew = 0
         self.resuming = Resuming(loop, patches)
 
@@ -228,6 +230,7 @@ class LifecycleSensor:
             self._shares = self._frozen_and_trainable()
             self._flags = self._flagged()
             self._modules.update(self.models.alive())
+            self._spellings.update(self.models.alive())
         if self._over:
             return
         self._over = True
@@ -304,19 +307,20 @@ class LifecycleSensor:
             if frozen
             else None
         )
-        if stage is None:
-            return
-        self.loop.emit(
-            StageNotReached(
-                step=self.loop.steps,
-                where=Where(stage.file, stage.line),
-                frozen=frozen,
-                trainable=trainable,
-                condition=stage.condition,
-                last=stage.last,
-                written=stage.written,
-            )
-        )
+        told: dict[str, Any] = {"step": self.loop.steps, "frozen": frozen, "trainable": trainable}
+        if stage is not None:
+            told |= {"condition": stage.condition, "last": stage.last, "written": stage.written}
+            self.loop.emit(StageNotReached(where=Where(stage.file, stage.line), **told))
+        elif frozen and trainable:
+            self._tell_unmatched(files, told)
+
+    def _tell_unmatched(self, files: set[str], told: dict[str, Any]) -> None:
+        self._spellings.update(self.models.alive())
+        names = self._spellings.names
+        found = next((u for f in sorted(files) if (u := unmatched_unfreezing(f, names)) is not None), None)
+        if found is not None and names:
+            told |= {"condition": found.condition, "words": found.words, "parts": tuple(self._spellings.parts)}
+            self.loop.emit(StageNotReached(where=Where(found.file, found.line), **told))
 
     def _tell_adapters(self, frozen: int, trainable: int) -> None:
         found = never_made(self.models.made) if self.loop.wants(AdaptersNotMade) else None

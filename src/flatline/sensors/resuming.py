@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, optim
+from torch import Tensor, optim, uint8
 
 from flatline.events import OptimizerBeganAnew, Where
 from flatline.sensors.loop import Loop, OptimizerState
@@ -15,16 +15,18 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.sources import tree_of
 
 FILES = 8
+RNG = 1_000  # bytes; the generator of the CPU has 5,056, that of CUDA 16
 BOTH = ("state", "param_groups")
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The states of optimizers in a file, and the counts beside them."""
+    """The states of optimizers in a file, the counts beside them, and what else only a run that goes on has a use for."""
 
     where: Where
     states: tuple[tuple[str, int, int, frozenset[str]], ...]  # key, groups' tensors, tensors with a state, its names
     counts: Mapping[str, int]
+    others: tuple[str, ...] = ()  # keys of generators' and schedules' states
 
 
 def saved_in(result: Any, where: Where | None) -> Saved | None:
@@ -32,8 +34,8 @@ def saved_in(result: Any, where: Where | None) -> Saved | None:
     if not isinstance(result, Mapping) or where is None:
         return None
     counts = {key: value for key, value in result.items() if type(key) is str and type(value) is int and value > 0}
-    states = tuple(_states(result))
-    return Saved(where, states, counts) if counts and states else None
+    states, others = tuple(_states(result)), tuple(_others(result))
+    return Saved(where, states, counts, others) if counts and (states or others) else None
 
 
 def _states(result: Mapping[Any, Any]) -> Iterator[tuple[str, int, int, frozenset[str]]]:
@@ -46,6 +48,14 @@ def _states(result: Mapping[Any, Any]) -> Iterator[tuple[str, int, int, frozense
             tensors = sum(len(group.get("params", ())) for group in groups if isinstance(group, Mapping))
             if names:
                 yield key, tensors, len(state), frozenset(names)
+
+
+def _others(result: Mapping[Any, Any]) -> Iterator[str]:
+    """Of a generator, as torch.get_rng_state() returns it, and of a schedule."""
+    for key, value in result.items():
+        generator = isinstance(value, Tensor) and value.dtype is uint8 and value.dim() == 1 and value.numel() >= RNG
+        if type(key) is str and (generator or (isinstance(value, Mapping) and "last_epoch" in value)):
+            yield key
 
 
 def _running(value: Any) -> bool:
@@ -81,10 +91,15 @@ class Resuming:
         optimizer: Any = state.ref()
         for file in files:
             counter = _goes_on(file)
-            for key, tensors, kept, names in file.states if counter else ():
-                if tensors == len(state.parameters) and not optimizer.state and names <= _running_names(optimizer):
+            if not counter or optimizer.state:
+                continue
+            for key, tensors, kept, names in file.states:
+                if tensors == len(state.parameters) and names <= _running_names(optimizer):
                     self._tell(file, key, counter, kept, state)
                     return
+            if not file.states and _keeps_means(optimizer):
+                self._tell(file, "", counter, len(state.parameters), state)
+                return
 
     def _tell(self, file: Saved, key: str, counter: str, tensors: int, state: OptimizerState) -> None:
         self.loop.emit(
@@ -95,6 +110,7 @@ class Resuming:
                 counter=counter,
                 count=file.counts[counter],
                 tensors=tensors,
+                others=file.others,
                 optimizer=state.facts.name,
             )
         )
@@ -108,6 +124,12 @@ def _running_names(optimizer: Any) -> frozenset[str]:
         **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam"), ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
     }
     return frozenset(known.get(type(optimizer).__name__, ()))
+
+
+def _keeps_means(optimizer: Any) -> bool:
+    """It will, with these settings."""
+    name = type(optimizer).__name__
+    return bool(_running_names(optimizer)) and (name != "SGD" or bool(optimizer.defaults.get("momentum")))
 
 
 def _goes_on(file: Saved) -> str:

@@ -130,7 +130,8 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
 
 
-def _unfreezes(node: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
+def unfreezes(node: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
+    """``p.requires_grad = True``, ``module.requires_grad_()``, and a call of one of these functions."""
     if isinstance(node, ast.Assign):
         targets = [t for t in node.targets if isinstance(t, ast.Attribute) and t.attr == "requires_grad"]
         return bool(targets) and isinstance(node.value, ast.Constant) and node.value.value is True
@@ -145,7 +146,7 @@ def _unfreezes(node: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
 
 def _unfreezing_functions(tree: ast.AST) -> frozenset[str]:
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    return frozenset(f.name for f in functions if any(_unfreezes(inner) for inner in ast.walk(f)))
+    return frozenset(f.name for f in functions if any(unfreezes(inner) for inner in ast.walk(f)))
 
 
 def _number(node: ast.expr | None, names: Mapping[str, Any]) -> int | None:
@@ -190,7 +191,7 @@ def _never(branch: ast.If, loop: Any, last: int, names: Mapping[str, Any], helpe
     first = _first_round(test, names)
     if test.left.id != loop.target.id or first is None or first <= max(0, last):
         return None
-    lines = [node.lineno for node in _inside(branch) if _unfreezes(node, helpers)]
+    lines = [node.lineno for node in _inside(branch) if unfreezes(node, helpers)]
     written = isinstance(test.comparators[0], WRITTEN)
     condition = ast.unparse(test) + ("" if written else f", which is {_number(test.comparators[0], names)}")
     return Unreached("", min(lines), condition, last, written) if lines else None

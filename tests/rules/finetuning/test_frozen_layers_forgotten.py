@@ -23,6 +23,17 @@ def test_a_setting_may_have_switched_it_off():
     assert finding.severity == "hint"
 
 
+def test_fires_on_names_that_no_parameter_has():
+    event = replace(STAGE, condition="name.startswith(prefix)", words=("backbone.",), parts=("stem", "head"))
+    (finding,) = play(FrozenLayersForgotten, event)
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "90.0% of 1,000 weights are still frozen at the end: the unfreezing asks for name.startswith(prefix), with "
+        "'backbone.', and no parameter has such a name: the parts are stem, head"
+    )
+    assert "in place of 'backbone.'" in finding.fix
+
+
 def test_near_miss_most_of_the_model_trains():
     assert play(FrozenLayersForgotten, replace(STAGE, frozen=100, trainable=900)) == []
 

@@ -19,6 +19,15 @@ def test_fires():
     assert finding.fix == "optimizer.load_state_dict(checkpoint['optim']) after the optimizer is built"
 
 
+def test_fires_where_the_file_holds_all_but_that():
+    (finding,) = play(OptimizerStateLeft, replace(LEFT, key="", others=("rng",)))
+    assert finding.message == (
+        "training goes on from epoch = 12 of the checkpoint, which holds 'rng' and no state of AdamW: its first step had none "
+        "for 8 tensors"
+    )
+    assert finding.fix.startswith("save optimizer.state_dict()")
+
+
 def test_near_miss_a_checkpoint_from_before_the_first_epoch():
     assert play(OptimizerStateLeft, replace(LEFT, count=0)) == []
 

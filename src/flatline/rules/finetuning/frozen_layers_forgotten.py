@@ -58,6 +58,7 @@ class FrozenLayersForgotten(Rule):
     code = "F1"
     severity = "warning"
     cause = "the loop is over before the condition is true"
+    named: int = 4  # words and parts that are told
     most: float = 0.5  # share of the elements that are frozen: less, and the model trains all the same
 
     def on_stage_not_reached(self, event: StageNotReached) -> Iterator[Finding]:
@@ -65,12 +66,21 @@ class FrozenLayersForgotten(Rule):
         total = event.frozen + event.trainable
         if not total or event.frozen < self.most * total:
             return
+        still = f"{event.frozen / total:.1%} of {total:,} weights are still frozen at the end: the unfreezing"
+        asked = ", ".join(map(repr, event.words[: self.named]))
+        parts = ", ".join(event.parts[: self.named]) + (", …" if len(event.parts) > self.named else "")
         yield self.finding(
             event,
-            f"{event.frozen / total:.1%} of {total:,} weights are still frozen at the end: the unfreezing waits for "
-            f"{event.condition}, and the loop ended at {event.last}",
+            f"{still} asks for {event.condition}, with {asked}, and no parameter has such a name: the parts are {parts}"
+            if event.words
+            else f"{still} waits for {event.condition}, and the loop ended at {event.last}",
             severity="warning" if event.written else "hint",
-            fix="let the stage begin within the run, or delete it",
+            cause="the names of the model are others, and a condition that is true of none unfreezes nothing, silently"
+            if event.words
+            else self.cause,
+            fix=f"compare with the names that print([n for n, _ in model.named_parameters()]) shows, in place of {asked}"
+            if event.words
+            else "let the stage begin within the run, or delete it",
             trainable=event.trainable,
             frozen=event.frozen,
         )

@@ -65,11 +65,17 @@ class OptimizerStateLeft(Rule):
         """The count goes on where the file left it, the optimizer does not."""
         if event.count < self.counted or not event.tensors:
             return
+        goes_on = f"training goes on from {event.counter} = {event.count} of the checkpoint"
         yield self.finding(
             event,
-            f"training goes on from {event.counter} = {event.count} of the checkpoint, and {event.optimizer} took its first step "
-            f"without the state for {event.tensors} tensors that lies there under {event.key!r}",
-            fix=f"optimizer.load_state_dict(checkpoint[{event.key!r}]) after the optimizer is built",
+            f"{goes_on}, and {event.optimizer} took its first step without the state for {event.tensors} tensors that lies "
+            f"there under {event.key!r}"
+            if event.key
+            else f"{goes_on}, which holds {', '.join(map(repr, event.others))} and no state of {event.optimizer}: its first "
+            f"step had none for {event.tensors} tensors",
+            fix=f"optimizer.load_state_dict(checkpoint[{event.key!r}]) after the optimizer is built"
+            if event.key
+            else "save optimizer.state_dict() in the checkpoint, too, and load it after the optimizer is built",
             count=event.count,
             tensors=event.tensors,
         )

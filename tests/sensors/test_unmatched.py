@@ -1,0 +1,70 @@
+"""An unfreezing by names that no parameter has."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from flatline.sensors.unmatched import Spellings, unmatched_unfreezing
+
+LOOP = "for name, p in net.named_parameters():\n"
+TRAINING = "for epoch in range(9):\n    thaw(net)\n"
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        self.head = nn.Linear(4, 2)
+
+
+def found(tmp_path, source):
+    file, spellings = tmp_path / "train.py", Spellings()
+    file.write_text(source)
+    spellings.update([Net()])
+    return unmatched_unfreezing(str(file), spellings.names)
+
+
+def thawing(test, *, head="def thaw(net):\n", body="p.requires_grad = True"):
+    return f"{head}    {LOOP}        if {test}:\n            {body}\n{TRAINING}"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (thawing("name.startswith('backbone.')"), ("backbone.",)),
+        (thawing("'layer4' in name", body="p.requires_grad_()"), ("layer4",)),
+        (thawing("any(k in name for k in ('layer3', 'layer4'))"), ("layer3", "layer4")),
+        (thawing("name.startswith(('a.', 'b.')) or 'c.' in name"), ("a.", "b.", "c.")),
+        (thawing("name.startswith(prefix)", head="def thaw(net, prefix='backbone.'):\n"), ("backbone.",)),
+        (thawing("prefix in name", head="def thaw(net, prefix):\n").replace("thaw(net)\n", "thaw(net, 'trunk')\n"), ("trunk",)),
+        (f"for epoch in range(9):\n    {LOOP}        if 'trunk' in name:\n            p.requires_grad = True\n", ("trunk",)),
+    ],
+)  # fmt: skip
+def test_no_name_is_such(tmp_path, source, words):
+    unmatched = found(tmp_path, source)
+    assert unmatched is not None
+    assert unmatched.words == words
+    assert "requires_grad" in source.splitlines()[unmatched.line - 1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        thawing("name.startswith('stem.')"),
+        thawing("name.startswith('0.')"),  # as net.stem tells them
+        thawing("'trunk' in name or 'head' in name"),
+        thawing("name.startswith(prefix)"),
+        thawing("'trunk' not in name"),
+        thawing("p.dim() > 1"),
+        thawing("'trunk' in name", body="p.requires_grad = False"),
+        thawing("'trunk' in name") + "        else:\n            p.requires_grad = True\n",
+        thawing("'trunk' in name").replace(TRAINING, "thaw(net)\n"),
+        thawing("prefix in name", head="def thaw(net, prefix='x'):\n").replace("thaw(net)\n", "thaw(net, config.part)\n"),
+        "def broken(:\n",
+    ],
+)  # fmt: skip
+def test_a_name_is_or_may_be(tmp_path, source):
+    if "else" in source:
+        source = source.replace(TRAINING, "", 1) + TRAINING
+    assert found(tmp_path, source) is None
