@@ -1246,7 +1246,9 @@ class SamplesProbed(Event):
     reads_as_time: bool = False  # the layer is torch's, and takes the first dimension for time
     order_matters: bool = False  # the same samples in another order get other outputs
     own_target: bool = False  # every sample has a target of its own
-    proven: bool = False  # they are samples: the script drew them in no order, or the labels run along the other dimension
+    proven: bool = (
+        False  # they are samples: the script drew them in no order, or the labels run along the other dimension
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -1287,7 +1289,10 @@ class InfluenceProbed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class WeightsSevered(Event):
-    """Weights that ``flatline preflight`` turned round, which changes the output, and to which no gradient has come."""
+    """Weights that ``flatline preflight`` turned round, which changes the output, and to which no gradient has come.
+
+    Nor does a gradient find a way from the output back to the data.
+    """
 
     absent = "no weights without a gradient were probed: that is for flatline preflight"
     live = False

@@ -9,6 +9,7 @@ from flatline.events import (
     ParameterFacts,
     ParametersAudited,
     ScriptCrashed,
+    WeightsSevered,
     Where,
 )
 from flatline.rules.optimization.loss_detached import LossDetached
@@ -359,6 +360,24 @@ def test_near_miss_no_model_was_named():
     assert play(LossDetached, OutputsUnused()) == []
 
 
+def test_fires_where_no_gradient_finds_the_way_back_to_the_data():
+    parts = ("enc.0", "enc.2", "enc.4", "enc.6")
+    (finding,) = play(LossDetached, WeightsSevered(step=24, model="Net", parts=parts, tensors=8, steps=24))
+    assert (finding.code, finding.severity, finding.key) == ("O3", "warning", "severed")
+    assert finding.message == (
+        "the output of Net changes with the weights of enc.0, enc.2, enc.4 …, and no gradient came to any of their 8 tensors "
+        "in 24 steps, though an optimizer holds them"
+    )
+
+
+def test_near_miss_severed_for_a_few_steps():
+    assert play(LossDetached, WeightsSevered(step=24, model="Net", parts=("enc",), tensors=2, steps=4)) == []
+
+
+def test_near_miss_severed_in_no_step():
+    assert play(LossDetached, WeightsSevered(step=24, model="Net", parts=("enc",), tensors=2)) == []
+
+
 EMBEDDING = DETACHING.replace("h = self.body(x)", "h = self.embed(x)").replace(
     "net = Net()", "    def embed(self, x):\n        return self.body(x).detach()\nnet = Net()"
 )
@@ -380,3 +399,33 @@ def test_source_a_method_that_detaches():
 )
 def test_near_miss_source_a_method_that_detaches(old, new):
     assert lint(LossDetached, EMBEDDING.replace(old, new)) == []
+
+
+TERMS = """import torch.nn.functional as F
+def depth(pred, target):
+    return {}
+def losses(out, y, z):
+    total = F.cross_entropy(out["cls"], y) + 0.5 * depth(out["depth"], z)
+    return total, {{}}
+def fit(model, opt, data):
+    for x, y, z in data:
+        total, logs = losses(model(x), y, z)
+        total.backward()
+"""
+
+
+@pytest.mark.parametrize("value", ["F.l1_loss(pred, target).item()", "float(F.l1_loss(pred, target))"])
+def test_source_term_that_is_a_number(value):
+    (finding,) = lint(LossDetached, TERMS.format(value))
+    assert finding.severity == "warning"
+    assert finding.where.line == 3
+
+
+@pytest.mark.parametrize("value", ["F.l1_loss(pred, target)", "0.1", "(pred - target).mean().item()"])
+def test_near_miss_source_term(value):
+    assert lint(LossDetached, TERMS.format(value)) == []
+
+
+def test_near_miss_source_term_that_is_only_shown():
+    code = TERMS.format("F.l1_loss(pred, target).item()").replace("total.backward()", "logs.backward()")
+    assert lint(LossDetached, code) == []

@@ -440,3 +440,50 @@ def test_source_copy_that_a_function_returns():
 )
 def test_near_miss_source_copy_that_a_function_returns(held, given, scores, then):
     assert lint(ParameterNotInOptimizer, COPIED.format(held, given, scores, then)) == []
+
+
+TABLE = """from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = {}
+    def forward(self, x):
+        return [head(x) for head in self.heads.values()]
+"""
+
+
+def test_source_layers_in_a_plain_dictionary():
+    (finding,) = lint(ParameterNotInOptimizer, TABLE.format("{k: nn.Linear(4, 4) for k in names}"))
+    assert "plain dict" in finding.message
+    assert "ModuleDict" in finding.fix
+
+
+@pytest.mark.parametrize("start", ["nn.ModuleDict({k: nn.Linear(4, 4) for k in names})", "{k: len for k in names}"])
+def test_near_miss_source_dictionary(start):
+    assert lint(ParameterNotInOptimizer, TABLE.format(start)) == []
+
+
+MADE = """import torch
+from torch import nn
+def make():
+    body, head = nn.Linear(4, 4), nn.Linear(4, 2)
+    {}
+    return body, head
+def main():
+    body, head = make()
+    opt = torch.optim.SGD(body.parameters(), lr=0.1)
+    for x, y in data:
+        opt.zero_grad()
+        nn.functional.cross_entropy(head(body(x)), y).backward()
+        opt.step()
+"""
+
+
+def test_source_model_that_another_function_made():
+    (finding,) = lint(ParameterNotInOptimizer, MADE.format("pass"))
+    assert finding.message.startswith("the loss goes through head")
+
+
+@pytest.mark.parametrize("then", ["register(head)", "every.extend(head.parameters())", "head.requires_grad_(False)"])
+def test_near_miss_source_model_that_another_function_gave_away(then):
+    assert lint(ParameterNotInOptimizer, MADE.format(then)) == []

@@ -15,6 +15,11 @@ from flatline.readers.source._scopes import Class, Module, Scope, Use
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
 )
+CUTTING = re.compile(r"detach|no_grad|inference_mode|\.data\b(?!\s*=)")
+ON_PURPOSE = re.compile(
+    r"target|random|fixed|frozen|teacher|momentum|ema\b|_ema|key|old|proj|ref|prior|reservoir|hash|quant|codebook|token",
+    re.IGNORECASE,
+)
 TAKES = ("torch.optim.", "torch.nn.utils.clip_grad")
 ASKED = {"train", "eval", "to", "cuda", "cpu", "parameters", "state_dict", "zero_grad"}
 
@@ -22,7 +27,7 @@ ASKED = {"train", "eval", "to", "cuda", "cpu", "parameters", "state_dict", "zero
 def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a layer."""
     text = "\n".join(module.text.lines)
-    if "detach" not in text or "optim" not in text or ".backward(" not in text or FROZEN.search(text):
+    if not CUTTING.search(text) or "optim" not in text or ".backward(" not in text or FROZEN.search(text):
         return
     mentions = Mentions(project, module)
     trained = {id(thing.made_of) for scope in module.scopes for thing in trained_models(project, scope)}
@@ -113,12 +118,27 @@ def _detached(
     use = next((u for c, u in scope.calls if c is call), None) if scope is not None else None
     if scope is None or use is None or not isinstance(call, ast.Call) or call.func is not read:
         return None
-    if mentions.asked(call) == "detach":
-        return scope, mentions.parent(call)
+    above = mentions.parent(call)
+    if mentions.asked(call) == "detach" or (isinstance(above, ast.Attribute) and above.attr == "data"):
+        return scope, above
+    head = _switched_off(seen_in(project, scope), use)
+    if head is not None and not ON_PURPOSE.search(ast.unparse(read)):
+        return scope, head
     forward = project.method(thing.made_of, "forward") if thing.made_of is not None else None
     if forward is not None:
         return _returns_cut(project, forward)
     return _name_cut(mentions, scope, use, call)
+
+
+def _switched_off(seen: Seen, use: Use) -> ast.expr | None:
+    """``torch.no_grad()`` around a call in the forward, or above a method that the forward calls."""
+    if not seen.without_grad(use) or ON_PURPOSE.search(seen.scope.name):
+        return None
+    line = use.statement.lineno
+    withs = [u.statement for u in seen.scope.statements if isinstance(u.statement, ast.With)]
+    heads = [i.context_expr for w in withs if w.lineno <= line <= (w.end_lineno or 0) for i in w.items]
+    heads += [] if isinstance(seen.scope.node, ast.Module) else seen.scope.node.decorator_list
+    return next(head for head in heads if re.search(r"no_grad|inference_mode", ast.unparse(head)))
 
 
 def _method_of(owner: Class, call: ast.AST) -> Scope | None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
 from flatline.readers.source._losses import is_mean, kind_of
-from flatline.readers.source._resolve import SAME, Project, Thing, argument, builds_optimizer
+from flatline.readers.source._ordered import class_by_class
+from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
+from flatline.readers.source._values import origins
 
+AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
+WHOSE = 400  # nodes in which parameters are looked for
+PARAMETERS = ("parameters", "named_parameters")
 CALLS = 2  # from a function to what its result goes into
 UNCALLED = {"step", "zero_grad", "backward", "eval", "train", "unscale_"}
 CUTS = {"tensor", "detach", "item"}
@@ -25,9 +30,11 @@ LAYERS = re.compile(
 )
 CUT_OFF = re.compile(r"\bdetach|\.data\b|\.item\(|no_grad|argmax|\.numpy\(|\.tolist\(")  # no gradient comes back
 OTHER_SCALING = re.compile(r"scaler|scale_loss|loss_scale|accelerat|deepspeed|fabric|lightning", re.IGNORECASE)
-OTHER_MODE = re.compile(r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b")
+OTHER_MODE = re.compile(
+    r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b|eval_?(mode|ctx|context)|(set|to|as)_eval"
+)
 OWN = re.compile(r"\bself\.(\w+)")
-FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|(?:: [\w\[\]., ]+)? = )")
+FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|\[[^\]]*\] = |(?:: [\w\[\]., ]+)? = )")
 READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
 
 
@@ -115,6 +122,21 @@ class Seen:
         place = self.module.where(other, self.scope) if other is not None else None
         text, where = text or spelled(node), self.module.where(node, self.scope)
         return SourceFact(kind=kind, name=name, text=text, where=where, other=place, edit=edit)
+
+    @cached_property
+    def trained(self) -> Sequence[Thing]:
+        """The models of which the optimizers that are built here were given parameters."""
+        found: list[Thing] = []
+        for call, use in self.scope.calls:
+            if builds_optimizer(self.project.dotted(call.func, use)) or self._builds_by_name(call, use):
+                given = argument_at(call, "params", 0)
+                found += _whose(self.project, given, use, set()) if given is not None else ()
+        return found
+
+    def _builds_by_name(self, call: ast.Call, use: Use) -> bool:
+        """``getattr(torch.optim, name)(...)``, and ``OPTIMIZERS[name](...)``."""
+        things = self.project.things(call.func, use) if not isinstance(call.func, ast.Attribute) else ()
+        return bool(things) and all(t.call is None and builds_optimizer(t.name) for t in things)
 
     def methods(self, *names: str) -> Iterator[tuple[ast.Call, ast.expr, Use]]:
         """Calls of methods with these names, and what they are called on."""
@@ -323,14 +345,24 @@ class Seen:
     def keeping(self, use: Use) -> tuple[str, ast.expr | None, bool]:
         """What is kept and in what; and whether that is an object from outside of the turn which adds it up."""
         keeper, value = kept_by(use.statement)
+        if value is None and isinstance(use.statement, ast.Assign) and self._is_counted(use.statement.targets[0], use):
+            return ast.unparse(use.statement.targets[0].value), use.statement.value, False  # type: ignore[attr-defined]
         call = use.statement.value if isinstance(use.statement, ast.Expr) else None
         if value is not None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return keeper, value, False
         function = self.project.callee(call, use) if self._from_outside(call.func.value, use) else None
-        for name in _adds_up(self.project, function) if function is not None and function.owner is not None else ():
+        for name, inner in _adds_up(self.project, function) if function is not None and function.owner else ():
             if (given := argument(call, function, name)) is not None:  # type: ignore[arg-type]
-                return ast.unparse(call.func.value), given, True
+                receiver = ast.unparse(call.func.value)
+                return inner if receiver == "self" else receiver, given, True
         return "", None, False
+
+    def _is_counted(self, target: ast.expr, use: Use) -> bool:
+        """``log[i]``, of another number in each turn."""
+        key = target.slice if isinstance(target, ast.Subscript) else None
+        found = self.scope.reaching(key.id, use) if isinstance(key, ast.Name) and key.id in self.scope.bindings else []
+        counted = len(found) == 1 and isinstance(loop := found[0].use.statement, ast.For) and loop is self.loop_of(use)
+        return counted and re.match(r"(enumerate|range|trange|tqdm)\(", ast.unparse(loop.iter)) is not None  # type: ignore[attr-defined]
 
     def _from_outside(self, node: ast.expr, use: Use) -> bool:
         """An object that is there before the loop."""
@@ -349,14 +381,25 @@ class Seen:
 
     def emptied(self, keeper: str, use: Use) -> bool:
         """Something takes out of it again, or what was added up is begun anew in the loop."""
-        if any(ast.unparse(receiver) == keeper for _, receiver, _ in self.methods("clear", "pop", "popleft")):
-            return True
+        for each in self._together(keeper):
+            taken = [ast.unparse(receiver) for _, receiver, _ in each.methods("clear", "pop", "popleft")]
+            if keeper in taken or any(
+                keeper in ast.unparse(r) for _, r, _ in each.methods("backward") if "." in keeper
+            ):
+                return True
         loop = self.loop_of(use)
         resets = [call for call, receiver, _ in self.methods("reset") if ast.unparse(receiver) == keeper]
         if any(loop is None or loop.lineno <= call.lineno <= (loop.end_lineno or 0) for call in resets):
             return True
         deleted = [t for u in self.scope.statements if isinstance(u.statement, ast.Delete) for t in u.statement.targets]
         return any(ast.unparse(target).startswith(keeper) for target in deleted)
+
+    def _together(self, keeper: str) -> Iterator[Seen]:
+        """This function; for an attribute of self, every method of the class."""
+        owner = self.scope.owner if keeper.startswith("self.") else None
+        others = owner.methods.values() if owner is not None else ()
+        yield from (seen_in(self.project, each) for each in others)
+        yield self
 
     def freed(self, name: str) -> bool:
         return any(isinstance(r, ast.Name) and r.id == name for _, r, _ in self.methods("detach_", "requires_grad_"))
@@ -382,8 +425,17 @@ class Seen:
                 yield binding.value, binding.use
 
     def same_turn(self, one: Use, other: Use) -> bool:
-        """In the same innermost loop."""
-        return self.loop_of(one) is not None and self.loop_of(one) is self.loop_of(other)
+        """In the same innermost loop, or in one call of a function that a loop calls."""
+        return self.loop_of(one) is self.loop_of(other) and (self.loop_of(one) is not None or self.called_again)
+
+    @cached_property
+    def called_again(self) -> bool:
+        """Every call of this function that is known stands in a loop, or in a function of which that is so."""
+        sites = self.project.calls_of(self.scope)
+        self.__dict__["called_again"] = False  # of itself nothing is known
+        return bool(sites) and all(
+            (each := seen_in(self.project, use.scope)).loop_of(use) is not None or each.called_again for _, use in sites
+        )
 
     def loop_of(self, use: Use) -> ast.stmt | None:
         """The innermost loop around a place."""
@@ -394,7 +446,8 @@ class Seen:
         """It starts as a number or an empty list outside of the loop, and gets nothing else in it."""
         loop = self.loop_of(use)
         if loop is None:
-            return False
+            started_once = {b.use.scope.name.rpartition(".")[2] for b in self._keeper_bindings(keeper)} == {"__init__"}
+            return self.called_again and started_once and all(map(_plain_binding, self._keeper_bindings(keeper)))
         started = False
         for binding in self._keeper_bindings(keeper):
             inside = loop.lineno <= getattr(binding.use.statement, "lineno", 0) <= (loop.end_lineno or 0)
@@ -409,15 +462,17 @@ class Seen:
 
     def _keeper_bindings(self, keeper: str) -> list[Binding]:
         node = ast.parse(keeper, mode="eval").body
-        if (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.value, ast.Name)
-            and isinstance(node.slice, ast.Constant)
-        ):
-            held = self.scope.bindings.get(node.value.id, [])
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            held = self._keeper_bindings(ast.unparse(node.value))
             parts = [replace(b, value=_held_by(b.value, node.slice.value)) for b in held]
             written = [use for use in self.scope.statements if _sets(use.statement, keeper)]
             return parts if not written else []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault":
+            empty = len(node.args) == 2 and isinstance(node.args[1], ast.List) and not node.args[1].elts
+            held = self._keeper_bindings(ast.unparse(node.func.value)) if empty else []
+            return [replace(b, value=node.args[1]) for b in held if _is_table(b.value)]
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+            return self._field_bindings(node)
         found = self.scope.bindings.get(keeper, [])
         if keeper.startswith("self.") and self.scope.owner is not None and self.scope.params[:1] == ("self",):
             found = self.scope.owner.attributes.get(keeper.removeprefix("self."), [])
@@ -426,6 +481,15 @@ class Seen:
             ]
             found = [] if elsewhere else found
         return [b for b in found if not isinstance(b.use.statement, ast.AugAssign)]
+
+    def _field_bindings(self, node: ast.Attribute) -> list[Binding]:
+        """``self.state.losses``, of an object that was made once."""
+        held = self._keeper_bindings(ast.unparse(node.value))
+        things = self.project.things(held[0].value, held[0].use) if len(held) == 1 else ()
+        owner = things[0].made_of if len(things) == 1 else None
+        value = owner.fields.get(node.attr) if owner is not None else None
+        started = isinstance(value, ast.Call) and ast.unparse(value) == "field(default_factory=list)"
+        return [replace(held[0], value=ast.List([], ast.Load()))] if started else []
 
     def without_grad(self, use: Use) -> bool:
         """Under no_grad, as a with statement or a decorator."""
@@ -467,6 +531,9 @@ class Seen:
         heads = [item.context_expr for node in around for item in node.items]
         off = [head for head in heads if ast.unparse(head) in ("torch.no_grad()", "torch.inference_mode()")]
         plain = isinstance(binding.value, ast.Call) and binding.use.scope is self.scope
+        function = self.project.callee(binding.value, binding.use) if isinstance(binding.value, ast.Call) else None
+        if not off and plain and function is not None and function.marked_without_grad is not None:
+            return function.marked_without_grad
         on = any(re.search(r"enable_grad|set_grad|requires_grad|Parameter", ast.unparse(node)) for node in around)
         return off[0] if off and plain and not on else None
 
@@ -600,8 +667,8 @@ class Seen:
             half = next(
                 (i.context_expr for i, head in zip(node.items, heads, strict=True) if self._is_half(*head)), None
             )
-            near = [c for c, u in backs if self.loop_of(u) is self.loop_of(use) and c.lineno >= node.lineno]
-            if half is not None and near and self.loop_of(use) is not None and any(True for _ in self.methods("step")):
+            near = [c for c, u in backs if self.same_turn(u, use) and c.lineno >= node.lineno]
+            if half is not None and near and any(True for _ in self.methods("step")):
                 yield self.fact("half", half, text=spelled(self.sole(half, use)[0]), other=near[0])
         yield from self._half_elsewhere() if backs and any(True for _ in self.methods("step")) else ()
 
@@ -621,6 +688,10 @@ class Seen:
     def _half_results(self) -> Iterator[tuple[ast.expr, Use]]:
         """float16 autocast around the call of a model in training, whose result is what a function returns."""
         returned = {name for name, _ in self._returned_names()}
+        heads = [] if isinstance(self.scope.node, ast.Module) else self.scope.node.decorator_list
+        above = [head for head in heads if self._is_half(head, self.scope.statements[0])]
+        if above and any(_goes_out(u.statement, returned) and self._runs_trained(u) for u in self.scope.statements):
+            yield above[0], self.scope.statements[0]
         for use in self.scope.statements:
             node = use.statement
             if not isinstance(node, ast.With) or use.path or self.without_grad(use):
@@ -646,20 +717,33 @@ class Seen:
         return (value, found[0].use) if value is not None else (node, use)
 
     def _is_half(self, node: ast.expr, use: Use) -> bool:
-        if not isinstance(node, ast.Call):
-            return False
+        """A float16 autocast, perhaps from a function, or kept under a name."""
+        found = origins(self.project, node, use)
+        return bool(found) and all(isinstance(s.node, ast.Call) and self._autocasts(s.node, s.use) for s in found)
+
+    def _autocasts(self, node: ast.Call, use: Use) -> bool:
         dotted = self.project.dotted(node.func, use)
+        function = self.project.callee(node, use) if not dotted else None
+        if function is not None and function.marked("contextmanager"):
+            return seen_in(self.project, function)._enters_half()
+        if dotted not in AUTOCASTS:
+            return False
         named = {k.arg: k.value for k in node.keywords}
-        dtype = named.get("dtype")
-        on = isinstance(named.get("enabled", ast.Constant(True)), ast.Constant) and None not in named
-        on = on and getattr(named.get("enabled", ast.Constant(True)), "value", True) is True
-        if dtype is not None:
-            half = self.project.dotted(dtype, use) in ("torch.float16", "torch.half")
-            return on and half and dotted in ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
-        device = node.args[0] if node.args else named.get("device_type")
-        cuda = isinstance(device, ast.Constant) and device.value == "cuda"
+        enabled = self.project.constant(named.get("enabled", ast.Constant(True)), use)
+        if None in named or enabled is None or enabled.value is not True:
+            return False
+        if (dtype := named.get("dtype")) is not None:
+            kinds = [self.project.dotted(each.node, each.use) for each in origins(self.project, dtype, use)]
+            return bool(kinds) and all(kind in ("torch.float16", "torch.half") for kind in kinds)
+        device = self.project.constant(node.args[0] if node.args else named.get("device_type"), use)
+        cuda = device is not None and device.value == "cuda"
         plain = dotted == "torch.cuda.amp.autocast" and not node.args
-        return on and (plain or (dotted in ("torch.autocast", "torch.amp.autocast") and cuda and len(node.args) < 2))
+        return plain or (dotted != "torch.cuda.amp.autocast" and cuda and len(node.args) < 2)
+
+    def _enters_half(self) -> bool:
+        """A float16 autocast in a context manager that is a function."""
+        withs = [(u.statement, u) for u in self.scope.statements]
+        return any(self._is_half(i.context_expr, u) for w, u in withs if isinstance(w, ast.With) for i in w.items)
 
     def unshuffled(self) -> Iterator[SourceFact]:
         """A loader in the order of the folders, in a loop that trains."""
@@ -667,10 +751,12 @@ class Seen:
             node = use.statement
             if not isinstance(node, ast.For) or not self._within(node, "backward") or not _unpacks_labels(node):
                 continue
-            for thing in self.project.things(iterated(node.iter), use):
-                if thing.name == "torch.utils.data.DataLoader" and thing.call is not None and self._in_order(thing):
+            things = self.project.things(iterated(node.iter), use)
+            for thing in things if all(map(self._in_order, things)) else ():
+                if thing.call is not None:
+                    given = self.project.things(argument_at(thing.call, "dataset", 0), thing.use)
                     yield SourceFact(
-                        kind="unshuffled", name="ImageFolder", text=spelled(thing.call),
+                        kind="unshuffled", name=given[0].name.rpartition(".")[2], text=spelled(thing.call),
                         where=thing.use.scope.module.where(thing.call, thing.use.scope), other=self.module.where(node, self.scope),
                     )  # fmt: skip
 
@@ -681,59 +767,132 @@ class Seen:
 
     def _in_order(self, thing: Thing) -> bool:
         call = thing.call
-        assert call is not None
+        if call is None or thing.name != "torch.utils.data.DataLoader":
+            return False
         named = {k.arg: k.value for k in call.keywords}
-        shuffle = named.get("shuffle", ast.Constant(False))
+        shuffle = self.project.constant(named.get("shuffle", ast.Constant(False)), thing.use, strict=True)
         if len(call.args) > 2 or {None, "sampler", "batch_sampler"} & set(named):
             return False
         if not (isinstance(shuffle, ast.Constant) and shuffle.value is False):
             return False
         given = call.args[0] if call.args else named.get("dataset")
         things = self.project.things(given, thing.use)
-        return bool(things) and all(t.call is not None and t.name == "torchvision.datasets.ImageFolder" for t in things)
+        folders = (t.call is not None and t.name == "torchvision.datasets.ImageFolder" for t in things)
+        return bool(things) and (all(folders) or all(class_by_class(self.project, t, thing) for t in things))
 
     def validated(self, trained: set[str]) -> Iterator[SourceFact]:
         """A pass without gradients over a loader, with a model that has Dropout or BatchNorm, in a file without eval()."""
-        for call, use in self.scope.calls if trained else ():
-            if not self.without_grad(use) or not self._judged(use):
+        for call, use in self.scope.calls if trained and not self._set_by_callers() else ():
+            drawn = _draws(use.statement, call)
+            if drawn or not self.never_recorded(use) or not (self._judged(use) or self._judged_at_once(call, use)):
                 continue
             for thing in self.project.things(call.func, use):
                 if thing.identity() in trained and (modes := modes_of(self.project, thing)):
                     yield self.fact("validated", call, name=modes, text=spelled(call.func))
                     return
 
+    def _set_by_callers(self) -> bool:
+        """A file that calls this function switches modes."""
+        files = {id(u.scope.module): u.scope.module for _, u in self.project.calls_of(self.scope)}
+        return any(OTHER_MODE.search("\n".join(each.text.lines)) for each in files.values() if each is not self.module)
+
     def _judged(self, use: Use) -> bool:
         """In a loop, or beside one, that compares scores with labels."""
         loop = self.loop_of(use)
         return loop is not None and not self._within(loop, "backward") and self.scores(loop)
 
+    def _judged_at_once(self, call: ast.Call, use: Use) -> bool:
+        """Without a loop of its own, in a function that trains nothing, and compared with labels there or by who calls it."""
+        if self.loop_of(use) is not None or any(self.loop_of(u) is None for _, _, u in self.methods("backward")):
+            return False
+        if self._compares(_results(use)) or any(_equals(node, call) for node in ast.walk(use.statement)):
+            return True
+        returned = {name for name, _ in self._returned_names()}
+        if not isinstance(use.statement, ast.Return) and not _results(use) & returned:
+            return False
+        sites = [place for _, place in self.project.calls_of(self.scope)]
+        return bool(sites) and all(seen_in(self.project, u.scope)._compares(_results(u)) for u in sites)
+
+    def never_recorded(self, use: Use) -> bool:
+        """Under no_grad, here or wherever the function is called."""
+        sites = self.project.calls_of(self.scope) if not self.without_grad(use) else []
+        outside = (seen_in(self.project, u.scope).without_grad(u) for _, u in sites if u.scope is not self.scope)
+        return self.without_grad(use) or (bool(sites) and all(outside))
+
+    def _compares(self, names: set[str]) -> bool:
+        """``(pred == y).float().mean()``, or a loss of torch, of one of these names."""
+        names = names | {t for u in self.scope.statements if names & names_in(u.statement) for t in _results(u)}
+        for use in self.scope.statements if names else ():
+            if hasattr(use.statement, "body"):
+                continue
+            for node in ast.walk(use.statement):
+                equal = isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)
+                plain = isinstance(node, ast.Compare) and isinstance(node.comparators[0], ast.Constant)
+                if equal and not plain and names_in(node) & names:
+                    return True
+                if isinstance(node, ast.Call) and node.args and names_in(node.args[0]) & names:
+                    if kind_of(self.project, node, use) or is_mean(self.project, node, use):
+                        return True
+        return False
+
     def scores(self, loop: ast.stmt) -> bool:
         """Whether a loop compares what it computes with labels."""
         calls = [(c, u) for c, u in self.scope.calls if loop.lineno <= c.lineno <= (loop.end_lineno or 0)]
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
-        return bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
+        known = bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
+        return known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
 
 
-def trained_models(project: Project, scope: Scope) -> Iterator[Thing]:
-    """The models whose parameters are given to an optimizer."""
-    for call, use in scope.calls:
-        if builds_optimizer(project.dotted(call.func, use)) and call.args:
-            given = call.args[0]
-            if (
-                isinstance(given, ast.Call)
-                and isinstance(given.func, ast.Attribute)
-                and given.func.attr == "parameters"
-            ):
-                yield from project.things(given.func.value, use)
+def trained_models(project: Project, scope: Scope) -> Sequence[Thing]:
+    """The models whose parameters are given to an optimizer, or some of them."""
+    return seen_in(project, scope).trained
+
+
+def _whose(project: Project, node: ast.expr, use: Use, told: set[int]) -> Iterator[Thing]:
+    """The models in ``Adam(groups(model), lr=1e-3)``, behind names, lists and functions."""
+    for inner in ast.walk(node) if id(node) not in told and len(told) < WHOSE else ():
+        told.add(id(inner))
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in PARAMETERS:
+            yield from _wholes(project, inner.func.value, use)
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
+            for binding in project.holding(inner, use, 0):
+                given = project.given(inner.id, binding.use) if binding.parameter else [(binding.value, binding.use)]
+                for value, place in given:
+                    yield from _whose(project, value, place, told) if value is not None else ()
+        elif isinstance(inner, ast.Call) and (function := project.callee(inner, use)) is not None:
+            for value, place in function.returns if function.node is not use.scope.node else ():
+                yield from _whose(project, value, place, told) if value is not None else ()
+            yield from _listed_in(project, function)
+
+
+def _wholes(project: Project, node: ast.expr, use: Use) -> Iterator[Thing]:
+    """A model, and what it is a part of."""
+    yield from project.things(node, use)
+    while isinstance(node, ast.Attribute):
+        node = node.value
+        if ast.unparse(node) != "self":
+            yield from project.things(node, use)
+
+
+def _listed_in(project: Project, function: Scope) -> Iterator[Thing]:
+    """Models whose parameters a function goes through."""
+    for _, receiver, use in seen_in(project, function).methods(*PARAMETERS):
+        yield from _wholes(project, receiver, use)
 
 
 def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> Iterator[SourceFact]:
-    """Layers in a list of a module, which registers none of them."""
+    """Layers in a list or dictionary of a module, which registers none of them."""
     start, forward = methods.get("__init__"), methods.get("forward")
     if start is None or forward is None or start.owner is None:
         return
-    lists = {name: shown for name, bindings in start.owner.attributes.items() if (shown := _list_of(bindings, start))}
-    if not lists or not _is_module_class(project, start):
+    if not _is_module_class(project, start):
+        return
+    lists = {
+        name: shown
+        for name, bindings in start.owner.attributes.items()
+        if (shown := _list_of(project, bindings, start))
+    }
+    if not lists:
         return
     text, run = ast.unparse(start.node), Counter(OWN.findall(ast.unparse(forward.node)))
     whole, made = Counter(OWN.findall(ast.unparse(start.owner.node))), Counter(OWN.findall(text))
@@ -745,7 +904,7 @@ def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> 
         layers = [layer for layer in (*listed, *added.get(attribute, ())) if _parametric(project, *layer)]
         if layers:
             yield SourceFact(
-                kind="plain list",
+                kind="plain dict" if isinstance(binding.value, (ast.Dict, ast.DictComp)) else "plain list",
                 name=attribute,
                 text=spelled(layers[0][0]),
                 where=module.where(binding.use.statement, start),
@@ -762,7 +921,9 @@ def _is_module_class(project: Project, start: Scope) -> bool:
     )
 
 
-def _list_of(bindings: list[Binding], start: Scope) -> tuple[Binding, list[tuple[ast.expr, Use]]] | None:
+def _list_of(
+    project: Project, bindings: list[Binding], start: Scope
+) -> tuple[Binding, list[tuple[ast.expr, Use]]] | None:
     """The one list that an attribute is given, and what it begins with."""
     (binding, *more) = bindings
     value, held = binding.value, []
@@ -775,9 +936,17 @@ def _list_of(bindings: list[Binding], start: Scope) -> tuple[Binding, list[tuple
         if len(found) != 1 or _loads(start.node, value.id) != len(held) + 1:
             return None  # it is given to something else, too, which may register what it holds
         value, source = found[0].value, found[0].use
-    if isinstance(value, ast.List):
+    if isinstance(value, ast.Call) and len(made := origins(project, value, source)) == 1:
+        value, source = made[0].node, made[0].use
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("list", "tuple") and len(value.args) == 1:
+        value = value.args[0]
+    if isinstance(value, (ast.List, ast.Tuple)):
         return binding, [*((element, source) for element in value.elts), *held]
-    return (binding, [(value.elt, source), *held]) if isinstance(value, ast.ListComp) else None
+    if isinstance(value, ast.Dict):
+        return binding, [(element, source) for element in value.values]
+    if isinstance(value, ast.DictComp):
+        return binding, [(value.value, source)]
+    return (binding, [(value.elt, source), *held]) if isinstance(value, (ast.ListComp, ast.GeneratorExp)) else None
 
 
 def _loads(node: ast.AST, name: str) -> int:
@@ -792,12 +961,17 @@ def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
         if isinstance(func, ast.Attribute) and func.attr == "append" and isinstance(func.value, ast.Attribute):
             if call.args and isinstance(func.value.value, ast.Name) and func.value.value.id == "self":
                 found.setdefault(func.value.attr, []).append((call.args[0], use))
+    for node, use in ((use.statement, use) for use in start.statements):
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Subscript):
+            if (held := ast.unparse(target.value)).startswith("self."):
+                found.setdefault(held.removeprefix("self."), []).append((node.value, use))
     return found
 
 
 def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
     things = project.things(node, use)
-    return bool(things) and all(t.call is node and is_module(project, t) for t in things)
+    return bool(things) and all((t.call is node or t.via[:1] == (id(node),)) and is_module(project, t) for t in things)
 
 
 def is_module(project: Project, thing: Thing) -> bool:
@@ -866,26 +1040,44 @@ def kept_by(node: ast.stmt) -> tuple[str, ast.expr | None]:
         name = node.targets[0].id
         if _carries(node.value, name) and isinstance(node.value.op, ast.Add):
             return name, node.value
+    if isinstance(node, (ast.Assign, ast.AugAssign)) and (kept := _added_to(node)) is not None:
+        return kept
     call = node.value if isinstance(node, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append" and call.args:
-        return ast.unparse(call.func.value), call.args[0]
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args:
+        listed = call.func.attr == "extend" and isinstance(call.args[0], (ast.List, ast.Tuple))
+        if call.func.attr == "append" or listed:
+            return ast.unparse(call.func.value), call.args[0]
     return "", None
 
 
-def _adds_up(project: Project, function: Scope) -> Iterator[str]:
-    """Parameters of a method that it adds, as they are, to an attribute of self."""
+def _added_to(node: ast.Assign | ast.AugAssign) -> tuple[str, ast.expr] | None:
+    """``self.total += x``, ``self.total = self.total + x``, and the same with ``totals["loss"]``."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    if not isinstance(target, (ast.Attribute, ast.Subscript)):
+        return None
+    if isinstance(node, ast.AugAssign):
+        return (ast.unparse(target), node.value) if isinstance(node.op, ast.Add) else None
+    value, text = node.value, ast.unparse(target)
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+        return None
+    for own, added in ((value.left, value.right), (value.right, value.left)):
+        scaled = isinstance(own, ast.BinOp) and isinstance(own.op, ast.Mult)
+        if text in (ast.unparse(part) for part in ((own.left, own.right) if scaled else (own,))):  # type: ignore[attr-defined]
+            return text, added
+    return None
+
+
+def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
+    """Parameters of a method that it adds, as they are, to an attribute of self, and to which."""
     seen = seen_in(project, function)
     for use in function.statements:
         keeper, value = kept_by(use.statement)
-        node = use.statement
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Attribute):
-            keeper, value = ast.unparse(node.target), node.value
         if not keeper.startswith(f"{function.params[0] if function.params else ''}.") or seen.without_grad(use):
             continue
         for name in function.params[1:]:
             only = all(binding.parameter for binding in function.bindings.get(name, ()))
             if only and _carries(value, name):
-                yield name
+                yield name, keeper
 
 
 def _held_by(value: ast.expr | None, key: object) -> ast.expr | None:
@@ -897,6 +1089,11 @@ def _held_by(value: ast.expr | None, key: object) -> ast.expr | None:
         return found[0] if len(found) == 1 else None
     empty = isinstance(value, ast.Call) and spelled(value.func).endswith("defaultdict") and len(value.args) == 1
     return ast.List([], ast.Load()) if empty and ast.unparse(value.args[0]) == "list" else None  # type: ignore[union-attr]
+
+
+def _is_table(value: ast.expr | None) -> bool:
+    """An empty dictionary."""
+    return isinstance(value, ast.Dict) and not value.keys
 
 
 def _sets(node: ast.stmt, keeper: str) -> bool:
@@ -914,10 +1111,14 @@ def _carries(value: ast.expr | None, name: str) -> bool:
     return isinstance(value, ast.Name) and value.id == name
 
 
+def _plain_binding(binding: Binding) -> bool:
+    return _plain_start(binding.value)
+
+
 def _plain_start(value: ast.expr | None) -> bool:
     number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
     zeros = value is not None and re.match(r"torch\.(zeros\(|tensor\(0)", ast.unparse(value)) is not None
-    return number or zeros or (isinstance(value, ast.List) and not value.elts)
+    return number or zeros or _is_table(value) or (isinstance(value, ast.List) and not value.elts)
 
 
 def _literal(node: ast.AST) -> bool:
@@ -930,6 +1131,26 @@ def _literal(node: ast.AST) -> bool:
 def names_in(node: ast.AST) -> set[str]:
     """The names in an expression or statement."""
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _results(use: Use) -> set[str]:
+    """The names that a statement gives a value."""
+    return {n for t in getattr(use.statement, "targets", ()) for n in names_in(t)}
+
+
+def _equals(node: ast.AST, call: ast.Call) -> bool:
+    """``model(x).argmax(1) == y``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args:
+        return any(inner is call for inner in ast.walk(node.func.value))
+    equal = isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)
+    return equal and not isinstance(node.comparators[0], ast.Constant) and any(n is call for n in ast.walk(node))  # type: ignore[attr-defined]
+
+
+def _draws(node: ast.stmt, call: ast.Call) -> bool:
+    """``[model(x) for _ in range(20)]``, which looks at the same input again and again."""
+    loops = [n for n in ast.walk(node) if isinstance(n, (ast.ListComp, ast.GeneratorExp, ast.SetComp))]
+    around = [n for n in loops if any(inner is call for inner in ast.walk(n.elt))]
+    return any(spelled(each.iter).startswith("range") for n in around for each in n.generators)
 
 
 def _unpacks_labels(node: ast.For) -> bool:

@@ -145,7 +145,7 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
         seen = seen_in(project, scope)
         if each.trains or not seen.scores(each.loop) or not _evaluates(seen, each):
             continue
-        for loader in each.loaders:
+        for loader in each.loaders if len(each.loaders) == 1 else ():
             sets, split = _datasets(project, loader)
             known = bool(sets) and (split or not any(d.identity() in trained for d in sets))
             found = [_random_transform(project, each_set) for each_set in sets] if known else []

@@ -11,6 +11,7 @@ from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, spelled
+from flatline.readers.source._values import origins
 
 WAYS = 64  # through a loop; one with more is left alone
 INLINED = 4  # calls within calls
@@ -439,13 +440,9 @@ class _Walker:
         yield self._tick("backward", call, name=spelled(func.value), scaled=scaled, known=plain, mean=mean)
 
     def _is_mean(self, node: ast.expr, use: Use) -> bool:
-        """A name for what a loss function of torch returned, with its usual reduction."""
-        if not isinstance(node, ast.Name) or node.id not in use.scope.bindings:
-            return False
-        found = use.scope.reaching(node.id, use)
-        return bool(found) and all(
-            isinstance(b.value, ast.Call) and not b.index and is_mean(self.project, b.value, b.use) for b in found
-        )
+        """What a loss function of torch returned, with its usual reduction, perhaps through functions."""
+        found = origins(self.project, node, use)
+        return bool(found) and all(isinstance(s.node, ast.Call) and is_mean(self.project, s.node, s.use) for s in found)
 
     def _step_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         things = self.project.things(func.value, use)
@@ -572,12 +569,8 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
     length = max(each for each in lengths if each is not None) if lengths and None not in lengths else None
     power = argument_at(thing.call, factor, 1 if name == "ExponentialLR" else 2)
     gamma = usual if power is None else project.number(power, thing.use)
-    sizes = (
-        [n for n in ast.walk(given) if isinstance(n, ast.Call) and spelled(n.func) == "len"]
-        if given is not None
-        else []
-    )
-    loaded = [t for n in sizes for a in n.args for t in project.things(a, thing.use)]
+    sizes = list(_lengths(project, given, thing.use)) if given is not None else []
+    loaded = [t for n, use in sizes for a in n.args for t in project.things(a, use)]
     return {
         "horizon": f"{name}: {ast.unparse(given) if given is not None else 1}",
         "length": 1.0 if name == "ExponentialLR" else length,
@@ -585,6 +578,17 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
         "in_batches": (name == "OneCycleLR" and bool(sizes))
         or any(t.name == "torch.utils.data.DataLoader" for t in loaded),
     }
+
+
+def _lengths(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Iterator[tuple[ast.Call, Use]]:
+    """``len(...)`` in a number, or in what its names stand for."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call) and spelled(inner.func) == "len":
+            yield inner, use
+        elif isinstance(inner, (ast.Name, ast.Attribute)) and depth < INLINED:
+            for each in origins(project, inner, use):
+                if each.node is not inner:
+                    yield from _lengths(project, each.node, each.use, depth + 1)
 
 
 def _repeated(statement: ast.stmt) -> set[int]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flatline.events import SourceLoss
-from flatline.readers.source._resolve import Project
+from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Use, spelled
 
 FUNCTIONS = {
@@ -32,6 +32,8 @@ def losses(project: Project, module: Module) -> Iterator[SourceLoss]:
         for call, use in scope.calls:
             kind = kind_of(project, call, use)
             given = _input(call)
+            if not kind:
+                kind, given = _handed_on(project, call, use)
             if not kind or given is None:
                 continue
             made = project.made(given, use)
@@ -46,6 +48,33 @@ def losses(project: Project, module: Module) -> Iterator[SourceLoss]:
                 )
 
 
+def _handed_on(project: Project, call: ast.Call, use: Use) -> tuple[str, ast.expr | None]:
+    """The loss that a function returns of what it is given, and what this call gives it for that."""
+    bindings = project.holding(call.func, use, 0) if isinstance(call.func, ast.Name) else []
+    if len(bindings) != 1 or not isinstance(bindings[0].value, (ast.Lambda, ast.Call)):
+        return "", None
+    function = project.callee(call, use)
+    value, place = function.returns[0] if function is not None and len(function.returns) == 1 else (None, use)
+    made_here = function is not None and function.parent is not None and function.parent.name and function.owner is None
+    if function is None or not made_here or not isinstance(value, ast.Call) or not value.args:
+        return _of_lambda(project, call, use)
+    given = _input(value)
+    named = isinstance(given, ast.Name) and given.id in function.params
+    kind = kind_of(project, value, place) if named else ""
+    return kind, argument(call, function, given.id) if kind and isinstance(given, ast.Name) else None
+
+
+def _of_lambda(project: Project, call: ast.Call, use: Use) -> tuple[str, ast.expr | None]:
+    """``lambda scores, labels: F.cross_entropy(scores, labels)``."""
+    bindings = project.holding(call.func, use, 0) if isinstance(call.func, ast.Name) else []
+    value = bindings[0].value if len(bindings) == 1 else None
+    if not isinstance(value, ast.Lambda) or not isinstance(value.body, ast.Call):
+        return "", None
+    given, names = _input(value.body), [each.arg for each in value.args.args]
+    place = names.index(given.id) if isinstance(given, ast.Name) and given.id in names else len(call.args)
+    return kind_of(project, value.body, bindings[0].use), call.args[place] if place < len(call.args) else None
+
+
 def kind_of(project: Project, call: ast.Call, use: Use) -> str:
     """Which loss a call computes; nothing if it is none, or may be several."""
     dotted = project.dotted(call.func, use)
@@ -53,7 +82,8 @@ def kind_of(project: Project, call: ast.Call, use: Use) -> str:
         return FUNCTIONS[dotted]
     if dotted.startswith("torch.") or not call.args:
         return ""
-    kinds = {CLASSES.get(t.name, "") if t.call is not None else "" for t in project.things(call.func, use)}
+    each = [(CLASSES if t.call is not None else FUNCTIONS).get(t.name, "") for t in project.things(call.func, use)]
+    kinds = set(each)
     return kinds.pop() if len(kinds) == 1 else ""
 
 

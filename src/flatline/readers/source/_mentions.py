@@ -48,7 +48,7 @@ class Mentions:
 
     def __init__(self, project: Project, module: Module) -> None:
         self.project, self.module = project, module
-        self._known: dict[tuple[str, int, frozenset[str]], bool] = {}
+        self._known: dict[tuple[str, int, frozenset[str], int], bool] = {}
 
     def binding(self, node: ast.expr, use: Use) -> Binding | None:
         """The one assignment to it."""
@@ -62,12 +62,14 @@ class Mentions:
         made = [binding for binding in found if isinstance(binding.use.statement, (ast.Assign, ast.AnnAssign))]
         return made[0] if len(found) == len(made) == 1 else None
 
-    def only(self, node: ast.expr, binding: Binding, methods: frozenset[str]) -> bool:
-        """Whether it is called, asked for one of these methods, returned, and nothing else."""
-        key = ast.unparse(node), id(binding), methods
+    def only(self, node: ast.expr, binding: Binding, methods: frozenset[str], taker: ast.Call | None = None) -> bool:
+        """Whether it is called, asked for one of these methods, returned, given to one taker, and nothing else."""
+        key = ast.unparse(node), id(binding), methods, id(taker)
         if key not in self._known:
             reads = self.reads(node, binding)
-            self._known[key] = reads is not None and all(self._is_plain(read, methods) for read in reads)
+            self._known[key] = reads is not None and all(
+                self._is_plain(read, methods) or self._is_given(read, taker) for read in reads
+            )
         return self._known[key]
 
     def reads(self, node: ast.expr, binding: Binding) -> list[ast.expr] | None:
@@ -100,8 +102,14 @@ class Mentions:
             else ""
         )
 
+    def _is_given(self, node: ast.AST, taker: ast.Call | None) -> bool:
+        parent = self.parent(node)
+        holder = self.parent(parent) if isinstance(parent, ast.keyword) else parent
+        return taker is not None and holder is taker
+
     def _is_plain(self, node: ast.AST, methods: frozenset[str]) -> bool:
         parent = self.parent(node)
         if isinstance(parent, ast.Attribute):
             return self.asked(node) in methods
-        return isinstance(parent, ast.Return) or (isinstance(parent, ast.Call) and parent.func is node)
+        holder = self.parent(parent) if isinstance(parent, ast.Tuple) else parent
+        return isinstance(holder, ast.Return) or (isinstance(parent, ast.Call) and parent.func is node)

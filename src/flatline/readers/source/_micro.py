@@ -18,7 +18,7 @@ BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 def micro(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a loop over parts."""
     text = "\n".join(module.text.lines)
-    if ".backward(" not in text or not (".split(" in text or "chunk(" in text) or BY_HAND.search(text):
+    if ".backward(" not in text or not re.search(r"\.split\(|chunk\(|range\(0, ", text) or BY_HAND.search(text):
         return
     for scope in module.scopes:
         seen = seen_in(project, scope)
@@ -30,9 +30,19 @@ def micro(project: Project, module: Module) -> Iterator[SourceFact]:
 def _in_parts(seen: Seen, use: Use) -> bool:
     """``for x, y in zip(xs.split(8), ys.split(8))``."""
     node, place = seen.sole(iterated(use.statement.iter), use)  # type: ignore[attr-defined]
+    if isinstance(node, ast.Call) and spelled(node.func) == "range" and len(node.args) == 3:
+        return re.search(r"\blen\(|\.size\(|\.shape\b", ast.unparse(node.args[1])) is not None and _slices(use)
     zipped = isinstance(node, ast.Call) and spelled(node.func) == "zip"
     given = node.args if zipped and isinstance(node, ast.Call) else [node]
     return bool(given) and all(_is_parted(seen, *seen.sole(each, place)) for each in given)
+
+
+def _slices(use: Use) -> bool:
+    """``x[i:i + size]`` in the loop, with what it counts."""
+    target = use.statement.target  # type: ignore[attr-defined]
+    cuts = [n for each in use.statement.body for n in ast.walk(each) if isinstance(n, ast.Slice)]  # type: ignore[attr-defined]
+    starts = [cut.lower.id for cut in cuts if isinstance(cut.lower, ast.Name)]
+    return isinstance(target, ast.Name) and target.id in starts
 
 
 def _is_parted(seen: Seen, node: ast.expr, use: Use) -> bool:
@@ -54,9 +64,15 @@ def _undivided(seen: Seen, use: Use, loop: ast.For) -> Iterator[SourceFact]:
     (call, receiver, back) = backs[0]
     loss, place = seen.sole(receiver, back)
     direct = back.path == (*use.path, (id(loop), "body")) and seen.loop_of(place) is loop
-    given = names_in(loss) & names_in(loop.target)
+    given = _behind(seen, loss) & names_in(loop.target)
     if direct and given and isinstance(loss, ast.Call) and not call.args and _mean(seen.project, loss, place):
         yield seen.fact("micro mean", call, name=spelled(receiver), other=loop)
+
+
+def _behind(seen: Seen, node: ast.expr) -> set[str]:
+    """The names in an expression, and in what these were given."""
+    found = names_in(node)
+    return found | {inner for name in found for value, _ in seen.values_of(name) for inner in names_in(value)}
 
 
 def _steps_once(seen: Seen, use: Use, loop: ast.For) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import CUT_OFF, LAYERS, Seen, is_module, model_of, names_in, seen_in
 from flatline.readers.source._mentions import Mentions
-from flatline.readers.source._resolve import Project, Thing, builds_optimizer
+from flatline.readers.source._resolve import Project, Thing, argument, builds_optimizer
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
 
 HARMLESS = frozenset({"train", "to", "cuda", "cpu", "float", "zero_grad", "state_dict"})
@@ -31,18 +31,16 @@ def orphans(project: Project, module: Module) -> Iterator[SourceFact]:
     modules = _Modules(project, module)
     if "deepcopy" in text and GIVEN_BACK.search(text) is None:
         yield from _Copies(project, module).trained()
-    for scope in module.scopes:
-        seen = seen_in(project, scope)
-        trains = any(True for _ in seen.methods("backward")) and any(True for _ in seen.methods("step"))
-        flow = _Flow(seen) if trains else None
-        told = set[str]()
-        for call, use in scope.calls if flow is not None else ():
-            if flow is not None and flow.reaches(use):
+    flows = [flow for scope in module.scopes for flow in _flows(seen_in(project, scope))]
+    for flow in flows:
+        scope, told = flow.seen.scope, set[str]()
+        for call, use in scope.calls:
+            if flow.reaches(use):
                 yield from modules.left_out(call, use, told)
             found = modules.orphan(call.func, use)
             name = ast.unparse(call.func)
-            if found is not None and name not in told and flow is not None and flow.reaches(use):
-                if found.copied is not None and not _left_behind(seen, found):
+            if found is not None and name not in told and flow.reaches(use):
+                if found.copied is not None and not _left_behind(flow.seen, found):
                     continue
                 told.add(name)
                 yield SourceFact(
@@ -68,14 +66,41 @@ class _Modules:
 
     def orphan(self, node: ast.expr, use: Use) -> _Found | None:
         """The module behind a name or an attribute of self, if nothing but calls of it is seen."""
+        node, use, taker = self._passed(node, use)
         binding = self.mentions.binding(node, use)
-        if binding is None or not isinstance(binding.value, ast.Call) or binding.index:
+        if binding is None or not isinstance(binding.value, ast.Call):
             return None
-        copied = self._copied(binding)
-        things = self.project.things(binding.value, binding.use)
+        copied = self._copied(binding) if not binding.index else None
+        things = self.project.things(binding.value, binding.use, 0, binding.index)
         if len(things) != 1 or not (copied is not None or self._learns(things[0])):
             return None
-        return _Found(binding, copied) if self.mentions.only(node, binding, HARMLESS) else None
+        if not self._comes_alone(binding.value, binding.use, binding.index):
+            return None
+        return _Found(binding, copied) if self.mentions.only(node, binding, HARMLESS, taker) else None
+
+    def _comes_alone(self, call: ast.Call, use: Use, index: tuple[int, ...]) -> bool:
+        """The function that made it gave it to nothing, either."""
+        function = self.project.callee(call, use)
+        for value, place in function.returns if function is not None and function.name[-7:] != "forward" else ():
+            part = (
+                value.elts[index[0]] if isinstance(value, ast.Tuple) and index and index[0] < len(value.elts) else value
+            )
+            binding = self.mentions.binding(part, place) if isinstance(part, ast.Name) else None
+            if isinstance(part, ast.Name) and (binding is None or not self.mentions.only(part, binding, HARMLESS)):
+                return False
+            if not isinstance(part, (ast.Name, ast.Call)):
+                return False
+        return True
+
+    def _passed(self, node: ast.expr, use: Use) -> tuple[ast.expr, Use, ast.Call | None]:
+        """Of a parameter that is only called, what the one call of its function gives for it."""
+        if not isinstance(node, ast.Name) or node.id not in use.scope.params:
+            return node, use, None
+        bindings, sites = use.scope.bindings[node.id], self.project.calls_of(use.scope)
+        near = len(sites) == 1 and sites[0][1].scope.module is use.scope.module
+        alone = near and len(bindings) == 1 and self.mentions.only(node, bindings[0], HARMLESS)
+        given = argument(sites[0][0], use.scope, node.id) if alone else None
+        return (given, sites[0][1], sites[0][0]) if isinstance(given, ast.Name) else (node, use, None)
 
     def left_out(self, call: ast.Call, use: Use, told: set[str]) -> Iterator[SourceFact]:
         """The last layers of a model of which an optimizer was given other parts."""
@@ -121,10 +146,19 @@ class _Modules:
         """Its source makes layers of torch, and neither freezes nor loads them."""
         if thing.call is None or not is_module(self.project, thing):
             return False
-        text = ast.unparse(thing.made_of.node if thing.made_of is not None else thing.call)
+        text = ast.unparse(_source(thing) or thing.call)
         layers = [name for name in re.findall(r"\b[A-Z]\w+(?=\()", text) if name != "Sequential"]
         some = any(LAYERS.fullmatch(f"torch.nn.{name}") for name in layers)
         return some and HELD.search(text) is None and WITHOUT.search(text) is None
+
+
+def _source(thing: Thing) -> ast.AST | None:
+    """Where the layers of a module are made: its class, or the function that fills ``nn.Sequential(*layers)``."""
+    if thing.made_of is not None:
+        return thing.made_of.node
+    starred = thing.call is not None and any(isinstance(each, ast.Starred) for each in thing.call.args)
+    inside = not isinstance(thing.use.scope.node, ast.Module)
+    return thing.use.scope.node if starred and inside and len(thing.use.scope.returns) == 1 else thing.call
 
 
 def _last_layers(forward: Scope) -> set[str]:
@@ -141,11 +175,11 @@ def _last_layers(forward: Scope) -> set[str]:
 class _Flow:
     """What goes into a backward, with its graph."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Seen, ends: Sequence[tuple[ast.expr, Use]] | None = None) -> None:
         self.seen = seen
         self.names: set[str] = set()
         self.sources: set[int] = set()  # statements that gradients come back to
-        waiting = [(receiver, use) for _, receiver, use in seen.methods("backward")]
+        waiting = [(receiver, use) for _, receiver, use in seen.methods("backward")] if ends is None else [*ends]
         while waiting:
             node, use = waiting.pop()
             if id(use.statement) in self.sources and not isinstance(node, ast.Name):
@@ -160,6 +194,23 @@ class _Flow:
     def reaches(self, use: Use) -> bool:
         """Whether the result of a statement is among them."""
         return id(use.statement) in self.sources
+
+
+def _flows(seen: Seen) -> Iterator[_Flow]:
+    """What goes into the backward of a function that trains, there and in the functions that computed it."""
+    if not any(True for _ in seen.methods("backward")) or not any(True for _ in seen.methods("step")):
+        return
+    waiting, done = [_Flow(seen)], {id(seen.scope)}
+    while waiting:
+        flow = waiting.pop()
+        yield flow
+        for call, use in flow.seen.scope.calls:
+            function = seen.project.callee(call, use) if flow.reaches(use) else None
+            plain = function is not None and function.module is seen.module and not function.name.endswith(".forward")
+            if function is not None and plain and id(function) not in done and function.marked_without_grad is None:
+                done.add(id(function))
+                ends = [(value, place) for value, place in function.returns if value is not None]
+                waiting.append(_Flow(seen_in(seen.project, function), ends))
 
 
 class _Copies:

@@ -18,6 +18,7 @@ def outliving(project: Project, module: Module) -> Iterator[SourceFact]:
     trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
     for scope in module.scopes:
         yield from _losses(seen_in(project, scope))
+        yield from _collected(seen_in(project, scope))
         yield from _outputs(seen_in(project, scope), trained)
 
 
@@ -26,7 +27,7 @@ def _losses(seen: Seen) -> Iterator[SourceFact]:
     for use in seen.scope.statements:
         keeper, value, inside = seen.keeping(use)
         loop = seen.loop_of(use)
-        if value is None or loop is None or seen.without_grad(use):
+        if value is None or (loop is None and not seen.called_again) or seen.without_grad(use):
             continue
         for part in _parts(value):
             if not _has_graph(seen, part, use) or keeper in seen.flowing(name for name, _, _ in seen.backwards()):
@@ -45,25 +46,42 @@ def _parts(value: ast.expr) -> Iterator[ast.expr]:
     elif isinstance(value, (ast.Tuple, ast.List)):
         for element in value.elts:
             yield from _parts(element)
-    elif isinstance(value, (ast.Name, ast.Call)):
+    elif isinstance(value, (ast.Name, ast.Call, ast.Subscript)):
         yield value
 
 
 def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
     """It is what a function of the project returns after its backward, in this turn."""
-    index: tuple[int, ...] = ()
+    index: tuple[object, ...] = ()
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        index = (node.slice.value,)
+        node = node.value
     if isinstance(node, ast.Name):
         found = seen.scope.reaching(node.id, use) if node.id in seen.scope.bindings else []
         if len(found) != 1 or found[0].value is None or seen.freed(node.id) or seen.without_grad(found[0].use):
             return False
         if not seen.same_turn(found[0].use, use):
             return False
-        node, use, index = found[0].value, found[0].use, found[0].index
+        node, use, index = found[0].value, found[0].use, (*found[0].index, *index)
     function = seen.project.callee(node, use) if isinstance(node, ast.Call) else None
     return function is not None and function is not seen.scope and _returns_graph(seen.project, function, index)
 
 
-def _returns_graph(project: Project, function: Scope, index: tuple[int, ...]) -> bool:
+def _collected(seen: Seen) -> Iterator[SourceFact]:
+    """``losses = [step(batch) for batch in loader]``, where the function sent the loss backward and returned it."""
+    for use in seen.scope.statements:
+        node = use.statement.value if isinstance(use.statement, ast.Assign) else None
+        target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+        if not isinstance(node, ast.ListComp) or not isinstance(target, ast.Name) or seen.without_grad(use):
+            continue
+        function = seen.project.callee(node.elt, use) if isinstance(node.elt, ast.Call) else None
+        if function is not None and function is not seen.scope and _returns_graph(seen.project, function, ()):
+            yield seen.fact(
+                "kept", use.statement, name=spelled(node.elt), text=target.id, edit=after(node.elt, ".detach()")
+            )
+
+
+def _returns_graph(project: Project, function: Scope, index: tuple[object, ...]) -> bool:
     """Every result is the very name whose backward was called."""
     seen = seen_in(project, function)
     wrapped = isinstance(function.node, ast.Module) or bool(function.node.decorator_list)
@@ -72,9 +90,12 @@ def _returns_graph(project: Project, function: Scope, index: tuple[int, ...]) ->
     )
 
 
-def _is_sent_back(seen: Seen, value: ast.expr | None, use: Use, index: tuple[int, ...]) -> bool:
-    if index and isinstance(value, ast.Tuple) and index[0] < len(value.elts):
+def _is_sent_back(seen: Seen, value: ast.expr | None, use: Use, index: tuple[object, ...]) -> bool:
+    if index and isinstance(value, ast.Tuple) and isinstance(index[0], int) and index[0] < len(value.elts):
         value, index = value.elts[index[0]], index[1:]
+    elif index and isinstance(value, ast.Dict):
+        named = [v for k, v in zip(value.keys, value.values, strict=True) if getattr(k, "value", None) == index[0]]
+        value, index = (named[0], index[1:]) if len(named) == 1 else (None, ())
     if index or not isinstance(value, ast.Name) or seen.freed(value.id):
         return False
     return any(

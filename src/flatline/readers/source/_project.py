@@ -21,6 +21,7 @@ from flatline.readers.source._orphans import orphans
 from flatline.readers.source._outlive import outliving
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
+from flatline.readers.source._terms import cut_terms
 
 ZEROES = re.compile(r"zero_grad|\.grad\s*=\s*None|\.grad(\.data)?\.(zero_|fill_)|\.grad\.data\s*=|set_to_none")
 
@@ -47,6 +48,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             loaders(project, module, reached),
             orphans(project, module),
             cut_layers(project, module),
+            cut_terms(project, module),
             outliving(project, module),
             micro(project, module),
         )

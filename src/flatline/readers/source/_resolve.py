@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from flatline.readers.source import _values
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
+from flatline.readers.source._values import Source
 
 ABOVE = 6  # folders in which an import is looked for
 SHORT = 4  # steps from a name to a number
+SITES = 12  # calls of a method name that are looked at
 DEPTH = 24  # steps from a name to what it stands for
 SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
         "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
@@ -44,6 +47,7 @@ class Thing:
     made_of: Class | None = None
     function: Scope | None = None
     via: tuple[int, ...] = ()  # calls of functions that returned it: each call makes another one
+    given: ast.Call | None = None  # the partial() that gave some of its arguments
 
     def identity(self) -> str:
         """Equal for one object."""
@@ -78,10 +82,15 @@ class Project:
     _options: dict[int, dict[str, list[ast.expr]]] = field(default_factory=dict)  # of the command line, by module
     seen: dict[int, object] = field(default_factory=dict)  # what _facts.py knows of a scope
     _changed: dict[int, set[str]] = field(default_factory=dict)  # what is written to by key, by module
+    _asked: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of methods, by name
+    _sites_of: dict[int, list[tuple[ast.Call, Use]]] = field(default_factory=dict)
+    _truths: dict[int, bool | None] = field(default_factory=dict)  # of conditions
+    _set: dict[int, set[str]] = field(default_factory=dict)  # attributes that are set from outside, by module
+    _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
     def forget(self) -> None:
         """What was concluded so far: more calls of a function may be known by now."""
-        for memory in (self._names, self._things, self._callees, self.seen):
+        for memory in (self._names, self._things, self._callees, self.seen, self._sites_of, self._truths):
             memory.clear()
 
     def load(self, path: str) -> Module | None:
@@ -106,15 +115,33 @@ class Project:
                     self.sites.setdefault(id(function.node), []).append((call, use))
                 elif name := _last_imported(call, use):
                     self._outside.setdefault(name, []).append((call, use))
+                elif isinstance(call.func, ast.Attribute):
+                    self._asked.setdefault(call.func.attr, []).append((call, use))
 
     def calls_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """All calls of a function that are known."""
         node = function.node
         if isinstance(node, ast.Module):
             return []
-        name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
-        outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
-        return self.sites.get(id(node), []) + outside
+        if id(node) not in self._sites_of:
+            name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
+            outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
+            found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
+            asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
+            near = [pair for pair in asked if _knows(pair[1].scope.module, function)]
+            found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
+        return self._sites_of[id(node)]
+
+    def _may_reach(self, call: ast.Call, use: Use, function: Scope) -> bool:
+        """A call of a method of an object whose class is this one, or is not known."""
+        assert isinstance(call.func, ast.Attribute)
+        receiver, name = call.func.value, call.func.attr
+        if isinstance(receiver, ast.Name) and use.scope.owner and use.scope.own == (receiver.id,):
+            return self.method(use.scope.owner, name) is function
+        things = self.things(receiver, use, DEPTH - 6)
+        return _fits(call, function) and (
+            not things or any(t.made_of is not None and self.method(t.made_of, name) is function for t in things)
+        )
 
     def _reaches(self, call: ast.Call, use: Use, function: Scope) -> bool:
         things = self.things(call.func, use, DEPTH - 6)
@@ -128,10 +155,14 @@ class Project:
             if len(found) == 1:
                 definition = found[0].definition
                 made = use.scope.module.classes.get(id(definition))
-                return made.methods.get("__init__") if made else use.scope.module.functions.get(id(definition))
+                if made is not None:
+                    return made.methods.get("__init__") or _values.inherited(made, "__init__")
+                return use.scope.module.functions.get(id(definition))
+        if isinstance(func, ast.Attribute) and _values.is_super(func.value):
+            return _values.inherited(use.scope.owner, func.attr)
         if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and use.scope.owner:
-            if use.scope.params[:1] == (func.value.id,):
-                return use.scope.owner.methods.get(func.attr)
+            if use.scope.own == (func.value.id,):
+                return use.scope.owner.methods.get(func.attr) or _values.inherited(use.scope.owner, func.attr)
         return None
 
     # ----------------------------------------------------------------------- names
@@ -182,8 +213,24 @@ class Project:
         """All things that a name may stand for; nothing if one of them is unknown."""
         if name in use.scope.masked.get(id(use.statement), ()):
             return ()
-        found = _bindings(name, use)
+        found = self._bindings(name, use)
         return self._all(name, found, depth) if found else self._starred(name, use, depth)
+
+    def _bindings(self, name: str, use: Use) -> list[Binding]:
+        found = _bindings(name, use)
+        return _values.possible(self, found, use) if len(found) > 1 else found
+
+    def truth(self, node: ast.If, scope: Scope) -> bool | None:
+        """What a condition always is; None where that is not known."""
+        if id(node) not in self._truths:
+            self._truths[id(node)] = None
+            place = next((use for use in scope.statements if use.statement is node), None)
+            self._truths[id(node)] = _values.truth_of(self, node.test, place) if place is not None else None
+        return self._truths[id(node)]
+
+    def returns(self, function: Scope) -> list[tuple[ast.expr | None, Use]]:
+        """What a function may give back, and where."""
+        return _values.returns(self, function)
 
     def _all(self, name: str, bindings: list[Binding], depth: int) -> tuple[Thing, ...]:
         things: dict[tuple[str, str], Thing] = {}
@@ -195,6 +242,20 @@ class Project:
                 return ()
             things |= {(thing.name, thing.identity()): thing for thing in found}
         return tuple(things.values())
+
+    def given(self, name: str, use: Use) -> list[tuple[ast.expr, Use]]:
+        """What the calls of a function give for a parameter, or leave it at; nothing if one of them is unknown."""
+        found: list[tuple[ast.expr, Use]] = []
+        usual = _default(use.scope, name)
+        for call, site in self.calls_of(use.scope):
+            value = argument(call, use.scope, name)
+            if value is not None:
+                found.append((value, site))
+            elif usual is None or _is_spread(call):
+                return []
+            else:
+                found.append((usual, use))
+        return found
 
     def _bound(self, binding: Binding, depth: int) -> tuple[Thing, ...]:
         use = binding.use
@@ -210,12 +271,20 @@ class Project:
     def _parameter(self, name: str, use: Use, depth: int) -> tuple[Thing, ...]:
         """What every call of the function in the project gives for a parameter."""
         things: dict[tuple[str, str], Thing] = {}
+        if use.scope.owner is not None and use.scope.marked("classmethod") and use.scope.params[0] == name:
+            owner = use.scope.owner
+            return (Thing(f"{owner.module.text.path}:{owner.node.name}", owner.use, made_of=owner),)
+        usual = _default(use.scope, name)
         for call, site in self.calls_of(use.scope) if depth < DEPTH else ():
             given = argument(call, use.scope, name)
             if isinstance(given, ast.Name) and given.id == name and site.scope is use.scope:
                 continue  # it hands on its own
+            left = given is None and not _is_spread(call)
+            value, place = (usual, use) if left else (given, site)
+            if value is not None and _is_none(value):
+                continue
             found = (
-                self.things(given, site, depth + 1) if given is not None else self._spread(call, site, use.scope, name)
+                self.things(value, place, depth + 1) if value is not None else self._spread(call, site, use.scope, name)
             )
             if not found:
                 return ()
@@ -225,7 +294,10 @@ class Project:
     def _spread(self, call: ast.Call, site: Use, function: Scope, name: str) -> tuple[Thing, ...]:
         """What ``fit(model, *loaders, epochs)`` gives for a parameter, where a function returned the loaders."""
         starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
-        if len(starred) != 1:
+        tables = [k.value for k in call.keywords if k.arg is None]
+        if len(tables) == 1 and not starred:
+            return self._from(_values.held(self, tables[0], ast.Constant(name), site, 0), DEPTH - 8)
+        if len(starred) != 1 or tables:
             return ()
         value, use = call.args[starred[0]].value, site  # type: ignore[attr-defined]
         if isinstance(value, ast.Name):
@@ -278,8 +350,19 @@ class Project:
         if isinstance(node, ast.Call):
             return self._called(node, use, depth, index)
         if isinstance(node, ast.Subscript) and not index and isinstance(node.slice, ast.Constant):
-            return self._entry(node.value, node.slice.value, use, depth + 1)
-        return ()
+            if found := self._entry(node.value, node.slice.value, use, depth + 1):
+                return found
+        return self._from(_values.sources(self, node, use, depth), depth) if not index else ()
+
+    def _from(self, sources: Sequence[Source], depth: int) -> tuple[Thing, ...]:
+        """The things that all of these expressions stand for."""
+        found: list[Thing] = []
+        for each in sources:
+            inner = self.things(each.node, each.use, depth + 1)
+            if not inner:
+                return ()
+            found += [replace(t, via=(*each.via, *t.via)) if each.via and t.call is not None else t for t in inner]
+        return tuple({(t.name, t.identity()): t for t in found}.values())
 
     def _entry(self, node: ast.expr, key: object, use: Use, depth: int) -> tuple[Thing, ...]:
         """What a dictionary holds that is written out, and not written to."""
@@ -300,20 +383,20 @@ class Project:
             default = self.dotted(node.func, use) == "collections.defaultdict" and len(node.args) == 1
             found_classes = self.things(node.args[0], use, depth + 1) if default else ()
             return tuple(Thing(t.name, use, node, t.made_of, via=(hash(key),)) for t in found_classes if t.made_of)
-        bindings = self._holding(node, use, depth)
+        bindings = self.holding(node, use, depth)
         each = [self._entry(b.value, key, b.use, depth + 1) for b in bindings if b.value is not None and not b.index]
-        if not each or len(each) != len(bindings) or not all(each) or self._written_to(node, use):
+        if not each or len(each) != len(bindings) or not all(each) or self.written_to(node, use):
             return ()
         return tuple({(t.name, t.identity()): t for things in each for t in things}.values())
 
-    def _holding(self, node: ast.expr, use: Use, depth: int) -> list[Binding]:
+    def holding(self, node: ast.expr, use: Use, depth: int) -> list[Binding]:
         """The bindings of a name, or of an attribute of self."""
         if isinstance(node, ast.Name):
-            return _bindings(node.id, use)
+            return self._bindings(node.id, use)
         owner = self._class_of(node.value, use, depth) if isinstance(node, ast.Attribute) else None
         return self.attributes(owner, node.attr) if owner is not None and isinstance(node, ast.Attribute) else []
 
-    def _written_to(self, node: ast.expr, use: Use) -> bool:
+    def written_to(self, node: ast.expr, use: Use) -> bool:
         """Whether ``name[...] = ...`` or ``name.update(...)`` is anywhere in the file."""
         module = use.scope.module
         if id(module) not in self._changed:
@@ -326,7 +409,14 @@ class Project:
         if node.attr == "module":
             return self.things(node.value, use, depth + 1)
         owner = self._class_of(node.value, use, depth)
-        return self._all(node.attr, self.attributes(owner, node.attr), depth) if owner else ()
+        found = self._all(node.attr, self.attributes(owner, node.attr), depth) if owner else ()
+        return found or self._from(_values.sources(self, node, use, depth), depth)
+
+    def set_from_outside(self, name: str, module: Module) -> bool:
+        """Whether ``something.name = ...`` is anywhere in the file, but for a method's own object."""
+        if id(module) not in self._set:
+            self._set[id(module)] = set(_set_outside(module))
+        return name in self._set[id(module)]
 
     def is_local(self, node: ast.expr, use: Use) -> bool:
         """Whether the first name is bound by something else than an import."""
@@ -335,10 +425,15 @@ class Project:
         return not isinstance(node, ast.Name) or not all(b.imported for b in _bindings(node.id, use))
 
     def _class_of(self, node: ast.expr, use: Use, depth: int) -> Class | None:
-        if isinstance(node, ast.Name) and use.scope.owner and use.scope.params[:1] == (node.id,):
+        if isinstance(node, ast.Name) and use.scope.owner and use.scope.own == (node.id,):
             return use.scope.owner
         found = {id(thing.made_of): thing.made_of for thing in self.things(node, use, depth + 1) if thing.call}
         return next(iter(found.values())) if len(found) == 1 else None
+
+    def _class_itself(self, node: ast.expr, use: Use, depth: int) -> Class | None:
+        """``Net`` in ``Net.build()``."""
+        things = self.things(node, use, depth + 1) if isinstance(node, ast.Name) else ()
+        return things[0].made_of if len(things) == 1 and things[0].call is None else None
 
     def bases(self, owner: Class, depth: int = 0) -> Iterator[Class]:
         """The class and those of the project that it inherits from."""
@@ -362,6 +457,10 @@ class Project:
         if WRAPPERS.fullmatch(dotted) and node.args:
             inner = self.things(node.args[0], use, depth + 1, index)
             return _via(node, inner) if dotted == "copy.deepcopy" else inner
+        if isinstance(func, ast.Name) and func.id == "getattr" and not index:
+            return self._named(node, use)
+        if dotted == "functools.partial" and node.args and not index:
+            return self._partial(node, use, depth)
         if isinstance(func, ast.Attribute) and not dotted:
             if func.attr in SAME:
                 return self.things(func.value, use, depth + 1, index)
@@ -376,15 +475,40 @@ class Project:
         found: list[Thing] = []
         for thing in self.things(func, use, depth + 1):
             if thing.call is not None:
-                return ()
+                function = self.callee(node, use, depth) if thing.made_of is not None else None
+                return _via(node, self._returned(function, depth, index)) if function is not None else ()
             if thing.function is not None:
                 inner = self._returned(thing.function, depth, index)
                 if not inner:
                     return ()
                 found += _via(node, inner)
             elif not index:
-                found.append(Thing(thing.name, use, node, thing.made_of))
-        return tuple(found)
+                made = self._with(thing.given, node) if thing.given is not None else node
+                found.append(Thing(thing.name, use, made, thing.made_of))
+        return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
+
+    def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
+        """``getattr(nn, "CrossEntropyLoss")``."""
+        name = self.constant(node.args[1], use) if len(node.args) > 1 else None
+        dotted = self.dotted(node.args[0], use) if name is not None else ""
+        known = dotted.startswith("torch.") and not self.is_local(node.args[0], use)
+        return (Thing(_plain(f"{dotted}.{name.value!s}"), use),) if known and name is not None else ()
+
+    def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
+        """A class or function of torch, of which some arguments are known before it is called."""
+        things = self.things(node.args[0], use, depth + 1)
+        plain = all(t.call is None and t.name.startswith("torch.") and t.given is None for t in things)
+        return tuple(replace(thing, given=node) for thing in things) if plain else ()
+
+    def _with(self, given: ast.Call, node: ast.Call) -> ast.Call:
+        """The call that a call of what ``partial()`` made comes to."""
+        key = id(given), id(node)
+        if key not in self._merged:
+            later = {k.arg for k in node.keywords}
+            kept = [k for k in given.keywords if k.arg not in later]
+            made = ast.Call(given.args[0], [*given.args[1:], *node.args], [*kept, *node.keywords])
+            self._merged[key] = ast.copy_location(made, node)
+        return self._merged[key]
 
     def callee(self, node: ast.Call, use: Use, depth: int = 0) -> Scope | None:
         """The one function or method of the project that a call runs; of a module, its forward."""
@@ -397,9 +521,12 @@ class Project:
     def _called_function(self, node: ast.Call, use: Use, depth: int) -> Scope | None:
         func = node.func
         if isinstance(func, ast.Attribute) and not (self.dotted(func, use) and not self.is_local(func, use)):
-            owner = self._class_of(func.value, use, depth + 1)
-            if owner is None or (method := self.method(owner, func.attr)) is not None:
-                return method if owner else None
+            if _values.is_super(func.value) and use.scope.owner is not None:
+                above = (each.methods.get(func.attr) for each in [*self.bases(use.scope.owner)][1:])
+                return next((method for method in above if method is not None), None)
+            owner = self._class_of(func.value, use, depth + 1) or self._class_itself(func.value, use, depth)
+            if owner is not None and (method := self.method(owner, func.attr)) is not None:
+                return method
         found = self.things(func, use, depth + 1)
         if len({id(t.made_of) for t in found}) == 1 and found[0].call is not None and found[0].made_of is not None:
             return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")
@@ -408,7 +535,7 @@ class Project:
 
     def _returned(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
         found: list[Thing] = []
-        for value, use in function.returns:
+        for value, use in self.returns(function):
             if value is not None:
                 inner = self.things(value, use, depth + 1, index)
                 if not inner:
@@ -420,25 +547,41 @@ class Project:
 
     def number(self, node: ast.expr | None, use: Use, depth: int = 0) -> float | None:
         """A number that is written out, here or where a name got it; the default of an option of the command line."""
+        found = self.constant(node, use, depth)
+        return float(found.value) if found is not None and isinstance(found.value, (int, float)) else None
+
+    def constant(self, node: ast.expr | None, use: Use, depth: int = 0, *, strict: bool = False) -> ast.Constant | None:
+        """What is written out, here or where a name got it; strictly, if it is never counted up, or set elsewhere."""
         if isinstance(node, ast.Constant):
-            return float(node.value) if isinstance(node.value, (int, float)) else None
+            return node
         if not isinstance(node, (ast.Name, ast.Attribute)) or depth >= SHORT:
             return None
-        known = [b for b in self._holding(node, use, DEPTH - 6) if not isinstance(b.use.statement, ast.AugAssign)]
-        found = {number for binding in known[:SHORT] for number in self._numbers(node, binding, depth)}
+        bindings = self.holding(node, use, DEPTH - 6)
+        known = [b for b in bindings if not isinstance(b.use.statement, ast.AugAssign)]
+        outside = isinstance(node, ast.Attribute) and self.set_from_outside(node.attr, use.scope.module)
+        if strict and (outside or len(known) != len(bindings) or len(known) > SHORT):
+            return None
+        found = [c for b in known[:SHORT] for c in self._constants(node, b, depth, strict)]
         if not known and isinstance(node, ast.Attribute):
-            found = {self.number(value, use, SHORT) for value in self._defaults(node.attr, use.scope.module)}
-        return found.pop() if len(found) == 1 else None
+            fields = _values.sources(self, node, use, DEPTH - 6)
+            found = [self.constant(each.node, each.use, depth + 1, strict=strict) for each in fields] or [
+                self.constant(value, use, SHORT) for value in self._defaults(node.attr, use.scope.module)
+            ]
+        values = {(type(each.value), each.value) if each is not None else None for each in found}
+        return found[0] if len(values) == 1 else None
 
-    def _numbers(self, node: ast.Name | ast.Attribute, binding: Binding, depth: int) -> Iterator[float | None]:
+    def _constants(
+        self, node: ast.Name | ast.Attribute, binding: Binding, depth: int, strict: bool
+    ) -> Iterator[ast.Constant | None]:
         if not binding.parameter or not isinstance(node, ast.Name):
-            yield self.number(binding.value, binding.use, depth + 1) if not binding.index else None
+            yield self.constant(binding.value, binding.use, depth + 1, strict=strict) if not binding.index else None
             return
         usual = _default(binding.use.scope, node.id)
-        for call, site in self.calls_of(binding.use.scope)[:SHORT] or ((None, binding.use),):
+        sites: list[tuple[ast.Call | None, Use]] = [*self.calls_of(binding.use.scope)[:SHORT]]
+        for call, site in sites or ([] if strict else [(None, binding.use)]):
             given = argument(call, binding.use.scope, node.id) if call is not None else None
-            spread = call is not None and any(k.arg is None for k in call.keywords)
-            yield None if spread else self.number(given or usual, site, depth + 1)
+            spread = call is not None and _is_spread(call)
+            yield None if spread else self.constant(given or usual, site, depth + 1, strict=strict)
 
     def _defaults(self, name: str, module: Module) -> list[ast.expr]:
         """``default`` of ``add_argument("--name", ...)``."""
@@ -468,11 +611,18 @@ class Project:
             return self._made_item(node, use, depth)
         if isinstance(node, ast.Attribute) and node.attr == "data" and not index:
             return (Made("detach", node, use),)
-        return self._made_call(node, use, depth, index) if isinstance(node, ast.Call) else ()
+        found = self._made_call(node, use, depth, index) if isinstance(node, ast.Call) else ()
+        return found or self._made_from(_values.sources(self, node, use, depth), depth, index)
+
+    def _made_from(self, sources: Sequence[Source], depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
+        each = [self.made(source.node, source.use, depth + 1, index) for source in sources]
+        return tuple(made for inner in each for made in inner) if all(each) else ()
 
     def _made_item(self, node: ast.Subscript, use: Use, depth: int) -> tuple[Made, ...]:
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
             return self.made(node.value, use, depth + 1, (node.slice.value,))
+        if isinstance(node.slice, ast.Constant):
+            return self._made_from(_values.sources(self, node, use, depth), depth, ())
         chosen = isinstance(node.slice, (ast.Name, ast.Slice, ast.Compare)) and isinstance(node.value, ast.Name)
         return self.made(node.value, use, depth + 1) if chosen else ()  # rows of a tensor; of a tuple nothing is known
 
@@ -480,7 +630,7 @@ class Project:
         if name in use.scope.masked.get(id(use.statement), ()) or name not in use.scope.bindings:
             return ()
         found: list[Made] = []
-        for binding in use.scope.reaching(name, use):
+        for binding in self._bindings(name, use):
             inner = (
                 self._made_argument(name, binding.use, depth, index)
                 if binding.parameter
@@ -493,8 +643,8 @@ class Project:
 
     def _made_argument(self, name: str, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
         found: list[Made] = []
-        for call, site in self.calls_of(use.scope) if depth < DEPTH else ():
-            inner = self.made(argument(call, use.scope, name), site, depth + 1, index)
+        for value, site in self.given(name, use) if depth < DEPTH else ():
+            inner = self.made(value, site, depth + 1, index)
             if not inner:
                 return ()
             found += inner
@@ -517,6 +667,8 @@ class Project:
         layers = [thing for thing in things if thing.call is not None and thing.name.startswith("torch.nn.")]
         if layers:
             return self._made_layers(layers, node, use, depth) if len(layers) == len(things) and not index else ()
+        if len(things) == 1 and things[0].call is None and things[0].name.startswith("torch.nn.functional."):
+            return self._made_torch(things[0].name, node, use, depth) if not index else ()
         function = self.callee(node, use, depth)
         return self._made_return(function, depth, index) if function is not None else ()
 
@@ -547,7 +699,8 @@ class Project:
 
     def _made_sequence(self, sequence: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
         """By the last layer of ``nn.Sequential(...)`` that changes numbers."""
-        for last in reversed(_layers(sequence) or _starred(sequence, use)):
+        added = _appended(sequence, use)
+        for last in reversed([*(_layers(sequence) or _starred(sequence, use)), *added] if added is not None else []):
             things = self.things(last, use, depth + 1)
             if (
                 len(things) == 1
@@ -569,12 +722,11 @@ class Project:
 
     def _made_return(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
         found: list[Made] = []
-        for use in function.statements:
-            if isinstance(use.statement, ast.Return):
-                inner = self.made(use.statement.value, use, depth + 1, index)
-                if not inner:
-                    return ()
-                found += inner
+        for value, use in self.returns(function):
+            inner = self.made(value, use, depth + 1, index)
+            if not inner:
+                return ()
+            found += inner
         return tuple(found)
 
 
@@ -612,7 +764,8 @@ def _layers(call: ast.Call) -> list[ast.expr]:
         inner = call.args[0].args
         pairs = inner[0].elts if inner and isinstance(inner[0], (ast.List, ast.Tuple)) else []
         return [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple) and len(pair.elts) == 2]
-    return [] if any(isinstance(argument, ast.Starred) for argument in call.args) else call.args
+    starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
+    return call.args[starred[-1] + 1 :] if starred else call.args
 
 
 def _starred(call: ast.Call, use: Use) -> list[ast.expr]:
@@ -625,6 +778,23 @@ def _starred(call: ast.Call, use: Use) -> list[ast.expr]:
         if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(other.statement)):
             return _put_last(other.statement, name) if other.before(use) else []
     return []
+
+
+def _appended(call: ast.Call, use: Use) -> list[ast.expr] | None:
+    """What is put behind the layers of a sequence, in the function that makes it; None if it cannot be known."""
+    node = use.statement
+    own = isinstance(node, ast.Assign) and len(node.targets) == 1 and node.value is call
+    name = ast.unparse(node.targets[0]) if own and isinstance(node, ast.Assign) else ""
+    found: list[ast.expr] = []
+    for other, place in use.scope.calls if name else ():
+        method = other.func.attr if isinstance(other.func, ast.Attribute) else ""
+        if method not in ("append", "add_module", "extend", "insert") or not other.args:
+            continue
+        if ast.unparse(other.func.value) == name:  # type: ignore[attr-defined]
+            if place.path != use.path or method in ("extend", "insert"):
+                return None
+            found.append(other.args[-1])
+    return found
 
 
 def _put_last(node: ast.stmt, name: str) -> list[ast.expr]:
@@ -647,6 +817,34 @@ def _default(function: Scope, name: str) -> ast.expr | None:
     pairs = [*zip(names[::-1], given.defaults[::-1], strict=False)]
     pairs += [(a.arg, value) for a, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is not None]
     return dict(pairs).get(name)
+
+
+def _knows(module: Module, function: Scope) -> bool:
+    """Whether a file defines or imports the class of a method."""
+    return module is function.module or (function.owner is not None and function.owner.node.name in module.top.bindings)
+
+
+def _fits(call: ast.Call, function: Scope) -> bool:
+    """Whether a call gives all that a method needs."""
+    needed = [name for name in function.params[1:] if _default(function, name) is None]
+    return _is_spread(call) or len(call.args) + len(call.keywords) >= len(needed)
+
+
+def _is_spread(call: ast.Call) -> bool:
+    """``f(*given)`` or ``f(**given)``."""
+    return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def _set_outside(module: Module) -> Iterator[str]:
+    """Attributes of anything but the object of a method that are given a value."""
+    for scope in module.scopes:
+        own = scope.params[:1] if scope.owner is not None else ()
+        for use in scope.statements:
+            node = use.statement
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) not in own:
+                    yield target.attr
 
 
 def _arguments_added(module: Module) -> Iterator[ast.Call]:
@@ -708,7 +906,8 @@ def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    place = function.params.index(name) - (1 if function.owner is not None else 0)
+    bound = function.owner is not None and not function.marked("staticmethod")
+    place = function.params.index(name) - bound
     if 0 <= place < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[: place + 1]):
         return call.args[place]
     return None

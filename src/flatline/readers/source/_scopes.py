@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -58,6 +59,7 @@ class Scope:
     params: tuple[str, ...] = ()
     outer: set[str] = field(default_factory=set)  # names that are declared global or nonlocal
     masked: dict[int, set[str]] = field(default_factory=dict)  # names of comprehensions, by statement
+    choices: dict[int, ast.If] = field(default_factory=dict)  # by the id that a path has
 
     @property
     def name(self) -> str:
@@ -65,6 +67,22 @@ class Scope:
         if isinstance(self.node, ast.Module):
             return ""
         return f"{self.owner.node.name}.{self.node.name}" if self.owner else self.node.name
+
+    def marked(self, *decorators: str) -> bool:
+        """Whether one of these stands above the function: ``property``, ``staticmethod``."""
+        heads = [] if isinstance(self.node, ast.Module) else self.node.decorator_list
+        return any(ast.unparse(head).rpartition(".")[2] in decorators for head in heads)
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The name of the object that a method belongs to: ``self``."""
+        return self.params[:1] if self.owner is not None and not self.marked("staticmethod") else ()
+
+    @property
+    def marked_without_grad(self) -> ast.expr | None:
+        """``@torch.no_grad()`` above the function."""
+        heads = [] if isinstance(self.node, ast.Module) else self.node.decorator_list
+        return next((head for head in heads if re.search(r"no_grad|inference_mode", ast.unparse(head))), None)
 
     @property
     def returns(self) -> list[tuple[ast.expr | None, Use]]:
@@ -104,6 +122,14 @@ class Class:
     use: Use
     methods: dict[str, Scope] = field(default_factory=dict)
     attributes: dict[str, list[Binding]] = field(default_factory=dict)
+    fields: dict[str, ast.expr | None] = field(default_factory=dict)  # of a dataclass or NamedTuple, with the default
+
+    @property
+    def is_record(self) -> bool:
+        """Made from its fields, by the class itself."""
+        heads = [ast.unparse(head) for head in (*self.node.decorator_list, *self.node.bases)]
+        plain = all(head.rpartition(".")[2] in ("NamedTuple", "object") for head in map(ast.unparse, self.node.bases))
+        return plain and "__init__" not in self.methods and any(re.search(r"dataclass|NamedTuple", h) for h in heads)
 
 
 @dataclass(slots=True, eq=False)
@@ -186,6 +212,8 @@ class _Builder:
             return
         self._binds(node, use)
         self._expressions(_own(node), use)
+        if isinstance(node, ast.If):
+            use.scope.choices[id(node)] = node
         self._below(node, use)
 
     def _below(self, node: ast.stmt, use: Use) -> None:
@@ -203,11 +231,17 @@ class _Builder:
         for statement in node.body:
             if isinstance(statement, FUNCTIONS):
                 made.methods[statement.name] = self.scope(statement, statement.body, parent=use.scope, owner=made)
+            elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                made.fields[statement.target.id] = statement.value
             elif isinstance(statement, ast.Assign):
                 self._expressions([statement.value], use)
                 for target in statement.targets:
                     if isinstance(target, ast.Name):
                         made.attributes.setdefault(target.id, []).append(Binding(statement.value, use))
+        for name, value in made.fields.items() if not made.is_record else ():
+            if value is not None:
+                self._expressions([value], use)
+                made.attributes.setdefault(name, []).append(Binding(value, use))
 
     # ----------------------------------------------------------------------- names
 

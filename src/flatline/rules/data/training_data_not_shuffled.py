@@ -91,11 +91,11 @@ class TrainingDataNotShuffled(Rule):
             yield self._found(event, places)
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
-        """A loader over folders of classes, in their order, in a loop that trains."""
+        """A loader over classes in their order, of folders or of sorted labels, in a loop that trains."""
         for fact in event.of("unshuffled"):
             yield self.finding(
                 event,
-                f"{fact.text} serves an {fact.name} in its stored order, which is class by class",
+                f"{fact.text} serves its {fact.name} in the stored order, which is class by class",
                 where=fact.where,
                 key=line_of(fact.where),
             )

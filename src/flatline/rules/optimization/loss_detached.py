@@ -10,6 +10,7 @@ from flatline.events import (
     ParametersAudited,
     ScriptCrashed,
     SourceParsed,
+    WeightsSevered,
     beside,
     line_of,
 )
@@ -100,6 +101,25 @@ class LossDetached(Rule):
             steps=event.steps,
         )
 
+    def on_weights_severed(self, event: WeightsSevered) -> Iterator[Finding]:
+        """Layers that the output hangs on, whose own results have a graph; and no gradient finds its way back to the data."""
+        if event.steps < self.idle:
+            return
+        names = ", ".join(event.parts[:3]) + (" …" if len(event.parts) > 3 else "")
+        yield self.finding(
+            event,
+            f"the output of {event.model} changes with the weights of {names}, and no gradient came to any of their "
+            f"{event.tensors} tensors in {event.steps} steps, though an optimizer holds them",
+            severity="warning",
+            cause="between these layers and the output the graph ends, on every way from the data: argmax, rounding, "
+            "an integer cast or detach",
+            fix="let the gradient through (softmax, a straight-through estimate: hard + soft - soft.detach()), "
+            "or freeze these layers if it is meant",
+            key="severed",
+            tensors=event.tensors,
+            steps=event.steps,
+        )
+
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Layers that ran, whose output reached the next layer without its gradient."""
         cut = [p for p in event.parameters if p.trainable and not p.reached and p.optimizers and p.cut and not p.moved]
@@ -185,13 +205,29 @@ class LossDetached(Rule):
                 severing_call=fact.text,
             )
         for fact in event.of("cut layer"):
+            switched = "grad" in fact.text or "inference" in fact.text
+            how = "computed without gradients" if switched else "detached"
             yield self.finding(
                 event,
-                f"every result of {fact.name} is detached{beside(fact.other, fact.where)}: the optimizer holds it, and no "
+                f"every result of {fact.name} is {how}{beside(fact.other, fact.where)}: the optimizer holds it, and no "
                 "gradient reaches it",
                 severity="warning",
-                cause="detach() returns the numbers without their graph; no gradient comes back to what computed them",
-                fix="drop the detach(), or freeze the layers and leave them out of the optimizer",
+                cause="nothing is recorded under no_grad, so no gradient comes back to what was computed there"
+                if switched
+                else "detach() returns the numbers without their graph; no gradient comes back to what computed them",
+                fix=f"drop the {'no_grad' if switched else 'detach()'}, or freeze the layers and leave them out of the optimizer",
+                where=fact.where,
+                key=line_of(fact.where),
+                severing_call=fact.text,
+            )
+        for fact in event.of("cut term"):
+            yield self.finding(
+                event,
+                f"a term of the loss is a number: {fact.text} cut it, and backward(){beside(fact.other, fact.where)} "
+                "has no gradient from it",
+                severity="warning",
+                cause="a number moves the loss that is shown, and trains nothing",
+                fix="add the tensor itself, and take the number only for the log",
                 where=fact.where,
                 key=line_of(fact.where),
                 severing_call=fact.text,

@@ -92,13 +92,14 @@ class ParameterNotInOptimizer(Rule):
                 where=fact.where,
                 key=line_of(fact.where),
             )
-        for fact in event.of("plain list"):
+        for fact in (*event.of("plain list"), *event.of("plain dict")):
+            plain, held = ("list", "ModuleList([...])") if fact.kind == "plain list" else ("dict", "ModuleDict({...})")
             yield self.finding(
                 event,
-                f"self.{fact.name} is a plain list: the parameters of {fact.text} are not in parameters()",
-                cause="a module registers modules, and lists of the type nn.ModuleList; what stands in a Python list is not "
+                f"self.{fact.name} is a plain {plain}: the parameters of {fact.text} are not in parameters()",
+                cause="a module registers modules, nn.ModuleList and nn.ModuleDict; what stands in a Python list or dict is not "
                 "trained, moved or saved",
-                fix=f"self.{fact.name} = nn.ModuleList([...])",
+                fix=f"self.{fact.name} = nn.{held}",
                 where=fact.where,
                 key=line_of(fact.where),
             )

@@ -1,0 +1,95 @@
+"""Terms of a loss that are numbers: added to what goes backward, and without a gradient of their own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import Seen, seen_in
+from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module, Use, spelled
+from flatline.readers.source._values import Source, origins
+
+DEEP = 8  # sums within sums
+CUTTING = ("item", "detach", "tolist")
+
+
+def cut_terms(project: Project, module: Module) -> Iterator[SourceFact]:
+    """One fact a term."""
+    if not any(".backward(" in line for line in module.text.lines):
+        return
+    told = set[int]()
+    for scope in module.scopes:
+        seen = seen_in(project, scope)
+        for call, receiver, use in seen.methods("backward"):
+            terms = list(_terms(project, receiver, use, 0))
+            for term in terms if len(terms) > 1 else ():
+                cut = _cut(project, term)
+                if cut is not None and id(cut.node) not in told:
+                    told.add(id(cut.node))
+                    yield SourceFact(
+                        kind="cut term", name=spelled(term.node), text=spelled(cut.node),
+                        where=cut.use.scope.module.where(cut.node, cut.use.scope), other=module.where(call, scope),
+                    )  # fmt: skip
+
+
+def _terms(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[Source]:
+    """What is added up, behind names and functions."""
+    seen = seen_in(project, use.scope)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < DEEP:
+        yield from _terms(project, node.left, use, depth + 1)
+        yield from _terms(project, node.right, use, depth + 1)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and depth < DEEP:
+        pairs = (node.left, node.right), (node.right, node.left)
+        for value in [one for one, other in pairs if project.constant(other, use) is not None][:1]:
+            yield from _terms(project, value, use, depth + 1)
+    elif isinstance(node, ast.Name) and _added_up(seen, node.id) and depth < DEEP:
+        for value, place in seen.values_of(node.id):
+            yield from _terms(project, value, place, depth + 1)
+    else:
+        found = [s for s in origins(project, node, use) if s.node is not node] if depth < DEEP else []
+        sums = [s for s in found if isinstance(s.node, ast.BinOp) or _is_sum(s, project)]
+        for each in sums if len(sums) == len(found) else ():
+            yield from _terms(project, each.node, each.use, depth + 1)
+        if not sums or len(sums) != len(found):
+            yield Source(node, use)
+
+
+def _added_up(seen: Seen, name: str) -> bool:
+    """``total = 0``, and ``total += term`` beside it."""
+    added = [u for v, u in seen.values_of(name) if isinstance(u.statement, ast.AugAssign)]
+    plain = all(isinstance(u.statement.op, ast.Add) for u in added if isinstance(u.statement, ast.AugAssign))
+    return bool(added) and plain
+
+
+def _is_sum(source: Source, project: Project) -> bool:
+    """A name that is added to."""
+    return isinstance(source.node, ast.Name) and _added_up(seen_in(project, source.use.scope), source.node.id)
+
+
+def _cut(project: Project, term: Source) -> Source | None:
+    """The call that turned a loss of torch into a number, where the term is nothing else."""
+    found = origins(project, term.node, term.use)
+    cuts = [each for each in found if _of_loss(project, each)]
+    return cuts[0] if cuts and len(cuts) == len(found) else None
+
+
+def _of_loss(project: Project, source: Source) -> bool:
+    """``F.l1_loss(a, b).item()``, also where the loss has a name."""
+    node, use = source.node, source.use
+    if not isinstance(node, ast.Call):
+        return False
+    func = node.func
+    given = func.value if isinstance(func, ast.Attribute) and func.attr in CUTTING else None
+    if isinstance(func, ast.Name) and func.id == "float" and len(node.args) == 1:
+        given = node.args[0]
+    sent = {name for name, _, _ in seen_in(project, use.scope).backwards()}
+    losses = origins(project, given, use) if not isinstance(given, ast.Name) or given.id not in sent else []
+    return bool(losses) and all(
+        isinstance(s.node, ast.Call)
+        and bool(kind_of(project, s.node, s.use) or is_mean(project, s.node, s.use))
+        and not seen_in(project, s.use.scope).without_grad(s.use)
+        for s in losses
+    )

@@ -1,0 +1,313 @@
+"""Where a value comes from, one step back: fields, properties, tables, defaults; and which branches are never taken."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from flatline.readers.source._scopes import Binding, Class, Scope, Use
+
+if TYPE_CHECKING:
+    from flatline.readers.source._resolve import Project, Thing
+
+STEPS = 12  # from a table to where it is written out
+TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
+BAGS = {"types.SimpleNamespace", "argparse.Namespace"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An expression that a value may come from, and the calls that it comes through."""
+
+    node: ast.expr
+    use: Use
+    via: tuple[int, ...] = ()
+
+
+def sources(project: Project, node: ast.expr, use: Use, depth: int) -> Sequence[Source]:
+    """All expressions that a value may come from; nothing if one of them is unknown."""
+    if isinstance(node, ast.NamedExpr):
+        return [Source(node.value, use)]
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+        return [Source(part, use) for part in node.values if not _is_false(project, part, use)]
+    if isinstance(node, ast.Attribute):
+        return _field(project, node, use, depth)
+    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+        return held(project, node.value, project.constant(node.slice, use), use, depth)
+    func = node.func if isinstance(node, ast.Call) else None
+    if isinstance(func, ast.Attribute) and func.attr == "get" and isinstance(node, ast.Call) and node.args:
+        found = held(project, func.value, project.constant(node.args[0], use), use, depth)
+        return [*found, *(Source(each, use) for each in node.args[1:] if not _is_none(each))] if found else []
+    return []
+
+
+def _is_false(project: Project, node: ast.expr, use: Use) -> bool:
+    found = project.constant(node, use)
+    return found is not None and not found.value
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def origins(
+    project: Project, node: ast.expr | None, use: Use, index: tuple[int, ...] = (), depth: int = 0
+) -> Sequence[Source]:
+    """The expressions that a value was first made by, behind names, calls and tables; nothing if one is unknown."""
+    if node is None or depth > STEPS:
+        return []
+    steps = _back(project, node, use, index, depth)
+    if steps is None:
+        return [Source(node, use)] if not index else []
+    found: list[Source] = []
+    for value, place, inner in steps:
+        each = origins(project, value, place, inner, depth + 1)
+        if not each:
+            return []
+        found += each
+    return found
+
+
+Step: TypeAlias = tuple[ast.expr | None, Use, tuple[int, ...]]
+
+
+def _back(project: Project, node: ast.expr, use: Use, index: tuple[int, ...], depth: int) -> Sequence[Step] | None:
+    """One step back; None for what was made here."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        if isinstance(node, ast.Name) and node.id in use.scope.masked.get(id(use.statement), ()):
+            return []
+        if (bindings := project.holding(node, use, depth)) and not any(b.definition or b.imported for b in bindings):
+            return [step for b in bindings for step in _behind(project, node, b, index)]
+    if isinstance(node, ast.IfExp):
+        return [(node.body, use, index), (node.orelse, use, index)]
+    if isinstance(node, (ast.Tuple, ast.List)) and index and index[0] < len(node.elts):
+        return [(node.elts[index[0]], use, index[1:])]
+    if found := sources(project, node, use, depth):
+        return [(each.node, each.use, index) for each in found]
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+        return [(node.value, use, (node.slice.value, *index))]
+    function = project.callee(node, use) if isinstance(node, ast.Call) else None
+    if function is not None and function.returns:
+        return [(value, place, index) for value, place in project.returns(function)]
+    return None
+
+
+def _behind(project: Project, node: ast.expr, binding: Binding, index: tuple[int, ...]) -> Sequence[Step]:
+    if binding.parameter and isinstance(node, ast.Name):
+        given = project.given(node.id, binding.use)
+        return [(value, site, index) for value, site in given] or [(None, binding.use, index)]
+    return [(binding.value, binding.use, (*binding.index, *index))]
+
+
+# --------------------------------------------------------------------------- fields
+
+
+def _field(project: Project, node: ast.Attribute, use: Use, depth: int) -> Sequence[Source]:
+    """``config.rate``, and what a property gives back."""
+    if isinstance(node.value, ast.Name) and use.scope.owner is not None and use.scope.own == (node.value.id,):
+        method = project.method(use.scope.owner, node.attr)
+        return _returns(project, method) if method is not None and method.marked("property", "cached_property") else []
+    things = project.things(node.value, use, depth + 1)
+    found: list[Source] = []
+    for thing in things if not project.set_from_outside(node.attr, use.scope.module) else ():
+        inner = field_of(project, thing, node.attr)
+        if not inner:
+            return []
+        found += inner
+    return found
+
+
+def field_of(project: Project, thing: Thing, name: str) -> Sequence[Source]:
+    """What the one call that made an object gave for one of its fields."""
+    owner, call = thing.made_of, thing.call
+    if call is None:
+        return []
+    given = next((k.value for k in call.keywords if k.arg == name), None)
+    if given is not None and (thing.name in BAGS or (owner is not None and owner.is_record)):
+        return [Source(given, thing.use, thing.via)]
+    if owner is None:
+        return []
+    method = project.method(owner, name)
+    if method is not None and method.marked("property", "cached_property"):
+        return _returns(project, method)
+    return _by_place(owner, thing, call, name) if owner.is_record and name in owner.fields else []
+
+
+def _by_place(owner: Class, thing: Thing, call: ast.Call, name: str) -> Sequence[Source]:
+    place, spread = list(owner.fields).index(name), any(k.arg is None for k in call.keywords)
+    if any(isinstance(each, ast.Starred) for each in call.args) or spread:
+        return []
+    if place < len(call.args):
+        return [Source(call.args[place], thing.use, thing.via)]
+    usual = owner.fields[name]
+    return [Source(usual, owner.use, thing.via)] if usual is not None else []
+
+
+def _returns(project: Project, function: Scope) -> Sequence[Source]:
+    return [Source(value, use) for value, use in project.returns(function) if value is not None]
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def held(project: Project, node: ast.expr, key: ast.Constant | None, use: Use, depth: int) -> Sequence[Source]:
+    """What a table holds under a key; under one that is not known, all that it holds."""
+    if depth > STEPS:
+        return []
+    if isinstance(node, ast.Dict):
+        return [] if None in node.keys else _listed([*zip(node.keys, node.values, strict=True)], key, use)
+    if isinstance(node, (ast.List, ast.Tuple)):
+        numbered = [(ast.Constant(n), each) for n, each in enumerate(node.elts)]
+        return _listed(numbered, key, use) if not any(isinstance(e, ast.Starred) for e in node.elts) else []
+    if isinstance(node, ast.Call):
+        return _held_by_call(project, node, key, use, depth)
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return []
+    found: list[Source] = []
+    for each in _holders(project, node, use, depth):
+        inner = held(project, each.node, key, each.use, depth + 1) if each is not None else []
+        found += [Source(s.node, s.use, (*(each.via if each else ()), *s.via)) for s in inner]
+        if not inner:
+            return _put(node, key, use)
+    return found if not project.written_to(node, use) else _put(node, key, use) or []
+
+
+def _listed(pairs: Sequence[tuple[ast.expr | None, ast.expr]], key: ast.Constant | None, use: Use) -> Sequence[Source]:
+    if key is None:
+        return [Source(value, use) for _, value in pairs]
+    return [Source(value, use) for k, value in pairs if isinstance(k, ast.Constant) and k.value == key.value][-1:]
+
+
+def _holders(project: Project, node: ast.Name | ast.Attribute, use: Use, depth: int) -> Sequence[Source | None]:
+    """The values of a name or attribute; None for one that is not known."""
+    found: list[Source | None] = []
+    for binding in project.holding(node, use, depth):
+        if binding.parameter and isinstance(node, ast.Name):
+            given = project.given(node.id, binding.use)
+            found += [Source(*pair) for pair in given] or [None]
+        else:
+            plain = binding.value is not None and not binding.index
+            found.append(Source(binding.value, binding.use) if plain and binding.value is not None else None)
+    if not found and isinstance(node, ast.Attribute):
+        found += sources(project, node, use, depth + 1)
+    return found
+
+
+def _held_by_call(project: Project, call: ast.Call, key: ast.Constant | None, use: Use, depth: int) -> Sequence[Source]:
+    dotted = project.dotted(call.func, use)
+    if isinstance(call.func, ast.Name) and call.func.id == "dict" and not call.args:
+        pairs = [(ast.Constant(k.arg), k.value) for k in call.keywords]
+        return _listed(pairs, key, use) if all(k.arg for k in call.keywords) else []
+    if dotted in TABLES and len(call.args) == 1:
+        return held(project, call.args[0], key, use, depth + 1)
+    function = project.callee(call, use)
+    found: list[Source] = []
+    for value, place in project.returns(function) if function is not None else ():
+        inner = held(project, value, key, place, depth + 1) if value is not None else []
+        if not inner:
+            return []
+        found += [Source(s.node, s.use, (id(call), *s.via)) for s in inner]
+    return found
+
+
+def _put(node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
+    """``out["probs"] = ...``, once in this function and on every way to here."""
+    if key is None or not isinstance(node, ast.Name) or node.id not in use.scope.bindings:
+        return []
+    found = []
+    for other in use.scope.statements:
+        for target in other.statement.targets if isinstance(other.statement, ast.Assign) else ():
+            if isinstance(target, ast.Subscript) and ast.unparse(target.value) == node.id:
+                found.append((target.slice, other))
+    own = [u for k, u in found if isinstance(k, ast.Constant) and k.value == key.value]
+    if len(own) != 1 or not own[0].before(use) or not all(isinstance(k, ast.Constant) for k, _ in found):
+        return []
+    return [Source(own[0].statement.value, own[0])]  # type: ignore[attr-defined]
+
+
+# --------------------------------------------------------------------------- branches
+
+
+def possible(project: Project, bindings: list[Binding], use: Use) -> list[Binding]:
+    """Those in branches that are taken; where one is certain to be, nothing that was before."""
+    kept = [b for b in bindings if _taken(project, b.use) is not False]
+    for number in range(len(kept) - 1, 0, -1):
+        source = kept[number].use
+        around = [block for block in source.path if _choice(project, source, block) is not True]
+        if source.order < use.order and source.scope is use.scope and use.path[: len(around)] == tuple(around):
+            return kept[number:]
+    return kept
+
+
+def returns(project: Project, function: Scope) -> list[tuple[ast.expr | None, Use]]:
+    """What a function may give back, and where, in the branches that are taken."""
+    found = []
+    for value, use in function.returns:
+        taken = _taken(project, use) if use.path and len(function.returns) > 1 else None
+        if taken is not False:
+            found.append((value, use))
+        if taken is True:
+            break
+    return found
+
+
+def _taken(project: Project, use: Use) -> bool | None:
+    """Whether a place is come by; None where that is not known."""
+    choices = [_choice(project, use, block) for block in use.path]
+    return False if False in choices else True if choices and all(choices) else None
+
+
+def _choice(project: Project, use: Use, block: tuple[int, str]) -> bool | None:
+    node = use.scope.choices.get(block[0])
+    if node is None:
+        return None
+    truth = project.truth(node, use.scope)
+    return truth if truth is None else truth == (block[1] == "body")
+
+
+def truth_of(project: Project, test: ast.expr, use: Use) -> bool | None:
+    """What a condition is, where it is about constants alone."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = truth_of(project, test.operand, use)
+        return None if inner is None else not inner
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _compared(project, test, use)
+    if isinstance(test, ast.BoolOp):
+        parts = [truth_of(project, each, use) for each in test.values]
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in parts else None if None in parts else not decisive
+    found = project.constant(test, use, strict=True) if isinstance(test, (ast.Name, ast.Attribute)) else None
+    return None if found is None else bool(found.value)
+
+
+def _compared(project: Project, test: ast.Compare, use: Use) -> bool | None:
+    left, right = project.constant(test.left, use, strict=True), test.comparators[0]
+    if left is None:
+        return None
+    if isinstance(test.ops[0], (ast.In, ast.NotIn)):
+        listed = right.elts if isinstance(right, (ast.Tuple, ast.List, ast.Set)) else []
+        plain = bool(listed) and all(isinstance(each, ast.Constant) for each in listed)
+        among = left.value in [each.value for each in listed if isinstance(each, ast.Constant)]
+        return None if not plain else among == isinstance(test.ops[0], ast.In)
+    other = project.constant(right, use, strict=True)
+    if other is None or not isinstance(test.ops[0], (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
+        return None
+    return (left.value == other.value) == isinstance(test.ops[0], (ast.Eq, ast.Is))
+
+
+def inherited(owner: Class | None, name: str, depth: int = 0) -> Scope | None:
+    """A method of the classes of the same file that a class inherits from, by their names alone."""
+    for base in owner.node.bases if owner is not None and depth < STEPS else ():
+        found = owner.module.top.bindings.get(base.id, ()) if isinstance(base, ast.Name) and owner is not None else ()
+        made = owner.module.classes.get(id(found[0].definition)) if len(found) == 1 and owner is not None else None
+        method = made.methods.get(name) or inherited(made, name, depth + 1) if made is not None else None
+        if method is not None:
+            return method
+    return None
+
+
+def is_super(node: ast.expr) -> bool:
+    """``super()``."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
