@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from flatline.config import Config, kept_in
 from flatline.events import NonFiniteReplayed
 from flatline.launch import StopNonFinite, stop_non_finite
+from flatline.reporters import text
 from flatline.sensors.replay import watching
 from flatline.session import OnNan, Session
 
@@ -396,6 +398,95 @@ def test_weights_that_were_gone_before_leave_the_last_good_ones(tmp_path):
     assert event.operation == "parameter weight"
     assert 0 < kept["good_step"] <= 9
     assert all(bool(value.isfinite().all()) for value in kept["good_weights"].values())
+
+
+def test_the_lines_that_run_the_batch_again_can_be_copied(tmp_path):
+    run = Watched(train_log, "replay", tmp_path / ("a long way to the folder of the record " * 4).strip())
+    shown = text.render(run.session.report(), width=80).splitlines()
+    code = [line.strip() for line in run.lines if line.startswith("    ")]
+    assert len(code) == 3
+    assert [" ".join(line.split()) for line in code] == [line.strip() for line in shown if line.startswith("      ")][
+        -3:
+    ]
+
+
+@pytest.mark.parametrize("bad", ["loss", "gradient"])
+def test_a_closure(bad):
+    def train():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=6)
+        for at in range(6):
+            x = torch.randn(8, 4)
+
+            def closure(x=x, at=at):
+                optimizer.zero_grad()
+                made = model(x)
+                loss = made.square().mean()
+                if at == 4:
+                    off = made * 0
+                    loss = loss + (off.log().mean() if bad == "loss" else off.square().sqrt().mean())
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+
+    run = Watched(train, "replay")
+    operation, phase = ("log", "forward") if bad == "loss" else ("SqrtBackward0: div", "backward")
+    assert (run.event.operation, run.event.phase, run.event.low, run.event.step) == (operation, phase, 0.0, 5)
+    assert run.codes == ["N1" if bad == "loss" else "N2"]
+    assert run.lines == ["--on-nan replay: no record is kept, so the batch is not saved"]
+
+
+class Counting(nn.Module):
+    """Goes on with every call, and writes it down."""
+
+    def __init__(self, log, numbers) -> None:
+        super().__init__()
+        self.inner, self.log, self.numbers = nn.Linear(4, 1), log, numbers
+        self.open = log.open("a", encoding="utf-8")
+
+    def forward(self, x):
+        number = next(self.numbers)
+        self.open.write(f"{number}\n")
+        with self.log.with_suffix(".closed").open("a", encoding="utf-8") as file:
+            file.write(f"{number}\n")
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    "numbers", [itertools.count(), iter([*range(99)]), (n for n in range(99))], ids=["count", "list", "generator"]
+)
+def test_what_a_module_goes_through_and_writes_stays(tmp_path, numbers):
+    model = Counting(tmp_path / "log", numbers)
+
+    def train():
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+        for at in range(8):
+            made = model(torch.ones(4, 4))
+            loss = made.square().mean() + (torch.log(made * 0).mean() if at == 6 else 0)
+            optimizer.zero_grad()
+            loss.backward()
+
+    run = Watched(train, "replay")
+    assert next(numbers) == 8
+    model.open.close()
+    assert (tmp_path / "log").read_text(encoding="utf-8").splitlines() == [*map(str, range(8))]
+    assert (tmp_path / "log.closed").read_text(encoding="utf-8").splitlines() == [*map(str, range(8))]
+    told = any("it holds a generator, which would go on" in line for line in run.lines)
+    assert told == (type(numbers).__name__ == "generator")
+
+
+def test_the_logarithm_of_minus_zero_is_that_of_zero():
+    def train():
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+        step(model, optimizer, torch.log(model(torch.ones(2, 2)).abs() * -0.0).mean())
+
+    run = Watched(train, "continue")
+    (finding,) = run.session.findings
+    assert "log of 0" in finding.message
+    assert "exactly 0" in finding.cause
 
 
 def test_no_record_keeps_nothing(tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flatline.reporters.preflight import sparkline
+from flatline.findings import Report
+from flatline.reporters.preflight import render, sparkline
 
 HEAD = """
 import torch
@@ -159,6 +160,33 @@ def test_a_script_that_crashes(tmp_path):
     assert stages["memorise"]["why"] == "the script crashed: ValueError: no data"
 
 
+CATCHES = """
+import os, shutil, sys
+class Config(dict):
+    __getattr__ = dict.__getitem__
+config = Config(lr=1e-3)
+if os.path.exists("out"):
+    shutil.rmtree("out")
+os.makedirs("out")
+opt = torch.optim.Adam(net.parameters(), lr=config.lr)
+while True:
+    try:
+        opt.zero_grad()
+        F.cross_entropy(net(X), Y).backward()
+        opt.step()
+    except:
+        continue
+"""
+
+
+def test_a_script_that_catches_its_end(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old.txt").write_text("mine", encoding="utf-8")
+    stages, _ = preflight(tmp_path, HEAD + CATCHES, "--stages", "look", "--steps", "4")
+    assert stages["look"]["verdict"] == "passed", stages
+    assert (tmp_path / "out" / "old.txt").read_text(encoding="utf-8") == "mine"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -180,6 +208,19 @@ def test_a_curve_in_one_line():
     assert sparkline([0.0, 1.0, 2.0]) == "▁▄█" or sparkline([0.0, 1.0, 2.0]) == "▁▅█"
     assert sparkline([1.0, math.nan]) == "▁×"
     assert len(sparkline(list(range(1000)))) <= 48
+
+
+def test_no_line_is_longer_than_the_terminal_is_wide():
+    lines = [[f"input {'x' * 90}", "16 × 4 float32; " + "0.497 ± 0.288, " * 20], ["model", "242 weights"]]
+    answers = {
+        "look": {"verdict": "failed", "why": "because " * 40, "lines": lines},
+        "rates": {"verdict": "open", "why": "", "losses": [2.0] * 90, "rates": [1e-7 * 1.2**at for at in range(90)], "configured": 1e-4},
+    }  # fmt: skip
+    shown = render(Report(notes=("look: input is not shown: KeyError: 'x'",)), answers, width=80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "    model" in shown
+    assert "KeyError: 'x'" in shown
+    assert "▲ falls fastest, | configured" in shown
 
 
 # --------------------------------------------------------------------------- questions put to the model

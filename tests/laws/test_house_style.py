@@ -20,6 +20,7 @@ BROAD = (  # where a broad except may stand: around all that is ours, and around
     "launch.py",
     "commands/run.py",
     "preflight/probes.py",
+    "preflight/stages.py",
     "preflight/texts.py",
 )
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)

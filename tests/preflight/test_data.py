@@ -25,7 +25,7 @@ def seen(batches, targets):
     data = Data()
     for inputs, target in zip(batches, targets, strict=True):
         scores = torch.zeros(len(target), 3, requires_grad=True)
-        call = Call(Model(), inputs, {}, scores, None)
+        call = Call(Model(), inputs, {}, None)
         data.add([call], [Loss("cross_entropy", scores, target, (), {})])
     return data, dict(data.lines())
 
@@ -121,3 +121,28 @@ def test_what_cannot_decode_is_passed_over():
     assert texts._decoding("text") is None
     assert texts._decoding({"a": 0}) is None
     assert texts.decoded(texts._decoding({0: "a"}), [5]) == ""
+
+
+def test_an_input_without_rows():
+    _, lines = seen([(torch.randn(8, 4), torch.empty(0, 4))], [torch.zeros(8, dtype=torch.long)])
+    assert lines["input ids"] == "0 × 4 float32, empty"
+
+
+def test_sparse_and_nested_inputs():
+    nested = {"a": {"b": torch.randn(8, 4)}}
+    _, lines = seen([(nested, torch.eye(8).to_sparse())], [torch.zeros(8, dtype=torch.long)])
+    assert lines["input pixels.a.b"].startswith("8 × 4 float32")
+    assert "input ids" not in lines
+
+
+def test_of_many_inputs_a_few_are_told():
+    class Wide(nn.Module):
+        def forward(self, **columns):
+            return columns
+
+    data = Data()
+    columns = {f"column{at}": torch.randn(8, 2) for at in range(41)}
+    data.add([Call(Wide(), (), columns, None)], [])
+    lines = data.lines()
+    assert sum(label.startswith("input ") for label, _ in lines) == 12
+    assert dict(lines)["more inputs"] == "29 not shown: column12, column13, column14, column15, …"

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
-from flatline.preflight.hearing import Loss
+from flatline.preflight.hearing import CALLS, LOSSES, Hearing, Loss
 
 torch.manual_seed(0)
 CLASSES = torch.randint(0, 7, (40,))
@@ -47,3 +48,62 @@ def test_a_loss_again_with_other_targets():
     loss = Loss("cross_entropy", scores, CLASSES, (), {})
     assert float(loss.again(CLASSES.flip(0))) == pytest.approx(math.log(7))
     assert torch.equal(loss.again(CLASSES), functional.cross_entropy(scores, CLASSES))
+
+
+# --------------------------------------------------------------------------- what is heard
+
+
+@pytest.fixture
+def hearing(monkeypatch):
+    monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
+    for name in LOSSES:
+        monkeypatch.setattr(functional, name, getattr(functional, name))
+    made = Hearing()
+    made.attach()
+    return made
+
+
+def test_names_and_tensors_belong_together(hearing):
+    class Both(nn.Linear):
+        def forward(self, image, ids):
+            return super().forward(image["pixels"]["raw"]["float"]) + ids
+
+    net, image, ids = Both(3, 1), torch.ones(4, 3), torch.zeros(4, 1)
+    net(ids=ids, image={"pixels": {"raw": {"float": image}}})
+    ((call,), _) = hearing.step()
+    assert [(name, id(tensor)) for name, tensor in call.named] == [
+        ("ids", id(ids)),
+        ("image.pixels.raw.float", id(image)),
+    ]
+
+
+def test_one_tensor_under_two_names_is_one(hearing):
+    class Same(nn.Linear):
+        def forward(self, ids, labels):
+            return super().forward(ids + labels)
+
+    ids = torch.ones(4, 3)
+    Same(3, 1)(ids, labels=ids)
+    assert [name for name, _ in hearing.step()[0][0].named] == ["ids"]
+
+
+def test_no_graph_is_kept_and_not_every_call(hearing):
+    net = nn.Linear(3, 1)
+    for _ in range(20):
+        functional.mse_loss(net(torch.ones(4, 3)), torch.zeros(4, 1))
+    calls, losses = hearing.step()
+    assert len(calls) == CALLS
+    assert not any(loss.scores.requires_grad for loss in losses)
+
+
+def test_calls_under_vmap_are_not_heard(hearing):
+    net = nn.Linear(3, 1)
+    torch.func.vmap(net)(torch.ones(4, 3))
+    assert hearing.step() == ([], [])
+
+
+def test_what_the_script_made_itself_never_breaks_it(hearing):
+    told = []
+    hearing.called, hearing.broken = lambda call: {}["x"], lambda what, error: told.append(what)
+    assert nn.Linear(3, 1)(torch.ones(4, 3)).shape == (4, 1)
+    assert told == ["hearing"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
 import json
 import os
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,9 @@ from flatline.importing import after_import, as_at_start
 from flatline.reporters import preflight as reporter
 
 if TYPE_CHECKING:
+    from flatline.preflight.scratch import Scratch
     from flatline.preflight.stages import Answer, Stage
+    from flatline.session import Session
 
 STAGES = {
     "look": "looking.Looking",
@@ -38,6 +42,8 @@ STARTING = 600.0  # seconds beyond a stage's own until the first optimizer step:
 STUCK = 30.0  # seconds beyond a stage's own, for a script that trains and does not step
 INTERRUPTED = 130  # exit status, as of a shell
 LAST_WORDS = 3  # lines of a script that crashed
+TIDYING = 5.0  # seconds for what the script left to be done at its end
+ENDING = 1.0  # seconds for processes that it left behind
 
 
 def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
@@ -71,7 +77,7 @@ def _shown(report: Report, answers: dict[str, Answer], options: argparse.Namespa
         from flatline.reporters.html.preflight import render
 
         return render(report, answers, os.path.basename(program.argv[0]))
-    return reporter.render(report, answers)
+    return reporter.render(report, answers, width=telling.width())
 
 
 def _chosen(stages: str) -> list[str]:
@@ -117,8 +123,10 @@ def _progress(words: str) -> None:
 
 def _ended(words: Sequence[str], log: Any, seconds: float) -> int | None:
     """Run to the end, with what it prints in a file: the exit status, None if it took too long. It ends with us."""
-    signal.signal(signal.SIGTERM, _leave)
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process:
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:
+            signal.signal(getattr(signal, name), _leave)
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True) as process:
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -126,6 +134,20 @@ def _ended(words: Sequence[str], log: Any, seconds: float) -> int | None:
         finally:
             if process.poll() is None:
                 process.kill()
+            _end_group(process.pid)
+
+
+def _end_group(leader: int) -> None:
+    """What the script started and left behind; what is only tidying up may do so."""
+    if not hasattr(os, "killpg"):
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGTERM)
+        until = time.monotonic() + ENDING
+        while time.monotonic() < until:
+            os.killpg(leader, 0)  # raises when nobody is left
+            time.sleep(0.02)
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _leave(number: int, frame: Any) -> None:
@@ -157,7 +179,7 @@ def _report(answers: dict[str, Answer]) -> Report:
         checked=tuple(sorted({code for answer in answers.values() for code in answer.get("checked", ())})),
         not_checked=tuple(Unchecked(code, reason) for code, reason in look.get("not_checked", ())),
         run={name: value for name, value in look.get("run", {}).items() if name != "how"},  # nobody ended it but we
-        notes=tuple(note for answer in answers.values() for note in answer.get("notes", ())),
+        notes=tuple(dict.fromkeys(note for answer in answers.values() for note in answer.get("notes", ()))),
     )
 
 
@@ -166,6 +188,8 @@ def _report(answers: dict[str, Answer]) -> Report:
 
 def _stage(options: argparse.Namespace, program: launch.Program, settings: config.Config) -> int:
     """Run the script with one stage's hands on its loop, and write down the answer."""
+    from flatline.preflight.libraries import Libraries
+    from flatline.preflight.redirecting import Redirecting
     from flatline.preflight.scratch import Scratch
     from flatline.preflight.stages import Watched
 
@@ -174,6 +198,7 @@ def _stage(options: argparse.Namespace, program: launch.Program, settings: confi
     session = Watched(settings, budget=1.0)
     folder, _, kind = STAGES[options.stages].rpartition(".")
     scratch = Scratch(os.path.dirname(os.path.abspath(options.answer)))
+    libraries = Libraries(scratch)
     holder: list[Stage] = []
 
     def begin() -> None:
@@ -182,20 +207,42 @@ def _stage(options: argparse.Namespace, program: launch.Program, settings: confi
         session.attach()
         stage = kind_of(session, steps=options.steps or kind_of.steps, seconds=options.seconds, stop=launch.stop)
         stage.attach()
-        scratch.saving()
+        libraries.torch()
         holder.append(stage)
         watchdog = threading.Timer(options.seconds + STUCK, _stuck, (stage, options.answer))
         watchdog.daemon = True
         stage.on_first_step = watchdog.start
+        stage.leave = lambda: _caught(session, stage, options.answer)
 
-    scratch.attach()
+    Redirecting(scratch).attach()
+    for module, door in libraries.doors.items():
+        after_import(module, door)
     sys.argv = list(program.argv)
     session.script = program.argv[0]
     after_import("torch", begin)
     ending = watched_run(session, program)
     with as_at_start():
-        answer = holder[0].answer() if holder else {"verdict": "not done", "why": "the script never imported torch"}
-        _write(options.answer, {**answer, **_crashed(ending.how, ending.error, answer)})
+        answer = holder[0].told() if holder else {"verdict": "not done", "why": "the script never imported torch"}
+        _write(options.answer, {**answer, **_crashed(ending.how, ending.error, answer, scratch)})
+    return _gone()
+
+
+def _caught(session: Session, stage: Stage, path: str) -> None:
+    """The script caught what ends it, and goes on."""
+    session.finish("max-steps")
+    _write(path, stage.told())
+    _gone()
+
+
+def _gone() -> int:
+    """As the interpreter ends, but soon: what the script left for then is done, and its processes do not outlive it."""
+    over = threading.Timer(TIDYING, os._exit, (0,))
+    over.daemon = True
+    over.start()
+    if "multiprocessing" in sys.modules:
+        for child in sys.modules["multiprocessing"].active_children():
+            child.terminate()
+    atexit._run_exitfuncs()
     os._exit(0)
 
 
@@ -206,11 +253,11 @@ def _stuck(stage: Stage, path: str) -> None:
     os._exit(0)
 
 
-def _crashed(how: str, error: BaseException | None, answer: Answer) -> dict[str, Any]:
+def _crashed(how: str, error: BaseException | None, answer: Answer, scratch: Scratch) -> dict[str, Any]:
     if how != "crashed" or error is None or isinstance(error, SystemExit):
         return {}
     said = f"the script crashed: {type(error).__name__}: {error}"
-    return {"verdict": "failed" if answer.get("findings") else "not done", "why": said}
+    return {"verdict": "failed" if answer.get("findings") else "not done", "why": scratch.unnamed(said)}
 
 
 def _write(path: str, answer: Answer) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from flatline.sensors.pairing import ENOUGH_MEASURED, ENOUGH_ROWS, Probe
 Line = tuple[str, str]
 KEPT = 4_000_000  # numbers of each input, at most
 FEW = 4  # channels or columns that are told one by one
+INPUTS = 12  # likewise
 PICTURES = 8
 IGNORED = -100
 CLEAR = 3.0  # standard errors above guessing: the labels are related to the inputs
@@ -58,23 +60,42 @@ class Data:
             if not self.probe.foreign(inputs):
                 self.probe.add(inputs, targets)
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> list[Line]:
         """For people."""
-        for name, kept in self.inputs.items():
-            yield f"input {name}" if not name.startswith("input") else name, _described(kept)
-        if equal := _equal_rows(next(iter(self.inputs.values()), [])):
-            yield "repeated", equal
-        if ignored := self._ignored():
-            yield "labels", ignored
-        if related := self._related():
-            yield "relation", related
+        return [line for part in self.parts() for line in part()]
 
-    def _ignored(self) -> str:
+    def parts(self) -> list[Callable[[], list[Line]]]:
+        """What makes them, each by itself: a few inputs, and what is told of all."""
+        if not self.inputs:
+            return []
+        told = [partial(self._input, name) for name in list(self.inputs)[:INPUTS]]
+        return [*told, self._more, self._repeated, self._ignored, self._related]
+
+    def _input(self, name: str) -> list[Line]:
+        return [(f"input {name}" if not name.startswith("input") else name, _described(self.inputs[name]))]
+
+    def _more(self) -> list[Line]:
+        names = list(self.inputs)[INPUTS:]
+        return (
+            [("more inputs", f"{len(names)} not shown: {', '.join(names[:FEW])}{', …' * (len(names) > FEW)}")]
+            if names
+            else []
+        )
+
+    def _repeated(self) -> list[Line]:
+        equal = _equal_rows(next(iter(self.inputs.values())))
+        return [("repeated", equal)] if equal else []
+
+    def _ignored(self) -> list[Line]:
         every = [target.flatten() for target in self.targets if not target.is_floating_point()]
         share = float((torch.cat(every) == IGNORED).float().mean()) if every else 0.0
-        return f"{share:.1%} of them are {IGNORED}, which no loss is taken of" if share else ""
+        return [("labels", f"{share:.1%} of them are {IGNORED}, which no loss is taken of")] if share else []
 
-    def _related(self) -> str:
+    def _related(self) -> list[Line]:
+        related = self._relation()
+        return [("relation", related)] if related else []
+
+    def _relation(self) -> str:
         if self.probe.rows >= ENOUGH_ROWS and len(torch.cat(self.labels).unique()) > 1:  # type: ignore[no-untyped-call]
             linear, near, common = self.probe.accuracy()
             best = max(linear, near)
@@ -119,6 +140,8 @@ def _described(kept: list[Tensor]) -> str:
     first = kept[0]
     words = f"{' × '.join(map(str, first.shape))} {str(first.dtype).removeprefix('torch.')}"
     every = torch.cat([tensor.flatten() for tensor in kept])
+    if not every.numel():
+        return f"{words}, empty"
     if every.dtype == torch.bool or every.is_complex():
         return words
     words += f", {float(every.min()):.4g} to {float(every.max()):.4g}"

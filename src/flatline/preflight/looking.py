@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from flatline.events import (
@@ -15,7 +17,7 @@ from flatline.events import (
     ParametersAudited,
     TargetsObserved,
 )
-from flatline.preflight.data import Data
+from flatline.preflight.data import Data, Line
 from flatline.preflight.hearing import Call, Hearing
 from flatline.preflight.scales import Scales
 from flatline.preflight.stages import Answer, Stage
@@ -46,7 +48,7 @@ class Looking(Stage):
     def attach(self) -> None:
         """Hear what the loop feeds its models with."""
         super().attach()
-        self.hearing.called = self._called
+        self.hearing.called, self.hearing.broken = self.guarded(self._called), self.failed
         self.hearing.attach()
 
     def _called(self, call: Call) -> None:
@@ -76,8 +78,6 @@ class Looking(Stage):
         found = [dataclasses.asdict(finding) for finding in report.findings]
         bad = sum(finding.severity != "hint" for finding in report.findings)
         why = f"{bad} finding{'s' if bad != 1 else ''}" if bad else f"{len(report.checked)} rules checked"
-        data = list(self.data.lines()) or self._inputs()
-        lines = [*self._model(), *data, *self._labels(), *self._text(), *self._start(losses), *self.scales.lines()]
         return {
             "verdict": "failed" if bad else "passed" if self.steps_done else "not done",
             "why": why if self.steps_done or bad else "the script took no optimizer step",
@@ -86,10 +86,23 @@ class Looking(Stage):
             "not_checked": [[each.code, each.reason] for each in report.not_checked],
             "run": report.run,
             "losses": losses,
-            "lines": lines,
-            "pictures": self.data.pictures(),
+            "lines": self._lines(losses),
+            "pictures": self.guarded(self.data.pictures, list)(),
             "parameters": _rows(self.audit) if self.audit is not None else [],
         }
+
+    def failed(self, what: str, error: Exception) -> None:
+        """What the rules found stands without it."""
+        self.notes.append(f"{what} is not shown: {type(error).__name__}: {error}")
+
+    def _lines(self, losses: list[float]) -> list[Line]:
+        """Each by itself: one that cannot be made leaves the others."""
+        parts: list[Callable[[], list[Line]]] = [self._model, *(self.data.parts() or [self._inputs]), self._labels]
+        parts += [self._text, partial(self._start, losses), self._scales]
+        return [line for part in parts for line in self.guarded(part, list)()]
+
+    def _scales(self) -> list[Line]:
+        return list(self.scales.lines())
 
     def _model(self) -> list[tuple[str, str]]:
         if self.audit is None:

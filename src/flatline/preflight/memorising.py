@@ -36,7 +36,8 @@ class Memorising(Steered):
     def attach(self) -> None:
         """Stand at every door through which something new comes."""
         super().attach()
-        self.repeated.attach(self.hearing)
+        self.repeated.attach(self.hearing, self.guarded)
+        self.hearing.broken = self.failed
         self.hearing.attach()
         for name in DROPOUTS:
             setattr(functional, name, _unchanged)
@@ -123,6 +124,8 @@ def _so_far(losses: list[float]) -> str:
     if len(losses) < BatchNotMemorised.steps_needed:
         return "too few steps to say more"
     half, last = median(losses[len(losses) // 2 - 5 : len(losses) // 2]), median(losses[-5:])
+    if last >= losses[0]:
+        return "it is not below its first value, though the batch is the same; what the loss is made of may change"
     if half - last > STILL * abs(losses[0]):
         return "it falls, and was not given the time to end"
     return "it came to a stand; the model may be small for the batch, or the batch contradict itself"

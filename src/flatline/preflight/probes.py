@@ -7,31 +7,66 @@ position or sample to another; only cutting off padding changes shapes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from flatline.events import Event, FutureProbed, InfluenceFacts, InfluenceProbed, PaddingProbed, SamplesProbed, Where
+from flatline.events import (
+    Event,
+    FutureProbed,
+    InfluenceFacts,
+    InfluenceProbed,
+    PaddingProbed,
+    SamplesProbed,
+    WeightsSevered,
+    Where,
+)
 from flatline.preflight.hearing import Call, Loss, leaves
-from flatline.preflight.trials import SAME, Passed, Trial, evaluating, input_kind, names, padding_tail, spread
+from flatline.preflight.trials import (
+    SAME,
+    MadeNan,
+    Passed,
+    Trial,
+    Unprobed,
+    evaluating,
+    input_kind,
+    padding_tail,
+    spread,
+)
 
 ODD = (5, 7, 3, 11)  # samples of a probe: a size that no other dimension has
 SHORTEST = 4  # positions
 NEXT = 0.98  # of the labels equal the next input: the model foretells
+TOLD = 20  # of these labels are not the commonest one, nor what stands there already: else it may be chance
+ORDERED = 0.8  # of the samples change with their order: a view in place of a transpose; capacities spare most
+OTHER_LENGTHS = 3  # of sequences, from batch to batch: they are filled up to the longest
+PARTS = 16  # of a model that are tried one by one
 IGNORED = -100
 TIME_FIRST = (nn.MultiheadAttention, nn.RNNBase, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer)
 
 
-class Unprobed(Exception):
-    """Why a question cannot be put to this model."""
+@dataclass
+class Known:
+    """What the steps so far have shown."""
+
+    sizes: set[int] = field(default_factory=set)  # numbers of samples that the script drew
+    padded: set[tuple[int, ...]] = field(default_factory=set)  # shapes of what was padded
+    lengths: dict[tuple[int, int], set[int]] = field(default_factory=dict)  # model, place of an input
+    asked: dict[int, set[int]] = field(default_factory=dict)  # model -> of what it returned, what had a gradient
+    waiting: set[int] = field(default_factory=set)  # parameters whose rate is 0 now
+    reached: set[int] = field(default_factory=set)  # parameters that got a gradient
+    severed: dict[int, int] = field(default_factory=dict)  # those that did not; steps of their optimizer
+    gathered: list[Tensor] = field(default_factory=list)  # labels by which scores were picked
 
 
 class Probes:
     """One call of the script's and the losses of the same step."""
 
-    def __init__(self, call: Call, losses: Sequence[Loss], step: int) -> None:
-        self.call, self.losses, self.step = call, losses, step
+    def __init__(self, call: Call, losses: Sequence[Loss], step: int, known: Known | None = None) -> None:
+        self.call, self.losses, self.step, self.known = call, losses, step, known or Known()
+        self.targets = [*(loss.target for loss in losses), *self.known.gathered]
         self.name = type(call.module).__name__
         self.trial = Trial(call)
 
@@ -41,49 +76,75 @@ class Probes:
             yield f"{self.name} was given no tensor"
             return
         with evaluating(self.call.module):
-            for question in (self.influences, self.samples, self.future, self.padding):
+            for question in (self.influences, self.samples, self.future, self.padding, self.severed):
                 try:
                     if not self.trial.steady:
                         yield f"{self.name} makes something else of the same input, in eval mode, too"
                         return
                     yield question()
+                except MadeNan:
+                    yield f"{question.__name__}: {self.name} {MadeNan.said}"
                 except Unprobed as why:
-                    yield str(why)
+                    yield from (str(why),) if str(why) else ()
                 except Exception as error:  # noqa: BLE001 - the user's model may refuse what is not its own input
                     yield f"{question.__name__}: {self.name} raised {type(error).__name__}"
 
     # ------------------------------------------------------------------ which inputs count
 
     def influences(self) -> InfluenceProbed:
-        """Each input exchanged between samples."""
-        trial = self.trial
-        base = trial.run(trial.inputs)
+        """Each input exchanged between samples; what has no effect in eval mode may have one as the script calls it."""
         found = []
-        for at, (name, tensor) in enumerate(zip(names(self.call), trial.inputs, strict=True)):
+        for at, (name, tensor) in enumerate(self.call.named):
             place = self.places[at]
             if place is None or tensor.dtype == torch.bool or self._is_target(tensor):
                 continue
-            other = tensor.roll(1, place)
+            other = tensor.index_select(place, _exchanged(self.rows).to(tensor.device))
             if torch.equal(other, tensor):
                 continue
-            changed = trial.run((*trial.inputs[:at], other, *trial.inputs[at + 1 :]))
-            effect = max((float(each.max()) for each in trial.effect(base, changed) if each.numel()), default=0.0)
+            inputs = (*self.trial.inputs[:at], other, *self.trial.inputs[at + 1 :])
+            effect = self._effect(inputs)
+            if effect <= SAME:
+                with self.trial.as_called():
+                    effect = max(effect, self._effect(inputs))
             found.append(InfluenceFacts(name=name, kind=input_kind(tensor), shape=tuple(tensor.shape), effect=effect))
         if not found:
-            raise Unprobed("inputs: none differs from sample to sample")
-        return InfluenceProbed(step=self.step, where=self.call.where, model=self.name, inputs=tuple(found))
+            raise Unprobed("inputs: all are labels, or the same in every sample")
+        return InfluenceProbed(
+            step=self.step, where=self.call.where, model=self.name, inputs=tuple(found), waiting=self._waiting()
+        )
+
+    def _effect(self, inputs: tuple[Tensor, ...]) -> float:
+        effects = self.trial.effect(self.trial.run(self.trial.inputs), self.trial.run(inputs))
+        return max((float(each.max()) for each in effects if each.numel()), default=0.0)
+
+    def _waiting(self) -> bool:
+        """A gate that a schedule keeps shut: all zero, and so is its rate."""
+        held = (p for p in self.call.module.parameters() if id(p) in self.known.waiting and p.requires_grad)
+        return any(not bool(p.any()) for p in held)
 
     def _is_target(self, tensor: Tensor) -> bool:
         """Of a loss that the model computes itself."""
-        targets = [loss.target for loss in self.losses if loss.target.numel() == tensor.numel()]
+        targets = [target for target in self.targets if target.numel() == tensor.numel()]
         return any(torch.equal(target.reshape(-1), tensor.reshape(-1)) for target in targets)
 
     @cached_property
     def rows(self) -> int:
-        """Samples of the batch: as many as there are targets, or else the first dimension of the first input."""
+        """Samples of the batch: proven, or as many as there are targets, or else the first dimension of the first input."""
+        if self.proven is not None:
+            return self.proven
         first = self.trial.inputs[0]
         told = (loss.target.shape[0] for loss in self.losses if loss.target.dim() == 1)
         return next((count for count in told if count in first.shape[:2]), first.shape[0])
+
+    @cached_property
+    def proven(self) -> int | None:
+        """So many samples: the labels run along the other dimension, or the script drew so many in no order."""
+        for sequence in self.trial.inputs:
+            if sequence.dim() > 1 and any(_labelled(sequence, target, 1) is not None for target in self.targets):
+                return sequence.shape[0]
+        first = self.trial.inputs[0].shape[:2]
+        drawn = [size for size in first if size in self.known.sizes]
+        return drawn[0] if len(drawn) == 1 else None
 
     @cached_property
     def places(self) -> tuple[int | None, ...]:
@@ -101,7 +162,8 @@ class Probes:
         few, other = self._ordered(range(count)), self._ordered(others)
         base = trial.run(few)
         if self.trial.inputs[0].shape[:2].count(self.rows) > 1 and any(made.dim() > 2 for made in base):
-            raise Unprobed("samples: two dimensions are as large as the batch")  # is the first one time?
+            if self.proven is None:
+                raise Unprobed("samples: two dimensions are as large as the batch")  # is the first one time?
         changes = _by_sample(trial.effect(base, trial.run(other)), count)[stays : stays + 1]
         culprit = None
         if bool((changes > SAME).any()):
@@ -113,7 +175,22 @@ class Probes:
             spread=spread(changes, culprit),
             reads_as_time=culprit is not None and _reads_as_time(culprit, count),
             order_matters=culprit is not None and self._order_matters(base, count),
-            own_target=any(loss.target.dim() and loss.target.shape[0] == self.rows for loss in self.losses),
+            own_target=any(self._own(loss.target) for loss in self.losses),
+            proven=self.proven is not None and not self._mixed_labels(),
+        )
+
+    def _own(self, target: Tensor) -> bool:
+        """Every sample has its own, or several: of a flattened sequence."""
+        several = target.dim() > 0 and target.shape[0] % self.rows == 0 and target.shape[0] > 0
+        return several and bool((target != target.reshape(-1)[0]).any())
+
+    def _mixed_labels(self) -> bool:
+        """The labels of several samples are taken together: so the samples are meant to be, as in mixup."""
+        soft = any(loss.name == "cross_entropy" and loss.target.is_floating_point() for loss in self.losses)
+        return soft or any(
+            one.numel() == other.numel() and not torch.equal(one.flatten(), other.flatten()) and _rearranged(one, other)
+            for at, one in enumerate(self.targets)
+            for other in self.targets[:at]
         )
 
     def _where(self, culprit: Passed | None) -> Where | None:
@@ -132,7 +209,8 @@ class Probes:
         """The same samples from back to front."""
         turned = self.trial.run(self._ordered(reversed(range(count))))
         again = tuple(made.flip(place) if (place := _place(made, count)) is not None else made for made in turned)
-        return bool((_by_sample(self.trial.effect(base, again), count) > SAME).any())
+        changed = _by_sample(self.trial.effect(base, again), count) > SAME
+        return float(changed.float().mean()) >= ORDERED
 
     def _odd(self) -> int:
         """So many samples that no other dimension is as large."""
@@ -152,26 +230,32 @@ class Probes:
 
     def future(self) -> FutureProbed:
         """The second half of the sequences exchanged between samples."""
+        asked = []
         for at, labelled, ahead in self._foretelling():
             sequence = self.trial.inputs[at]
             begin = sequence.shape[1] // 2
             other = torch.cat([sequence[:, :begin], sequence[:, begin:].roll(1, 0)], 1)
             inputs = (*self.trial.inputs[:at], other, *self.trial.inputs[at + 1 :])
             effects = self.trial.effect(self.trial.run(self.trial.inputs), self.trial.run(inputs))
-            if any(
-                float(effect.max()) > SAME for effect in effects if effect.numel()
-            ):  # else it is the labels themselves
-                return self._earlier(inputs, effects, labelled, ahead)
-        raise Unprobed("future: no label is the next element of a sequence")
+            if any(float(effect.max()) > SAME for effect in effects if effect.dim() and effect.numel()):
+                asked.append((sequence.shape[1], inputs, effects, labelled, ahead))  # else it is the labels themselves
+        if not asked:
+            raise Unprobed("future: no label is the next element of a sequence")
+        shortest = [each for each in asked if each[0] == min(each[0] for each in asked)]
+        if len({ahead for *_, ahead in shortest}) < len(shortest):
+            raise Unprobed("future: several inputs hold the labels")
+        return self._earlier(*shortest[0][1:])
 
     def _foretelling(self) -> Iterator[tuple[int, Tensor, int]]:
         """Inputs whose elements are the labels, which positions have one, and how many positions it lies ahead: 1 or 0."""
         for ahead in (1, 0):
             for at, sequence in enumerate(self.trial.inputs):
                 long = sequence.dim() > 1 and sequence.shape[1] >= SHORTEST and self.places[at] == 0
-                for loss in self.losses if long else ():
-                    if (labelled := _labelled(sequence, loss.target, ahead)) is not None:
-                        yield at, labelled, ahead
+                if not long or (ahead == 0 and input_kind(sequence) != "tokens"):
+                    continue
+                told = (_labelled(sequence, target, ahead) for target in self.targets)
+                if (labelled := next((each for each in told if each is not None), None)) is not None:
+                    yield at, labelled, ahead
 
     def _earlier(
         self, inputs: tuple[Tensor, ...], effects: tuple[Tensor, ...], labelled: Tensor, ahead: int
@@ -183,9 +267,9 @@ class Probes:
         if not grids:
             raise Unprobed("future: no output of the model belongs to a position")
         changes = torch.stack(grids).amax(0)[:, :begin][labelled[:, :begin]]
-        culprit = None
+        culprit, summary = None, False
         if bool((changes > SAME).any()):
-            culprit = self.trial.culprit(
+            culprit, summary = self.trial.carried(
                 self.trial.inputs, inputs, lambda tensor: _earlier(tensor, rows, length, begin)
             )
         return FutureProbed(
@@ -196,6 +280,7 @@ class Probes:
             begin=begin,
             next_token=ahead == 1,
             own_token=ahead == 0,
+            summary=summary,
             spread=spread(changes, culprit),
         )
 
@@ -204,7 +289,7 @@ class Probes:
     def padding(self) -> PaddingProbed:
         """The padding of one sequence cut off."""
         trial = self.trial
-        at, row, cut = self._padded()
+        at, row, cut, proven = self._padded()
         rows, length = trial.inputs[at].shape
         alone = tuple(t[row : row + 1] if t.shape[0] == rows else t for t in trial.inputs)
         most, half = self._cut(alone, rows, length, cut), self._cut(alone, rows, length, cut // 2)
@@ -219,6 +304,7 @@ class Probes:
             padded=cut,
             spread=spread(most.reshape(1), culprit),
             half=float(half),
+            proven=proven,
             recurrent=culprit is not None and isinstance(culprit.module, (nn.RNNBase, nn.RNNCellBase)),
         )
 
@@ -235,19 +321,75 @@ class Probes:
             raise Unprobed("padding: no output can be compared without it")
         return torch.stack(changes).max()
 
-    def _padded(self) -> tuple[int, int, int]:
-        """The input that is padded at its end, the row with the most padding, and how much of it."""
+    def _padded(self) -> tuple[int, int, int, bool]:
+        """The input that is padded at its end, the row with the most padding, how much of it, and whether that is proven."""
         known = {m.padding_idx for m in self.call.module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
         for at, tokens in enumerate(self.trial.inputs):
             tail = (
                 padding_tail(tokens, known) if input_kind(tokens) == "tokens" and tokens.shape[1] >= SHORTEST else None
             )
             if tail is not None:
-                return at, int(tail.argmax()), int(tail.max())
+                proven = int(tokens[:, -1].mode().values) in known or self._is_padding(at, tokens, tail)
+                return at, int(tail.argmax()), int(tail.max()), proven
         raise Unprobed("padding: no sequence has any at its end")
+
+    def _is_padding(self, at: int, tokens: Tensor, tail: Tensor) -> bool:
+        """The script filled it up: it says how long each row is, or every batch has the length of its longest row."""
+        rows, length = tokens.shape
+        if {(rows, length), (length, rows)} & self.known.padded:
+            return True
+        lengths = self.known.lengths.get((id(self.call.module), at), set())
+        if len(lengths) >= OTHER_LENGTHS and int(tail.min()) == 0:
+            return True
+        real = torch.arange(length, device=tokens.device) < (length - tail)[:, None]
+        others = [each for place, each in enumerate(self.trial.inputs) if place != at]
+        return any(_tells_length(each, real) for each in others)
+
+    # ------------------------------------------------------------------ do weights count that get no gradient
+
+    def severed(self) -> WeightsSevered:
+        """Turns round the weights that no gradient came to: does what the loss is made of change?"""
+        steps = self.known.severed
+        asked = self.known.asked.get(id(self.call.module), set())
+        weights = {id(weight) for weight in self.call.module.parameters()}
+        grown = self.trial.grown(asked) if weights & steps.keys() and weights & self.known.reached and asked else set()
+        before = self.trial.learning(asked) if grown else ()
+        parts: list[str] = []
+        tensors: list[Tensor] = []
+        for name, module in self.call.module.named_modules():
+            mine = [p for p in module.parameters(recurse=False) if id(p) in steps]
+            if id(module) in grown and mine and len(parts) < PARTS and self._counts(mine, asked, before):
+                parts.append(name)
+                tensors += mine
+        if not parts:
+            raise Unprobed("")
+        return WeightsSevered(
+            step=self.step,
+            where=self.call.where,
+            model=self.name,
+            parts=tuple(parts),
+            tensors=len(tensors),
+            steps=min(steps[id(p)] for p in tensors),
+        )
+
+    def _counts(self, weights: list[Tensor], asked: set[int], before: tuple[Tensor, ...]) -> bool:
+        """Whether the output is another with these weights turned round."""
+        for weight in weights:
+            weight.neg_()
+        after = self.trial.learning(asked)
+        for weight in weights:
+            weight.neg_()
+        return any(float(each.max()) > SAME for each in self.trial.effect(before, after) if each.numel())
 
 
 # --------------------------------------------------------------------------- parts of tensors
+
+
+def _exchanged(rows: int) -> Tensor:
+    """Samples of the second half in place of the first: a mean over the batch shows it, too."""
+    order = torch.arange(rows)
+    order[: rows // 2] += rows - rows // 2
+    return order
 
 
 def _place(tensor: Tensor, count: int) -> int | None:
@@ -302,7 +444,16 @@ def _earlier(tensor: Tensor, rows: int, length: int, begin: int) -> Tensor | Non
 
 
 def _trimmed(inputs: tuple[Tensor, ...], length: int, cut: int) -> tuple[Tensor, ...]:
-    return tuple(t[:, : length - cut] if t.dim() > 1 and t.shape[1] == length else t for t in inputs)
+    return tuple(_shortened(tensor, length, length - cut) for tensor in inputs)
+
+
+def _shortened(tensor: Tensor, length: int, left: int) -> Tensor:
+    """Sequences; and masks of attention, which end with positions × positions."""
+    if tensor.dim() > 1 and tensor.shape[1] == length and not (tensor.dtype == torch.bool and tensor.dim() > 2):
+        return tensor[:, :left]
+    for at in range(1, tensor.dim()) if tensor.dim() > 2 else ():
+        tensor = tensor.narrow(at, 0, left) if tensor.shape[at] == length else tensor
+    return tensor
 
 
 def _kept(tensor: Tensor, length: int, cut: int) -> Tensor:
@@ -314,17 +465,41 @@ def _kept(tensor: Tensor, length: int, cut: int) -> Tensor:
 def _labelled(sequence: Tensor, target: Tensor, ahead: int) -> Tensor | None:
     """Rows × length: which positions have the element so many positions on as their label; None if it is not so."""
     rows, length = sequence.shape[:2]
+    if length <= ahead or not sequence.numel():
+        return None
     for size in {length, length - ahead}:
         if target.numel() != rows * size * (sequence.numel() // (rows * length)):
             continue
         labels = target.reshape(rows, size, *sequence.shape[2:])
-        there, told = sequence[:, ahead:], labels[:, : length - ahead]
+        here, there, told = sequence[:, : length - ahead], sequence[:, ahead:], labels[:, : length - ahead]
         known = (told != IGNORED).reshape(rows, length - ahead, -1).all(2)
-        equal = (told == there).reshape(rows, length - ahead, -1).all(2)
-        if not bool(known.any()) or float(equal[known].float().mean()) < NEXT:
+        equal = told == there
+        rare = (there != _commonest(sequence)) & ((there != here) if ahead else torch.ones_like(equal))
+        telling = equal[rare & known.reshape(known.shape + (1,) * (rare.dim() - 2))]
+        whole = equal.reshape(rows, length - ahead, -1).all(2)[known]
+        if len(telling) < TOLD or min(float(telling.float().mean()), float(whole.float().mean())) < NEXT:
             continue
         return torch.cat([known, known.new_zeros(rows, ahead)], 1)
     return None
+
+
+def _commonest(tensor: Tensor) -> float:
+    return float(tensor.flatten().mode().values)
+
+
+def _rearranged(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.flatten().sort().values, other.flatten().sort().values)
+
+
+def _tells_length(tensor: Tensor, real: Tensor) -> bool:
+    """Whether it counts what is real in each row, or is a mask with one value there and another elsewhere."""
+    if tensor.dim() == 1:
+        return torch.equal(tensor.long(), real.sum(1).to(tensor.device))
+    if tensor.shape[0] != real.shape[0] or tensor.numel() != real.numel():
+        return False
+    mask, real = tensor.reshape(real.shape), real.to(tensor.device)
+    kept, filled = mask[real], mask[~real]
+    return bool((kept == kept[0]).all()) and bool((filled == filled[0]).all()) and bool(kept[0] != filled[0])
 
 
 def labels_permuted(losses: Sequence[Loss], generator: torch.Generator) -> tuple[float, float] | None:
@@ -335,5 +510,5 @@ def labels_permuted(losses: Sequence[Loss], generator: torch.Generator) -> tuple
         other = flat[order].reshape(loss.target.shape)
         if len(flat) > 1 and not torch.equal(other, loss.target) and not list(leaves(loss.kwargs)):
             with torch.no_grad():
-                return float(loss.again(loss.target)), float(loss.again(other))
+                return float(loss.again(loss.target).mean()), float(loss.again(other).mean())
     return None

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import functools
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 
-from flatline.events import Event, FutureProbed, InfluenceProbed, OutputsUnused, PaddingProbed, SamplesProbed, Spread
+from flatline.events import (
+    Event,
+    FutureProbed,
+    InfluenceProbed,
+    OutputsUnused,
+    PaddingProbed,
+    SamplesProbed,
+    Spread,
+    WeightsSevered,
+)
+from flatline.preflight.drawn import Drawn
 from flatline.preflight.hearing import Call, Hearing, Loss, paths
-from flatline.preflight.probes import Probes, labels_permuted
+from flatline.preflight.probes import Known, Probes, labels_permuted
+from flatline.preflight.reached import Weights
 from flatline.preflight.stages import Answer, Stage
-from flatline.preflight.trials import SAME
+from flatline.preflight.trials import SAME, MadeNan, input_kind
 
 MODELS = 3  # of one step, at most
 
@@ -24,53 +36,92 @@ class Probing(Stage):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.hearing = Hearing()
-        self.newest: tuple[list[Call], list[Loss]] = [], []  # of the last step
+        self.drawn = Drawn(lambda: self.hearing.outside)
+        self.weights = Weights()
+        self.newest: tuple[list[Call], list[Loss]] = [], []  # of the last step that was fed with data
+        self.known = Known()
+        self._lengths: dict[tuple[int, int], set[int]] = {}
+        self._called_last = 0
+        self._asked: dict[int, set[int]] = {}  # model -> of what it returned, what ever had a gradient
         self._asked_for = False  # the gradient of something that a model returned, by a backward of this step
-        self._idle = 0  # steps in a row without that
+        self._idle = 0  # steps in a row with a backward, and without that
+        self._fed = 0  # the optimizer that stepped after a model was called with data
 
     def attach(self) -> None:
         """Hear what the loop does."""
         super().attach()
-        self.hearing.called = self._called
+        self.hearing.called, self.hearing.returned = self.guarded(self._called), self.guarded(self._returned)
+        self.hearing.broken = self.failed
         self.hearing.attach()
+        self.drawn.attach()
+        self.weights.attach()
 
     def _called(self, call: Call) -> None:
-        made = [tensor for _, tensor in paths(call.output) if tensor.requires_grad]
-        for tensor in made:
-            tensor.register_hook(self._reached)  # type: ignore[no-untyped-call]
+        self._called_last = id(call.module)
+        self.weights.follow(call.module)
+        for at, tensor in enumerate(call.inputs):
+            if input_kind(tensor) == "tokens":
+                self._lengths.setdefault((id(call.module), at), set()).add(tensor.shape[1])
+
+    def _returned(self, output: Any) -> None:
+        asked = self._asked.setdefault(self._called_last, set())
+        made = [(at, tensor) for at, (_, tensor) in enumerate(paths(output)) if tensor.requires_grad]
+        for at, tensor in made:
+            tensor.register_hook(functools.partial(self._reached, asked, at))  # type: ignore[no-untyped-call]
         self._asked_for = self._asked_for or not made  # a class of the user's own, which cannot be looked into
 
-    def _reached(self, gradient: torch.Tensor) -> None:
+    def _reached(self, asked: set[int], at: int, gradient: torch.Tensor) -> None:
         self._asked_for = True
+        asked.add(at)
 
     def after_step(self, optimizer: Any) -> None:
-        """Only the newest step is asked about."""
-        self.newest = self.hearing.step()
-        self._idle = 0 if self._asked_for or not self.newest[0] else self._idle + 1
+        """Only the newest step is asked about. Where several optimizers take it, one alone is fed with data."""
+        calls, losses = self.hearing.step()
+        ran = self.weights.stepped(optimizer)
+        if any(call.of_data for call in calls):
+            self.newest = calls, losses
+            self.known = Known(gathered=self.drawn.gathered)
+            self._fed = id(optimizer)
+        elif not calls and self._fed not in (0, id(optimizer)):
+            self.limit += 1  # the same step of the loop
+        if calls:
+            self.drawn.gathered = []
+        self._idle = 0 if self._asked_for or not calls or not ran else self._idle + 1
         self._asked_for = False
 
     def answer(self) -> Answer:
         """What the rules make of it, and a line for every question."""
         calls, losses = self.newest
         unused = self._unused(calls)
-        said = [each for call in _of_data(calls) for each in Probes(call, losses, self.steps_done).ask()]
+        known = self._known()
+        said = [each for call in _of_data(calls) for each in Probes(call, losses, self.steps_done, known).ask()]
         events, reasons = (
             [*unused, *(e for e in said if isinstance(e, Event))],
             [why for why in said if isinstance(why, str)],
         )
         found, codes = self.judged(events)
         lines = [*map(_told, events), *_permuted(losses)]
-        if not events:
-            why = "; ".join(dict.fromkeys(reasons)) or "no model of the script was called with a batch"
+        if not events or self.missing:
+            why = self.missing or "; ".join(dict.fromkeys(reasons)) or "no model of the script was called with a batch"
             return {"verdict": "not done", "why": why if self.steps_done else "the script took no optimizer step"}
-        changed = [e for e in events if isinstance(e, (SamplesProbed, PaddingProbed)) and e.spread.effect > SAME]
+        asked = [e for e in events if isinstance(e, (SamplesProbed, PaddingProbed)) or _foretells(e)]
+        changed = [e for e in asked if e.spread.effect > SAME] or any(why.endswith(MadeNan.said) for why in reasons)
+        loud = any(each["severity"] != "hint" for each in found)
         return {
-            "verdict": "failed" if found else "open" if changed else "passed",
+            "verdict": "failed" if loud else "open" if changed else "passed",
             "why": f"{len(events)} question{'s' if len(events) > 1 else ''} put to the model after {self.steps_done} steps",
             "lines": [*lines, *([("not asked", "; ".join(dict.fromkeys(reasons)))] if reasons else [])],
             "findings": found,
             "checked": codes,
         }
+
+    def _known(self) -> Known:
+        known = self.known
+        known.sizes, known.padded, known.lengths = self.drawn.sizes, self.drawn.padded, self._lengths
+        known.asked = self._asked
+        known.waiting, known.reached = self.weights.waiting(), self.weights.reached
+        known.severed = self.weights.severed()
+        return known
 
     def _unused(self, calls: list[Call]) -> list[Event]:
         """Nothing came back to any model at the last steps."""
@@ -93,6 +144,10 @@ def _of_data(calls: list[Call]) -> list[Call]:
     return list(known.values())[:MODELS]
 
 
+def _foretells(event: Event) -> TypeGuard[FutureProbed]:
+    return isinstance(event, FutureProbed) and event.next_token
+
+
 def _told(event: Event) -> tuple[str, str]:
     """One answer, for people."""
     if isinstance(event, InfluenceProbed):
@@ -110,6 +165,8 @@ def _told(event: Event) -> tuple[str, str]:
             "padding",
             f"cutting {event.padded} of {event.length} positions off {_leaves_alone(event.spread, 'the rest')}",
         )
+    if isinstance(event, WeightsSevered):
+        return "weights", f"{', '.join(event.parts)}: the output hangs on them, and no gradient comes to them"
     return "outputs", "reach the loss nowhere"
 
 

@@ -1,178 +1,203 @@
-"""Keeps what the script writes away from its own files while a stage runs it."""
+"""A folder in which what the script writes, makes, moves and removes stands, in place of its own files."""
 
 from __future__ import annotations
 
-import builtins
-import io
+import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 WRITING = frozenset("wax+")
-LOOKING = ("stat", "lstat", "access", "chmod", "utime")  # at what stands in the scratch folder
-TAKING_AWAY = ("remove", "unlink", "rmdir", "removedirs")
-MOVING = ("rename", "replace", "renames")
+HOPS = 8  # links on the way to a file
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "",
+    "TRITON_CACHE_DIR": "~/.triton",
+    "TORCH_HOME": "~/.cache/torch",
+    "HF_HOME": "~/.cache/huggingface",
+}
 
 
 class Scratch:
-    """A folder in place of the script's own: what is opened for writing lands there, and is read from there again.
+    """Knows, for a path of the script's, where it stands now: in the scratch folder, nowhere, or where it was.
 
-    Covers Python's ``open`` and ``os.open`` and what is built on them (json, csv, pickle, numpy, pathlib, shutil), ``torch.save``,
-    and calls that look at, list, remove or move files. What ``tempfile`` makes, directories, links, libraries that write
-    from C, and other processes still reach the real ones.
+    ``redirecting.py`` sends the functions of ``os`` here, ``libraries.py`` those that write from C.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.kept: set[str] = set()  # real paths that stand there
-        self.temporary = tempfile.gettempdir() + os.sep + tempfile.template  # asked for now: it unlinks a file itself
+        self.kept: set[str] = set()  # real paths that stand there: files, folders and links
+        self.gone: set[str] = set()  # real paths that the script took away; they are still there
+        self.links: dict[str, tuple[str, str]] = {}  # real path of a link -> what it leads to, as it was said
+        temporary = tempfile.gettempdir() + os.sep + tempfile.template  # asked for now: it unlinks a file itself
+        self.left_alone: tuple[str, ...] = (folder, temporary, "/dev/", "/proc/", *_caches())
+        self._state = threading.local()
+        self._lstat, self._rename, self._symlink = os.lstat, os.rename, os.symlink
 
-    def attach(self) -> None:
-        """Stand before the functions that write."""
-        opening = io.open
+    # ------------------------------------------------------------------ where things are
 
-        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            return opening(self.place(file, mode), mode, *args, **kwargs)
+    @property
+    def through(self) -> bool:
+        """The functions of ``os`` mean what they say: it is we who call them."""
+        return getattr(self._state, "through", False)
 
-        builtins.open = io.open = opened
-        setattr(os, "open", self._low(os.open))  # noqa: B010 - its type is a function of its own
-        setattr(os, "truncate", self._first(os.truncate, "r+"))  # noqa: B010
-        setattr(os, "listdir", self._listed(os.listdir))  # noqa: B010
-        setattr(os, "scandir", self._scanned(os.scandir))  # noqa: B010
-        for name in LOOKING:
-            setattr(os, name, self._first(getattr(os, name), "r"))
-        for name in TAKING_AWAY:
-            setattr(os, name, self._only_ours(getattr(os, name)))
-        for name in MOVING:
-            setattr(os, name, self._moved(getattr(os, name)))
-        setattr(shutil, "rmtree", self._only_ours(shutil.rmtree))  # noqa: B010 - its type is a class of its own
+    @contextmanager
+    def straight(self) -> Iterator[None]:
+        """In this thread every path means itself."""
+        before, self._state.through = self.through, True
+        try:
+            yield
+        finally:
+            self._state.through = before
 
-    def saving(self) -> None:
-        """``torch.save``, when torch is there: it writes from C."""
-        import torch
-
-        module: Any = torch
-        saving, loading = module.save, module.load
-
-        def save(what: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            return saving(what, self.place(f, "w"), *args, **kwargs)
-
-        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            return loading(self.place(f, "r"), *args, **kwargs)
-
-        module.save, module.load = save, load
-
-    def place(self, file: Any, mode: str) -> Any:
-        """Where a file is opened: in the scratch folder if it is written, or was."""
-        if not isinstance(file, (str, bytes, os.PathLike)):
+    def place(self, file: Any, mode: str, *, follow: bool = True) -> Any:
+        """Where a file is opened: in the scratch folder if it is written, or was, or was taken away."""
+        if self.through or not isinstance(file, (str, bytes, os.PathLike)):
             return file
+        path = self.real(file, follow=follow)
+        if self.is_left(path):
+            return file
+        if WRITING & set(mode):
+            return self._written(path, mode)
+        if path in self.kept or self._is_gone(path):
+            return str(self.mirror(path))
+        return file if follow and path == os.path.abspath(os.fsdecode(file)) else path
+
+    def real(self, file: Any, *, follow: bool = True) -> str:
+        """The whole path, through links that the script made; the last one is followed only if wanted."""
         path = os.path.abspath(os.fsdecode(file))
-        left_alone = path.startswith((self.folder, self.temporary, "/dev/", "/proc/"))
-        if left_alone or not (WRITING & set(mode) or path in self.kept):
-            return file
-        ours = self._mirror(path)
-        if path not in self.kept:
-            ours.parent.mkdir(parents=True, exist_ok=True)
-            if os.path.isfile(path) and "w" not in mode:  # appended to, or changed in place
-                shutil.copyfile(path, ours)
+        for _ in range(HOPS if self.links else 0):
+            link = next(
+                (each for each in self.links if path.startswith(each + os.sep) or (follow and path == each)), ""
+            )
+            if not link:
+                break
+            path = self.links[link][0] + path[len(link) :]
+        return path
+
+    def is_left(self, path: str) -> bool:
+        """Not the script's own: of Python's ``tempfile``, of the system, or in the scratch folder already."""
+        return path.startswith(self.left_alone)
+
+    def leads_to_left(self, path: str) -> bool:
+        """A folder above one that is left alone: there must be one for the other to be made."""
+        return any(each.startswith(path + os.sep) for each in self.left_alone)
+
+    def is_there(self, path: str) -> bool:
+        """Anything, as the script sees it."""
+        at = self.mirror(path) if path in self.kept or self._is_gone(path) else path
+        return self._exists(at)
+
+    def inside(self, folder: str) -> list[str]:
+        """Names in a real folder that the script put there."""
+        return [os.path.basename(each) for each in sorted(self.kept) if os.path.dirname(each) == folder]
+
+    def taken_from(self, folder: str) -> set[str]:
+        """Names in a real folder that the script took away."""
+        return {os.path.basename(each) for each in self.gone - self.kept if os.path.dirname(each) == folder}
+
+    def mirror(self, path: str) -> Path:
+        """The path of a real one in the scratch folder."""
+        return Path(self.folder + os.sep + "scratch" + os.sep + path.lstrip(os.sep).replace(":", ""))
+
+    def unnamed(self, said: str) -> str:
+        """With the script's own paths, as it knows no others."""
+        return said.replace(self.folder + os.sep + "scratch", "")
+
+    def _is_gone(self, path: str) -> bool:
+        return bool(self.gone) and (path in self.gone or any(str(above) in self.gone for above in Path(path).parents))
+
+    def _exists(self, path: Any) -> bool:
+        try:
+            self._lstat(path)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    # ------------------------------------------------------------------ what the script does
+
+    def _written(self, path: str, mode: str) -> str:
+        ours = self.mirror(path)
+        if path in self.kept:
+            return str(ours)
+        if os.path.isdir(path):
+            return path  # cannot be opened
+        if os.path.isdir(os.path.dirname(path)):  # else it cannot be, either
+            copy = os.path.isfile(path) and "w" not in mode  # appended to, or changed in place
+            with self.straight():
+                ours.parent.mkdir(parents=True, exist_ok=True)
+                if copy:
+                    shutil.copyfile(path, ours)
             self.kept.add(path)
         return str(ours)
 
-    def _mirror(self, path: str) -> Path:
-        return Path(self.folder + os.sep + "scratch" + os.sep + path.lstrip(os.sep).replace(":", ""))
+    def make(self, path: str) -> Path:
+        """Room for something new of this name. Raises as the system would, where it stands already or has no folder."""
+        if self.is_there(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if not os.path.isdir(os.path.dirname(path)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        ours = self.mirror(path)
+        with self.straight():
+            ours.parent.mkdir(parents=True, exist_ok=True)
+        self.kept.add(path)
+        return ours
 
-    def _first(self, original: Callable[..., Any], mode: str) -> Callable[..., Any]:
-        """A function of a path as its first argument."""
+    def make_folder(self, path: str) -> None:
+        """An empty one."""
+        ours = self.make(path)
+        with self.straight():
+            ours.mkdir(exist_ok=True)
 
-        def placed(path: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(self.place(path, mode), *args, **kwargs)
+    def make_link(self, leads_to: str, path: str) -> None:
+        """A symbolic one."""
+        ours = self.make(path)
+        target = os.path.normpath(os.path.join(os.path.dirname(path), leads_to))
+        with self.straight():
+            self._symlink(self.mirror(target) if target in self.kept else target, ours)
+        self.links[path] = target, leads_to
 
-        return placed
+    def take(self, path: str) -> None:
+        """From now on it is not there, nor is anything in it."""
+        ours = self.mirror(path)
+        with self.straight():
+            if ours.is_dir() and not ours.is_symlink():
+                shutil.rmtree(ours, ignore_errors=True)
+            elif self._exists(ours):
+                ours.unlink()
+        self._forget(path)
 
-    def _low(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``os.open``: its flags say whether it writes."""
+    def move(self, source: str, target: str) -> None:
+        """What stands here keeps what is in it; a real folder is empty under its new name."""
+        ours, goal = self.mirror(source), self.mirror(target)
+        copied = source not in self.kept and os.path.isfile(source)
+        with self.straight():
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            if copied:
+                shutil.copyfile(source, goal)
+            elif self._exists(ours):
+                self._rename(ours, goal)
+            else:
+                goal.mkdir(exist_ok=True)
+        beneath = [each for each in self.kept if each.startswith(source + os.sep)]
+        if source in self.links:
+            self.links[target] = self.links[source]
+        self._forget(source)
+        self.kept.update((target, *(target + each[len(source) :] for each in beneath)))
 
-        def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
-            writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and not kwargs.get("dir_fd")
-            mode = "w" if flags & os.O_TRUNC else "a" if writes else "r"
-            return original(self.place(path, mode), flags, *args, **kwargs)
-
-        return opened
-
-    def _listed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """With what stands in the scratch folder instead."""
-
-        def listed(path: Any = ".", *args: Any) -> Any:
-            names = original(path, *args)
-            more = self._names(path)
-            return [*names, *(name for name in more if name not in names)] if more else names
-
-        return listed
-
-    def _names(self, path: Any) -> list[str]:
-        """Files of a folder that were written by the script."""
-        if not isinstance(path, (str, os.PathLike)):
-            return []
-        folder = os.path.abspath(os.fspath(path))
-        return [os.path.basename(each) for each in sorted(self.kept) if os.path.dirname(each) == folder]
-
-    def _scanned(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for what ``glob`` and ``os.walk`` ask."""
-
-        def scanned(path: Any = ".") -> Any:
-            more = self._names(path)
-            if not more:
-                return original(path)
-            with original(path) as entries, original(self._mirror(os.path.abspath(os.fspath(path)))) as ours:
-                known = list(entries)
-                names = {entry.name for entry in known}
-                return _Entries([*known, *(entry for entry in ours if entry.name in more and entry.name not in names)])
-
-        return scanned
-
-    def _only_ours(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Takes away what is in the scratch folder; anything else stays."""
-
-        def away(path: Any, *args: Any, **kwargs: Any) -> Any:
-            ours = self.place(path, "r")
-            if isinstance(ours, (str, os.PathLike)) and str(os.path.abspath(ours)).startswith(self.folder):
-                self.kept.discard(os.path.abspath(os.fspath(path)))
-                return original(ours, *args, **kwargs)
-            return original(path, *args, **kwargs) if self._is_temporary(path) else None
-
-        return away
-
-    def _is_temporary(self, path: Any) -> bool:
-        """A file or folder of Python's ``tempfile``, or no path at all."""
-        named = isinstance(path, (str, os.PathLike))
-        return not named or os.path.abspath(os.fspath(path)).startswith(self.temporary)
-
-    def _moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """From the scratch folder to the scratch folder."""
-
-        def moved(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            ours = self.place(source, "r")
-            if isinstance(ours, str) and ours.startswith(self.folder):
-                self.kept.discard(os.path.abspath(os.fspath(source)))
-                return original(ours, self.place(target, "w"), *args, **kwargs)
-            if os.path.isfile(source):  # a real one: it stays, and has its new name in the scratch folder
-                shutil.copyfile(source, self.place(target, "w"))
-            return None
-
-        return moved
+    def _forget(self, path: str) -> None:
+        if self._exists(path):
+            self.gone.add(path)
+        self.kept = {each for each in self.kept if each != path and not each.startswith(path + os.sep)}
+        self.links = {each: to for each, to in self.links.items() if each in self.kept}
 
 
-class _Entries(list[Any]):
-    """What ``os.scandir`` returns can be closed."""
-
-    def __enter__(self) -> _Entries:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
-
-    def close(self) -> None:
-        """Nothing is open."""
+def _caches() -> list[str]:
+    """What libraries download and compile, whose compilers are other processes: nothing of the script's own."""
+    known = [os.environ.get(name) or place for name, place in CACHES.items()]
+    folders = [os.path.abspath(os.path.expanduser(place)) for place in known if place]
+    return [*folders, os.path.join(tempfile.gettempdir(), "torchinductor_")]

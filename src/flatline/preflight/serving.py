@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import copy
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from flatline.preflight.hearing import Hearing
+from flatline.sensors.models import transformed
 from flatline.toolbox._state import keep_random
 
 KEPT = 64  # batches of a loader that are served again
 Tensor = torch.Tensor
+Guarded = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
 
 
 def copied(value: Any) -> Any:
     """A batch of our own, as the script may change its batches in place."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return value.detach().clone() if value.layout is torch.strided else value
+    if isinstance(value, UserDict):
+        twin = copy.copy(value)
+        twin.data = copied(value.data)
+        return twin
     if isinstance(value, dict):
-        return type(value)({name: copied(item) for name, item in value.items()})
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(copied, value))
+        return _filled(value, {name: copied(item) for name, item in value.items()})
     if isinstance(value, (list, tuple)):
-        return type(value)(map(copied, value))
+        return _filled(value, list(map(copied, value)))
     return value
+
+
+def _filled(value: Any, items: Any) -> Any:
+    """Another one of its kind, past the class's own way to make one, which may ask for something else."""
+    if isinstance(value, tuple):
+        changed = any(new is not old for new, old in zip(items, value, strict=True))
+        return tuple.__new__(type(value), items) if changed else value
+    twin = copy.copy(value)
+    if isinstance(value, dict):
+        twin.update(items)
+    else:
+        twin[:] = items
+    return twin
 
 
 class Loaders:
@@ -106,12 +125,14 @@ class Repeated:
         self._targets: dict[str, Any] = {}
         self._put_back: Callable[[], None] | None = None
 
-    def attach(self, hearing: Hearing) -> None:
+    def attach(self, hearing: Hearing, guarded: Guarded) -> None:
         """Be asked what the outermost module and the losses are given."""
-        hearing.inputs, hearing.target = self._given, self._aimed
+        hearing.inputs = guarded(self.given, lambda args, kwargs: (args, kwargs))
+        hearing.target = guarded(self.aimed, lambda name, target: target)
 
-    def _given(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        if self._put_back is None:
+    def given(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """What the outermost module is called with instead. Under ``torch.func`` tensors cannot be looked at."""
+        if self._put_back is None or transformed():
             return args, kwargs
         if self.inputs is None:
             self.inputs = copied(args), copied(kwargs)
@@ -120,8 +141,9 @@ class Repeated:
             return copied(self.inputs[0]), copied(self.inputs[1])
         return args, kwargs
 
-    def _aimed(self, name: str, target: Tensor) -> Tensor:
-        if self._put_back is None:
+    def aimed(self, name: str, target: Tensor) -> Tensor:
+        """What a loss is computed against instead."""
+        if self._put_back is None or transformed():
             return target
         first: Tensor = self._targets.setdefault(f"{name} {tuple(target.shape)}", copied(target))
         return first if self.changed else target
@@ -139,7 +161,11 @@ def _alike(given: Any, kept: Any) -> bool | None:
             return None
         if given.shape != kept.shape or given.dtype != kept.dtype or given.device != kept.device:
             return None
+        if given.layout is not torch.strided:
+            return True if given is kept else None
         return bool(torch.equal(given, kept)) or bool(given.isnan().any())
+    if isinstance(given, UserDict) and isinstance(kept, UserDict):
+        return _alike(given.data, kept.data)
     if isinstance(given, dict) and isinstance(kept, dict) and given.keys() == kept.keys():
         return _all([_alike(given[name], kept[name]) for name in given])
     if isinstance(given, (list, tuple)) and isinstance(kept, (list, tuple)) and len(given) == len(kept):

@@ -38,22 +38,30 @@ class Watched(Session):
 
 
 class Stage:
-    """One run of the script. ``stop`` ends it from inside an optimizer's step."""
+    """One run of the script. ``stop`` ends it from inside an optimizer's step.
+
+    Whatever of ours is called by the script's loop is ``guarded``: what it raises is told, and never the script's.
+    """
 
     name: ClassVar[str]
     steps: ClassVar[int]  # at most, unless asked otherwise
 
     def __init__(self, session: Watched, *, steps: int, seconds: float, stop: Callable[[], None]) -> None:
-        self.session, self.limit, self.stop = session, steps, stop
+        self.session, self.limit, self._stop = session, steps, stop
+        self._stops = 0
+        self._stepped: Callable[[Any], object] = self.after_step
+        self.leave: Callable[[], object] = lambda: None  # writes the answer, and ends the process
         self._began = time.monotonic()
         self.ends = self._began + seconds
         self.steps_done = 0
         self.proof = Proof()
         self.on_first_step: Callable[[], object] = lambda: None
         self.closure = False  # the optimizer computes the loss itself, several times a step
+        self._inside: int | None = None  # losses that were computed since a step began
         self.missing = ""  # why the stage could not be done
+        self.notes: list[str] = []
         self._losses: dict[int, float] = {}
-        session.heard = self.heard
+        session.heard = self.guarded(self.heard)
 
     @property
     def sensors(self) -> LiveSensors:
@@ -66,30 +74,64 @@ class Stage:
         from torch.optim import optimizer
 
         _never_too_often()
-        optimizer.register_optimizer_step_pre_hook(self._before)
+        optimizer.register_optimizer_step_pre_hook(self.guarded(self._before))
+        self._stepped = self.guarded(self.after_step)
         optimizer.register_optimizer_step_post_hook(self._after)
 
     def heard(self, event: Event) -> None:
         """An event of the loop."""
         if isinstance(event, LossComputed):
             self.proof.computed(event)
+            if self._inside is not None:
+                self._inside += 1
+                self.closure = self.closure or self._inside > 1
         elif isinstance(event, OptimizerStepped):
             self.proof.stepped(event)
         elif isinstance(event, LossesRead):
             self._losses.update(zip(event.steps, event.losses, strict=True))
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.closure = self.closure or len(args) > 1 or kwargs.get("closure") is not None
+        self._inside = 0
         self.before_step(optimizer)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.steps_done += 1
+        self._inside = None
         if self.steps_done == 1:
             self.ends += time.monotonic() - self._began  # imports and data are not its time
             self.on_first_step()
-        self.after_step(optimizer)
+        self._stepped(optimizer)
         if self.missing or self.steps_done >= self.limit or time.monotonic() > self.ends:
             self.stop()
+
+    def stop(self) -> None:
+        """End the script; a second time it has caught that, and goes on: end the process."""
+        self._stops += 1
+        if self._stops > 1:
+            self.leave()
+        self._stop()
+
+    def guarded(self, hook: Callable[..., Any], otherwise: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """A hook that never raises. ``otherwise`` makes what it returns where it cannot, and once it could not."""
+        whole = True
+
+        @functools.wraps(hook)
+        def safe(*args: Any, **kwargs: Any) -> Any:
+            nonlocal whole
+            if whole:
+                try:
+                    return hook(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - it would be taken for the script's
+                    whole = False
+                    self.failed(_name(hook), error)
+            return otherwise(*args, **kwargs) if otherwise is not None else None
+
+        return safe
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Something of ours did not work: the stage cannot be relied on."""
+        self.notes.append(f"{self.name}: {what} was switched off: {type(error).__name__}: {error}")
+        self.missing = self.missing or f"flatline itself failed here ({what}: {type(error).__name__}: {error})"
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step."""
@@ -121,6 +163,13 @@ class Stage:
         """What was found; called when the script is over, in whatever way."""
         raise NotImplementedError
 
+    def told(self) -> Answer:
+        """The answer, whatever becomes of it; what failed is told with it."""
+        answer = self.guarded(self.answer)() or {"verdict": "not done", "why": self.missing}
+        if self.missing and not answer.get("findings"):
+            answer |= {"verdict": "not done", "why": self.missing}
+        return {**answer, "notes": self.notes} if self.notes else answer
+
 
 class Steered(Stage):
     """A stage that feeds the loop and sets the rate of its one optimizer."""
@@ -144,6 +193,11 @@ class Steered(Stage):
     def after_step(self, optimizer: Any) -> None:
         """The batches so far were learned from."""
         self.loaders.learned()
+
+
+def _name(hook: Any) -> str:
+    """In words."""
+    return str(getattr(getattr(hook, "func", hook), "__name__", "a hook")).strip("_").replace("_", " ")
 
 
 def configured(group: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType
@@ -15,7 +16,7 @@ DEEPEST = 12  # frames
 
 def decoder(tokens: list[int]) -> Decoder | None:
     """The first thing in reach of the user's frames above us that makes a text of these tokens."""
-    return next((made for value in _in_reach() if (made := _decoding(value)) and _text(made, tokens)), None)
+    return next((made for value in _in_reach() if (made := _safely(value)) and _text(made, tokens)), None)
 
 
 def decoded(decode: Decoder, tokens: list[int]) -> str:
@@ -38,7 +39,15 @@ def _in_reach() -> Iterator[Any]:
 def _attributes(owner: Any) -> list[Any]:
     """Those of an object of a class of the user's: ``self.tokenizer``, ``dataset.itos``."""
     own = getattr(sys.modules.get(type(owner).__module__), "__file__", None) or ""
-    return list(vars(owner).values()) if is_users(own or "<>") and hasattr(owner, "__dict__") else []
+    held = inspect.getattr_static(owner, "__dict__", None)  # nothing of the user's is run
+    return list(vars(owner).values()) if is_users(own or "<>") and held is not None else []
+
+
+def _safely(value: Any) -> Decoder | None:
+    try:
+        return _decoding(value)
+    except Exception:  # noqa: BLE001 - objects of the user's may answer in any way
+        return None
 
 
 def _decoding(value: Any) -> Decoder | None:
@@ -49,10 +58,14 @@ def _decoding(value: Any) -> Decoder | None:
         return lambda tokens: _joined([value[token] for token in tokens])
     if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(each, str) for each in value):
         return lambda tokens: _joined([value[token] for token in tokens])
-    if isinstance(value, type) or not callable(getattr(value, "encode", None)) or isinstance(value, (str, bytes)):
+    if isinstance(value, (type, str, bytes)) or not all(_has(value, name) for name in ("encode", "decode")):
         return None
-    decode = getattr(value, "decode", None)
-    return decode if callable(decode) else None
+    return value.decode if callable(value.encode) and callable(value.decode) else None
+
+
+def _has(value: Any, name: str) -> bool:
+    """Without running what the user's class does for names that it does not know."""
+    return inspect.getattr_static(value, name, None) is not None
 
 
 def _joined(pieces: list[str]) -> str:

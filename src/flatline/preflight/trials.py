@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from flatline.events import Spread, Where
-from flatline.preflight.hearing import Call, leaves, paths
+from flatline.preflight.hearing import Call, Mode, leaves, paths
 from flatline.sensors.callers import caller
 from flatline.toolbox._state import keep_random, preserved
 
 SAME = 1e-4  # of the output's standard deviation: less is rounding (measured: up to 2e-6 in float32, other shapes)
 NARROWEST = 4  # pixels of an image
+WITHIN = 0.01  # of what stands before the padding may be the same token
 PAD_ROWS = 0.2  # of the rows end with the same token, at least twice
 HELD = 100_000_000  # numbers kept to find the layer, at most
 Compare = Callable[[Tensor], Tensor | None]  # the part of a tensor that should not have changed
+
+
+class Unprobed(Exception):
+    """Why a question cannot be put to this model."""
+
+
+class MadeNan(Unprobed):
+    """What it makes of the changed input cannot be compared."""
+
+    said: ClassVar[str] = "makes nan of it"
 
 
 class Passed(NamedTuple):
@@ -44,10 +55,66 @@ class Trial:
 
     def run(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What the model makes of these tensors in place of its own: every tensor of numbers."""
+        made = tuple(tensor.detach().clone() for tensor in self._made(inputs) if tensor.is_floating_point())
+        if any(bool(tensor.isnan().any()) for tensor in made):
+            raise MadeNan
+        return made
+
+    def _made(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         new = {id(old): tensor for old, tensor in zip(self.inputs, inputs, strict=True)}
         self._random()
-        output = self.module(*_replaced(self.call.args, new), **_replaced(self.call.kwargs, new))
-        return tuple(tensor.clone() for tensor in leaves(output) if tensor.is_floating_point())
+        with self.call.mode.cast():
+            output = self.module(*_replaced(self.call.args, new), **_replaced(self.call.kwargs, new))
+        return tuple(tensor for _, tensor in paths(output))
+
+    def learning(self, places: set[int]) -> tuple[Tensor, ...]:
+        """What it makes of its own inputs, at these places of what it returns."""
+        made = self._made(self.inputs)
+        if len(made) != self.call.returned:
+            raise Unprobed(f"{type(self.module).__name__} returns something else in eval mode")
+        return tuple(made[at].detach().clone() for at in sorted(places))
+
+    @contextmanager
+    def as_called(self) -> Iterator[None]:
+        """Within ``evaluating``: the modes that the script called it in."""
+        modules = list(self.module.modules())
+        modes: Mode = self.call.mode
+        for module, training in zip(modules, modes.training or (True,) * len(modules), strict=False):
+            module.training = training
+        try:
+            yield
+        finally:
+            self.module.eval()
+
+    def grown(self, places: set[int]) -> set[int]:
+        """Its modules that return something with a graph; none if a gradient can go from these outputs back to the data."""
+        found: set[int] = set()
+        data = [t.detach().clone().requires_grad_() if t.is_floating_point() else t for t in self.inputs]
+        tokens = {(t.data_ptr(), t.numel()) for t in data if not t.is_floating_point()}
+        doors = [t for t in data if t.requires_grad]
+
+        def heard(module: Any, args: Any, output: Any) -> None:
+            made = [tensor for _, tensor in paths(output) if tensor.requires_grad]
+            found.update([id(module)] if made else [])
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+                doors.extend(made if any((t.data_ptr(), t.numel()) in tokens for t in leaves(args)) else [])
+
+        handles = [module.register_forward_hook(heard) for module in self.module.modules()]
+        try:
+            with torch.enable_grad():
+                made = self._made(tuple(data))
+                asked = [made[at] for at in sorted(places) if at < len(made) and made[at].requires_grad]
+                total = torch.stack([tensor.float().sum() for tensor in asked]).sum() if asked else None
+        finally:
+            for handle in handles:
+                handle.remove()
+        if (
+            total is None
+            or not doors
+            or any(g is not None for g in torch.autograd.grad(total, doors, allow_unused=True))
+        ):
+            return set()
+        return found
 
     @cached_property
     def steady(self) -> bool:
@@ -83,10 +150,19 @@ class Trial:
 
     def culprit(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...], part: Compare) -> Passed | None:
         """The first module that was given the same in that part, and made something else there."""
+        return self.carried(one, other, part)[0]
+
+    def carried(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...], part: Compare) -> tuple[Passed | None, bool]:
+        """The same; and whether it, or a module within, was given a change by something that has no such part."""
+        around: list[str] = []  # modules that were given one
         for a, b in zip(self.watched(one), self.watched(other), strict=False):
-            if a.module is b.module and _same(a.given, b.given, part) and _same(a.made, b.made, part) is False:
-                return b
-        return None
+            if a.module is not b.module:
+                break
+            if _beside(a.given, b.given, part):
+                around.append(b.name)
+            if _same(a.given, b.given, part) and _same(a.made, b.made, part) is False:
+                return b, any(name == b.name or not b.name or name.startswith(f"{b.name}.") for name in around)
+        return None, bool(around)
 
 
 def spread(changes: Tensor, culprit: Passed | None) -> Spread:
@@ -111,47 +187,75 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def names(call: Call) -> tuple[str, ...]:
     """Of the tensors that a model was given, as its forward calls them."""
-    try:
-        bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs).arguments
-    except (TypeError, ValueError):
-        bound = {f"input {at}": value for at, value in enumerate(call.args)} | call.kwargs
-    return tuple(f"{key}{path}" for key, value in bound.items() for path, tensor in paths(value) if tensor.dim())
+    return tuple(name for name, _ in call.named)
 
 
 def input_kind(tensor: Tensor) -> Literal["image", "tokens", "numbers"]:
     """What a tensor that a model is given stands for, by its type and shape."""
     if tensor.is_floating_point():
-        return "image" if tensor.dim() in (4, 5) and min(tensor.shape[-2:]) >= NARROWEST else "numbers"
+        return "image" if _is_image(tensor) else "numbers"
+    if tensor.dtype == torch.uint8 and _is_image(tensor):
+        return "image"
     return "tokens" if tensor.dtype in (torch.long, torch.int32) and tensor.dim() == 2 else "numbers"
+
+
+def _is_image(tensor: Tensor) -> bool:
+    return tensor.dim() in (4, 5) and min(tensor.shape[-2:]) >= NARROWEST
 
 
 def padding_tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
     """How many tokens at the end of each row are padding; None if that is not certain. 0 for rows of nothing else."""
     last = int(tokens[:, -1].mode().values)
-    tail = (tokens.flip(1) == last).long().cumprod(1).sum(1)
+    same = tokens == last
+    tail = same.flip(1).long().cumprod(1).sum(1)
     runs = tail[tail > 1].tolist()
     varied = len(set(runs)) > 1 and len(runs) >= PAD_ROWS * len(tokens)
     long_texts = int(tail.min()) < tokens.shape[1] // 2
-    if not runs or not long_texts or not (last in known or varied) or bool((tokens == last).all()):
+    if not runs or not long_texts or not (last in known or varied) or bool(same.all()):
+        return None
+    before = int((~same).sum()), int(same.sum() - tail.sum())  # others, and the same token, ahead of the tails
+    if before[1] > WITHIN * sum(before) or _sorted(tokens):
         return None
     return tail.where(tail < tokens.shape[1], 0)
+
+
+def _sorted(tokens: Tensor) -> bool:
+    """Their largest or smallest ones stand at the end for that reason."""
+    steps = tokens.diff(dim=1)
+    return bool((steps >= 0).all()) or bool((steps <= 0).all())
 
 
 def _replaced(value: Any, new: dict[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
         return new.get(id(value), value)
-    if isinstance(value, dict):
-        return type(value)({key: _replaced(item, new) for key, item in value.items()})
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_replaced(item, new) for item in value))
+    if isinstance(value, Mapping):
+        items = {key: _replaced(item, new) for key, item in value.items()}
+        if all(items[key] is value[key] for key in items):
+            return value
+        other: Any = copy.copy(value)
+        for key, item in items.items():
+            other[key] = item
+        return other
     if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(item, new) for item in value)
+        parts = [_replaced(item, new) for item in value]
+        if all(one is other for one, other in zip(parts, value, strict=True)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
 
 
 def _change(one: Tensor, other: Tensor) -> Tensor:
-    scale = one.float().std().clamp(min=1e-12) if one.numel() > 1 else one.float().abs().clamp(min=1e-12)
-    return (one.float() - other.float()).abs() / scale
+    """Where both are the same infinity, as of scores that a mask closes, nothing changed."""
+    one, other = one.float(), other.float()
+    known = one[one.isfinite()]
+    scale = (known.std() if known.numel() > 1 else known.abs().sum()).clamp(min=1e-12)
+    return torch.where(one == other, torch.zeros_like(one), (one - other).abs()) / scale
+
+
+def _beside(one: tuple[Tensor, ...], other: tuple[Tensor, ...], part: Compare) -> bool:
+    """Whether a tensor of numbers changed that has no such part."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=False) if part(a) is None and a.is_floating_point()]
+    return any(a.shape == b.shape and not _alike(a, b) for a, b in pairs)
 
 
 def _same(one: tuple[Tensor, ...], other: tuple[Tensor, ...], part: Compare) -> bool | None:

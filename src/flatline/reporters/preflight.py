@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,20 +16,30 @@ MARKS = {"passed": "✓", "failed": "✗", "open": "?", "not done": "–"}
 BARS = " ▁▂▃▄▅▆▇█"
 OURS = ("findings", "checked", "not_checked", "run", "pictures")  # told elsewhere, or drawn
 WIDTH = 48  # characters of a curve
+LABEL = 32  # of what stands before a line
 
 
-def render(report: Report, answers: Answers) -> str:
-    """For people."""
+def render(report: Report, answers: Answers, *, width: int = 80) -> str:
+    """For people, in lines of this width."""
     parts: list[str] = []
     for name, answer in answers.items():
-        parts.append(line(name, answer))
-        rows = [
-            *((str(label), one_line(str(words))) for label, words in answer.get("lines", ())),
-            *_curves(name, answer),
-        ]
-        wide = max((len(label) for label, _ in rows), default=0)
-        parts += [f"    {label:<{wide}}  {words}" for label, words in rows]
-    return "\n".join(parts) + "\n" + (text.render(report) if report.findings else f"{_closing(answers)}\n")
+        parts += _folded("", line(name, answer), width, indent=2)
+        rows = [(one_line(str(label), limit=LABEL), str(words)) for label, words in answer.get("lines", ())]
+        curves = _curves(name, answer)
+        wide = max((len(label) for label, _ in (*rows, *curves)), default=0)
+        for label, words in rows:
+            parts += _folded(f"    {label:<{wide}}  ", one_line(words), width, indent=wide + 6)
+        parts += [f"    {label:<{wide}}  {drawn}" for label, drawn in curves]
+    told = text.render(report, width=width) if report.findings else f"{_closing(answers)}\n"
+    notes = () if report.findings else (f"  {one_line(note)}\n" for note in report.notes)
+    return "\n".join(parts) + "\n" + "".join(notes) + told
+
+
+def _folded(label: str, words: str, width: int, *, indent: int) -> list[str]:
+    """Its lines; those after the first stand under its words."""
+    return textwrap.wrap(
+        words, width, initial_indent=label, subsequent_indent=" " * indent, break_on_hyphens=False, drop_whitespace=True
+    ) or [label.rstrip()]
 
 
 def line(name: str, answer: Mapping[str, Any]) -> str:
@@ -66,7 +77,8 @@ def _marks(answer: Mapping[str, Any], rates: Sequence[float]) -> list[tuple[str,
     for rate, mark in ((answer.get("configured"), "|"), (answer.get("steepest"), "▲")):
         if isinstance(rate, (int, float)) and rates[0] <= rate <= rates[-1]:
             marks[sum(each < rate for each in rates) // size] = mark
-    return [("rate", "".join(marks) + f" {rates[0]:.0e} … {rates[-1]:.0e}, ▲ falls fastest, | configured")]
+    shown = [("rate", f"{''.join(marks)} {rates[0]:.0e} … {rates[-1]:.0e}")]
+    return [*shown, ("", "▲ falls fastest, | configured")] if "".join(marks).strip() else shown
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -54,7 +54,7 @@ def render(report: Report, *, verbose: bool = False, width: int = 80, colour: bo
         highlight=False,
     )
     for part in _parts(report, verbose=verbose, width=console.width):
-        console.print(part)
+        console.print(part, crop=False)
     console.print(_closing(report, verbose=verbose, width=console.width if colour else None), soft_wrap=True)
     if folder := report.run.get("record"):
         console.print(_body(f"flatline: recorded in {nearby(str(folder))}", "dim"), soft_wrap=True)
@@ -72,7 +72,7 @@ def _parts(report: Report, *, verbose: bool, width: int) -> Iterator[RenderableT
         yield _not_checked(report)
     if report.notes:
         yield from ("", _heading("Notes"))
-        yield _notes(report)
+        yield from map(_note, report.notes)
     if report.findings or report.notes or (verbose and report.not_checked):
         yield ""
 
@@ -225,10 +225,14 @@ def _not_checked(report: Report) -> Padding:
     return _indented(grid)
 
 
-def _notes(report: Report) -> Padding:
+def _note(note: str) -> RenderableType:
+    """Lines of code, which stand further in, are not folded: they are there to be copied."""
+    from rich.console import Group
     from rich.text import Text
 
-    return _indented(Text("\n".join(one_line(note) for note in report.notes)))
+    if note.startswith("    "):
+        return Group(Text(" " * 6 + one_line(note), no_wrap=True, overflow="ignore"))  # alone it is joined to others
+    return _indented(Text(one_line(note)))
 
 
 def closing(report: Report, *, verbose: bool = False) -> str:

@@ -137,7 +137,8 @@ def _look(node: Node) -> str:
 
 
 def _log(node: Node, kept: dict[str, torch.Tensor]) -> str:
-    return f"log of {float(kept['self'].min()):g}" if "self" in kept and float(kept["self"].min()) <= 0 else ""
+    lowest = float(kept["self"].min()) + 0.0 if "self" in kept else math.nan  # -0 is 0
+    return f"log of {lowest:g}" if lowest <= 0 else ""
 
 
 def _division(node: Node, kept: dict[str, torch.Tensor]) -> str:

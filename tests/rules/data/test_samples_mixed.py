@@ -3,11 +3,17 @@ from flatline.rules.data.samples_mixed import SamplesMixed
 from flatline.testing import play
 
 
-def probed(effect=0.4, *, time=False, order=True, own=True):
+def probed(effect=0.4, *, time=False, order=True, own=True, proven=True):
     spread = Spread(compared=1, changed=1, effect=effect, layer="rnn", kind="LSTM", shape=(5, 20, 6))
     return SamplesProbed(
-        step=24, model="Net", spread=spread, reads_as_time=time, order_matters=order, own_target=own
-    )  # fmt: skip
+        step=24,
+        model="Net",
+        spread=spread,
+        reads_as_time=time,
+        order_matters=order,
+        own_target=own,
+        proven=proven,
+    )
 
 
 def test_fires_where_samples_are_read_as_time():
@@ -38,6 +44,11 @@ def test_near_miss_a_model_of_sets():
 
 def test_near_miss_one_target_for_all():
     assert play(SamplesMixed, probed(own=False)) == []
+
+
+def test_near_miss_a_first_dimension_that_may_be_time():
+    assert play(SamplesMixed, probed(time=True, proven=False)) == []
+    assert play(SamplesMixed, probed(proven=False)) == []
 
 
 def test_near_miss_rounding():

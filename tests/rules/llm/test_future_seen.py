@@ -3,9 +3,11 @@ from flatline.rules.llm.future_seen import FutureSeen
 from flatline.testing import play
 
 
-def probed(effect, *, next_token=True, layer="blocks.0.attn"):
+def probed(effect, *, next_token=True, layer="blocks.0.attn", summary=False):
     spread = Spread(compared=192, changed=190, effect=effect, layer=layer, kind="Attention")
-    return FutureProbed(step=24, model="GPT", length=24, begin=12, next_token=next_token, spread=spread)
+    return FutureProbed(
+        step=24, model="GPT", length=24, begin=12, next_token=next_token, spread=spread, summary=summary
+    )
 
 
 def test_fires_where_earlier_scores_change():
@@ -20,6 +22,12 @@ def test_fires_where_earlier_scores_change():
 def test_names_the_model_where_no_layer_is_known():
     (finding,) = play(FutureSeen, probed(0.3, layer=""))
     assert finding.cause.startswith("Attention itself is the first")
+
+
+def test_near_miss_one_vector_for_a_whole_sentence():
+    (hint,) = play(FutureSeen, probed(0.3, summary=True))
+    assert hint.severity == "hint"
+    assert hint.cause.startswith("one vector of the whole sequence reaches every position, through blocks.0.attn")
 
 
 def test_near_miss_a_masked_model():

@@ -3,9 +3,11 @@ from flatline.rules.llm.padding_seen import PaddingSeen
 from flatline.testing import play
 
 
-def probed(effect, half, *, recurrent=False):
+def probed(effect, half, *, recurrent=False, proven=True):
     spread = Spread(compared=1, changed=1, effect=effect, layer="encoder", kind="GRU" if recurrent else "Encoder")
-    return PaddingProbed(step=24, model="Net", length=24, padded=20, spread=spread, half=half, recurrent=recurrent)
+    return PaddingProbed(
+        step=24, model="Net", length=24, padded=20, spread=spread, half=half, recurrent=recurrent, proven=proven
+    )
 
 
 def test_fires_where_half_of_it_matters_too():
@@ -20,6 +22,12 @@ def test_fires_where_half_of_it_matters_too():
 
 def test_fires_where_a_recurrent_layer_has_come_to_rest():
     assert len(play(PaddingSeen, probed(3.0, 0.01, recurrent=True))) == 1
+
+
+def test_near_miss_blanks_that_may_mean_something():
+    (hint,) = play(PaddingSeen, probed(0.9, 0.4, proven=False))
+    assert hint.severity == "hint"
+    assert hint.cause.endswith("if it is padding: nothing but its place says so")
 
 
 def test_near_miss_the_edge_of_a_convolution():

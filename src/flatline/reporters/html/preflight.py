@@ -14,7 +14,7 @@ from flatline.reporters._plain import encodable, one_line
 from flatline.reporters.html import policy, template, texts
 from flatline.reporters.html.cards import Card, card
 from flatline.reporters.html.model import Weight
-from flatline.reporters.preflight import answered
+from flatline.reporters.preflight import LABEL, answered
 
 Answer = Mapping[str, Any]
 TITLES = {
@@ -121,7 +121,8 @@ def _panel(name: str, answer: Answer) -> Panel:
         tone=TONES.get(str(answer["verdict"]), "open"),
         why=one_line(str(answer["why"]), limit=600),
         lines=tuple(
-            (one_line(str(label)), one_line(str(words), limit=1000)) for label, words in answer.get("lines", ())
+            (one_line(str(label), limit=LABEL), one_line(str(words), limit=1000))
+            for label, words in answer.get("lines", ())
         ),
         drawing=_drawing(answer) if name != "look" else None,
         pictures=tuple((str(one["image"]), one_line(str(one["label"]))) for one in answer.get("pictures", ())),

@@ -43,6 +43,8 @@ class SamplesMixed(Rule):
     -------------------
     BatchNorm, which is in eval mode here. Graphs, sets and memory banks look at other samples on purpose: without regard
     to their order, so only an output that changes with the order is told, or a layer of torch's that reads samples as time.
+    The first dimension may be time, space or one long stream: it is told only where the script itself drew so many
+    samples in no order, or where the labels are the next elements along the other dimension.
 
     References
     ----------
@@ -59,7 +61,9 @@ class SamplesMixed(Rule):
     def on_samples_probed(self, event: SamplesProbed) -> Iterator[Finding]:
         """A sample changed with the others, in a way that no model of sets would show."""
         spread = event.spread
-        if spread.effect <= self.least or not event.own_target or not (event.reads_as_time or event.order_matters):
+        if spread.effect <= self.least or not (event.proven and event.own_target):
+            return
+        if not (event.reads_as_time or event.order_matters):
             return
         yield self.finding(
             event,

@@ -42,7 +42,8 @@ class FutureSeen(Rule):
     Healthy look-alikes
     -------------------
     Masked language models, encoders and classifiers see both sides on purpose: it is told only where the labels are the
-    inputs one position on. A prefix without labels may be seen as a whole.
+    inputs one position on. A prefix without labels may be seen as a whole. An autoencoder of sentences shows its decoder
+    one vector of all that it shall say: what comes by such a vector is a hint and no more.
 
     References
     ----------
@@ -68,7 +69,11 @@ class FutureSeen(Rule):
             event,
             f"with the tokens from position {event.begin} on exchanged, {spread.changed} of {spread.compared} scores "
             f"before it change, by up to {spread.effect:.2g} standard deviations",
-            cause=f"{spread.place} is the first to mix later positions into earlier ones, "
+            severity="hint" if event.summary else "error",
+            cause=f"one vector of the whole sequence reaches every position, through {spread.place}: fine for an "
+            "autoencoder, a leak for a language model"
+            if event.summary
+            else f"{spread.place} is the first to mix later positions into earlier ones, "
             "and the label of a position is the next token",
             layer=spread.layer,
             positions=spread.compared,

@@ -44,7 +44,9 @@ class PaddingSeen(Rule):
     Healthy look-alikes
     -------------------
     Padding that only stands behind a causal mask, where no loss is taken. Convolutions pooled by their maximum feel the
-    edge between text and padding, and not how much of it there is: half of the padding must matter, too.
+    edge between text and padding, and not how much of it there is: half of the padding must matter, too. Blanks that mean
+    something: it is padding by a ``padding_idx``, by lengths or a mask, or where every batch is as long as its longest row;
+    else it is a hint.
 
     References
     ----------
@@ -71,7 +73,9 @@ class PaddingSeen(Rule):
             event,
             f"without the {event.padded} positions of padding at its end, a sequence of {event.length} gets another output, "
             f"by {spread.effect:.2g} times the spread between samples",
-            cause=f"{spread.place} is the first to mix padding into what is real",
+            severity="warning" if event.proven else "hint",
+            cause=f"{spread.place} is the first to mix padding into what is real"
+            + ("" if event.proven else ", if it is padding: nothing but its place says so"),
             layer=spread.layer,
             padded=event.padded,
             effect=spread.effect,

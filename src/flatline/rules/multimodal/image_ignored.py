@@ -45,7 +45,8 @@ class ImageIgnored(Rule):
     Healthy look-alikes
     -------------------
     A gate that begins at zero and opens: the question is put after the first steps. Images that are weak beside the text:
-    only an output that does not change at all is told. A batch whose images are equal is not judged.
+    only an output that does not change at all is told, in eval mode and as the script calls it. A batch whose images are
+    equal is not judged, nor a model with a gate that a schedule still holds at zero.
 
     References
     ----------
@@ -61,16 +62,21 @@ class ImageIgnored(Rule):
     nothing: float = 1e-6  # of the output's standard deviation: rounding (measured: exactly 0 where unused)
 
     def on_influence_probed(self, event: InfluenceProbed) -> Iterator[Finding]:
-        """An image without effect beside an input that has one."""
+        """An image without effect beside an input that has one; of anything else it is a hint."""
         others = max((each.effect for each in event.inputs if each.kind != "image"), default=0.0)
-        for image in event.inputs:
-            if image.kind == "image" and image.effect <= self.nothing and others > self.nothing:
-                yield self.finding(
-                    event,
-                    f"with the images of a batch exchanged for one another, the output of {event.model} does not change",
-                    cause=f"{image.name} ({' × '.join(map(str, image.shape))}) reaches the output nowhere; "
-                    f"the other inputs move it by {others:.2g} standard deviations",
-                    key=image.name,
-                    effect=image.effect,
-                    effect_of_others=others,
-                )
+        for each in event.inputs if others > self.nothing and not event.waiting else ():
+            if each.effect > self.nothing or (each.kind != "image" and len(each.shape) < 2):
+                continue
+            image, shape = each.kind == "image", " × ".join(map(str, each.shape))
+            what = f"the images of a batch exchanged for one another, the output of {event.model} does"
+            other = f"{each.name} exchanged between the samples of a batch, the output of {event.model} does"
+            yield self.finding(
+                event,
+                f"with {what if image else other} not change",
+                severity="error" if image else "hint",
+                cause=f"{each.name} ({shape}) reaches the output nowhere; "
+                f"the other inputs move it by {others:.2g} standard deviations",
+                key=each.name,
+                effect=each.effect,
+                effect_of_others=others,
+            )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
 import random
+import sys
 import types
+import warnings
 from collections import OrderedDict, defaultdict, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +23,7 @@ OBJECTS = 50_000  # that are looked into
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, slice, type(...))
 SHARED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.utils.data.DataLoader)
 FOREIGN = ("threading", "_thread", "multiprocessing", "logging", "queue", "socket", "io", "_io", "asyncio", "weakref")
+ITERATORS = ("count", "repeat", "range_iterator", "list_iterator", "tuple_iterator")
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
 )  # fmt: skip
@@ -160,13 +165,32 @@ class Copier:
 
     def _object(self, value: Any) -> Any:
         kind: Any = type(value)
-        foreign = kind.__module__.partition(".")[0] in FOREIGN
-        if isinstance(value, SHARED) or foreign or kind.__new__ is not object.__new__ or not hasattr(value, "__dict__"):
+        if isinstance(value, io.IOBase):
+            return self._file(value)
+        if isinstance(value, SHARED) or kind.__module__.partition(".")[0] in FOREIGN:
             return value
+        if kind.__new__ is not object.__new__ or not hasattr(value, "__dict__"):
+            return self._iterator(value) if hasattr(kind, "__next__") else value
         twin = object.__new__(kind)
         self.knows(value, twin)
         twin.__dict__.update({name: self.copy(held) for name, held in vars(value).items()})
         return twin
+
+    def _iterator(self, value: Any) -> Any:
+        """One of Python's own that goes on by itself; those over other iterators would take these along."""
+        if type(value).__name__ in ITERATORS:
+            with warnings.catch_warnings(), suppress(TypeError):
+                warnings.simplefilter("ignore")  # Python 3.14 cannot copy those of itertools any more
+                return copy.copy(value)
+        raise NotCopied(f"it holds a {type(value).__name__}, which would go on")
+
+    def _file(self, value: io.IOBase) -> Any:
+        """What is written into an open file goes nowhere."""
+        if isinstance(value, (io.BytesIO, io.StringIO)):
+            return copy.copy(value)
+        if value in (sys.stdout, sys.stderr) or value.closed or not value.writable():
+            return value
+        return io.StringIO() if isinstance(value, io.TextIOBase) else io.BytesIO()
 
 
 def _of_torch(hook: Any) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import math
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +24,7 @@ from flatline.toolbox._state import keep_random
 from flatline.toolbox.nonfinite import NonFinite, Watch, search
 
 ROWS = 16
+WRITING = frozenset("wax+")
 WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 Tensor = torch.Tensor
 
@@ -146,7 +151,7 @@ class Step:
 
     def _search(self, result: Again) -> None:
         watch = Watch()
-        with self._originals_rest():
+        with self._originals_rest(), _nothing_written():
             found = search(self.container, lambda: self._run(watch), (), watch)
         value = self.copier.made.get(self.number) if self.number is not None else None
         changed = any(happening.changed() for happening in self.happenings)
@@ -207,6 +212,23 @@ class Step:
             yield
         finally:
             handle.remove()
+
+
+@contextmanager
+def _nothing_written() -> Iterator[None]:
+    """What this thread opens for writing with Python's ``open`` goes nowhere."""
+    opening, thread = io.open, threading.get_ident()
+
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread or isinstance(file, int) or not WRITING & set(mode):
+            return opening(file, mode, *args, **kwargs)
+        return opening(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+
+    before, builtins.open, io.open = (builtins.open, io.open), opened, opened
+    try:
+        yield
+    finally:
+        builtins.open, io.open = before
 
 
 @contextmanager

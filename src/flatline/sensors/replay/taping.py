@@ -77,6 +77,12 @@ class _Packer(Copier):
     def _module(self, value: nn.Module) -> nn.Module:
         return value
 
+    def _iterator(self, value: Any) -> Any:
+        return value
+
+    def _file(self, value: Any) -> Any:
+        return value
+
 
 class Tape(TorchFunctionMode):
     """Written from the first call of a module to the backward; ``limit`` bytes may be held for it."""

@@ -103,7 +103,7 @@ class NonFiniteWatch:
     def _enters(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         if has_compiled() or type(module).__name__ == "OptimizedModule":
             self._give_up("models under torch.compile are not run again")
-        elif not self.sensors.models.in_backward and not self.loop.stepping:
+        elif not self.sensors.models.in_backward:  # a closure's, within a step, too
             self.tape.enters(module, args, kwargs)
 
     def _failed(self) -> None:
@@ -134,7 +134,10 @@ class NonFiniteWatch:
         self.tape.close()
         self.tape.inside = False
         self._root, self._scaled, self._bad_loss = root, scaled, False
-        self._pending = None
+        pending, self._pending = self._pending, None
+        if pending is not None and self.loop.stepping:  # a closure is called again: weights may have changed since
+            for state in list(self.loop.optimizers.values()):
+                self._judge(pending, state)
 
     def loss_is_bad(self, calm: bool) -> None:
         """It is not finite; ``calm``: a GradScaler may live through it."""
@@ -192,10 +195,15 @@ class NonFiniteWatch:
     def _stepped(self, optimizer: Any) -> None:
         """What the weights are after it decides: an optimizer may leave such a step out."""
         pending, state = self._pending, self.loop.optimizers.get(id(optimizer))
-        mine = [p for p in pending.parameters if state is not None and id(p) in state.ids] if pending else []
-        if pending is None or state is None or not mine or self.tape.elsewhere:
+        if pending is None or state is None or self.tape.elsewhere:
             return
-        self._pending = None
+        if any(id(p) in state.ids for p in pending.parameters):
+            self._pending = None
+            self._judge(pending, state)
+
+    def _judge(self, pending: Pending, state: OptimizerState) -> None:
+        """Whether what this optimizer holds was ruined; if so, it is told."""
+        mine = [p for p in pending.parameters if id(p) in state.ids]
         if all(finite(p) for p in mine):
             return
         if pending.again is not None:
@@ -262,8 +270,8 @@ class NonFiniteWatch:
                 phase=found.phase if found is not None else "forward",
                 module=again.module,
                 code=found.code if found is not None else "",
-                low=found.low if found is not None else float("nan"),
-                high=found.high if found is not None else float("nan"),
+                low=found.low + 0.0 if found is not None else float("nan"),  # -0 is 0
+                high=found.high + 0.0 if found is not None else float("nan"),
                 rows=again.rows,
                 samples=again.samples,
                 indices=tuple(again.kept["indices"]),
