@@ -186,6 +186,7 @@ class ParameterFacts:
     gradient_zero: bool = False  # its gradient was exactly zero at every step seen
     gradient_zeroed: bool = False  # a gradient that was not zero after backward was zero at the step
     weight_decay: float = 0.0
+    learning_rate: float = 0.0  # highest of the groups that hold it
     registered: bool = True  # found by model.parameters()
     after_optimizer: bool = False  # made after the newest optimizer was built
     loaded: bool = False  # came from a checkpoint, or was trained by another optimizer before

@@ -18,6 +18,8 @@ def drawn(monkeypatch):
         (dataloader._BaseDataLoaderIter, "_next_index"),
         (torch.Tensor, "index_select"),
         (torch, "stack"),
+        (torch, "gather"),
+        (torch.Tensor, "gather"),
         (rnn, "pad_sequence"),
     ):
         monkeypatch.setattr(place, name, getattr(place, name))
@@ -73,6 +75,21 @@ def test_near_miss_an_order_of_their_own(drawn, take):
 def test_what_was_padded(drawn):
     torch.nn.utils.rnn.pad_sequence([torch.ones(3), torch.ones(5)], batch_first=True)
     assert drawn.padded == {(2, 5)}
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, d, at: torch.gather(x, d, at),  # noqa: PLW0108 - looked up when it is patched
+        lambda x, d, at: x.gather(d, at),
+        lambda x, d, at: torch.gather(x, dim=d, index=at),
+    ],
+)
+def test_scores_picked_by_labels(drawn, pick):
+    labels = torch.randint(0, 4, (200,))
+    pick(ROWS, 1, labels[:, None])
+    (found,) = drawn.gathered
+    assert torch.equal(found, labels)
 
 
 def test_up_and_down():

@@ -1,23 +1,49 @@
-"""What is said of a loss that is not gone."""
+"""What is said of a loss that is not gone, and why that may be."""
 
 from __future__ import annotations
 
-import pytest
+from flatline.preflight.likely import likely
+from flatline.preflight.memorising import SAID
+from flatline.rules.optimization.batch_not_memorised import Failure
 
-from flatline.preflight.memorising import _so_far
+OPEN = {"verdict": "open", "why": "loss 1 → 0.5 in 300 steps"}
+RATES = {"configured": 1e-6, "steepest": 0.03, "diverges": 2.0}
 
-FALLING = [1.0 / (1 + 0.01 * step) for step in range(200)]
+
+def test_every_failure_is_said_in_words():
+    assert set(SAID) == set(Failure.__args__)
 
 
-@pytest.mark.parametrize(
-    ("losses", "said"),
-    [
-        (FALLING, "it falls"),
-        ([1.117, *(3.0 - step * 1e-3 for step in range(1000))], "it is not below its first value"),
-        ([1.0] + [0.5] * 300, "it came to a stand"),
-        ([1.0, 0.9], "too few steps"),
-    ],
-    ids=["falls", "jumped, then falls", "stands", "few"],
-)
-def test_how_it_ended(losses, said):
-    assert _so_far(losses).startswith(said)
+def test_the_likeliest_cause_comes_first():
+    found = [
+        {"code": "D3", "slug": "input-not-normalised", "severity": "warning"},
+        {"code": "O3", "slug": "loss-detached", "severity": "error"},
+        {"code": "S1", "slug": "unseeded", "severity": "hint"},
+    ]
+    rows = [
+        {"shape": (40, 10), "trainable": False, "optimizers": []},
+        {"shape": (4, 10), "trainable": True, "optimizers": ["Adam"]},
+    ]
+    probe = {"lines": [("inputs", "x (numbers, 64 × 14) does not reach the output")]}
+    answers = {"look": {"findings": found, "parameters": rows}, "memorise": OPEN, "rates": RATES, "probe": probe}
+    assert likely(answers) == [
+        "O3 loss-detached",
+        "D3 input-not-normalised",
+        "the rate: the loss falls fastest at 3.0e-02, and 1.0e-06 is set",
+        "only 9.1% of the weights train",
+    ]
+    assert likely({"memorise": OPEN, "probe": probe}) == [
+        "what the model is given: x (numbers, 64 × 14) does not reach the output"
+    ]
+
+
+def test_a_rate_beyond_what_diverges():
+    assert likely({"memorise": OPEN, "rates": {**RATES, "configured": 3.0}}) == [
+        "the rate: the loss diverges from 2.0e+00 on, and 3.0e+00 is set"
+    ]
+
+
+def test_nothing_where_nothing_stands_out_or_the_batch_was_learned():
+    assert likely({"memorise": OPEN, "rates": {"configured": 0.01, "steepest": 0.03}}) == []
+    assert likely({"memorise": {"verdict": "passed"}, "rates": RATES}) == []
+    assert likely({"look": {"findings": []}}) == []

@@ -77,6 +77,18 @@ def test_later_inputs_are_replaced_by_the_first():
     assert made.changed
 
 
+def test_the_rest_of_an_epoch_is_told_from_the_batch():
+    made, hearing = repeated()
+    hearing.inputs((torch.ones(3, 4),), {})
+    assert made.stepped()
+    hearing.inputs((torch.zeros(3, 4),), {})
+    hearing.inputs((torch.zeros(2, 4),), {})  # of two models, say
+    assert made.stepped()
+    hearing.inputs((torch.zeros(2, 4),), {})
+    assert not made.stepped()
+    assert made.stepped()  # nothing was called that could be told apart
+
+
 def test_under_vmap_nothing_is_looked_at():
     _, hearing = repeated()
     hearing.inputs((torch.ones(3),), {})

@@ -25,6 +25,7 @@ from flatline.cli import fail, writable
 from flatline.commands.run import watched_run
 from flatline.findings import Finding, Report, Unchecked, causes
 from flatline.importing import after_import, as_at_start
+from flatline.preflight.likely import likely
 from flatline.reporters import preflight as reporter
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def preflight(options: argparse.Namespace, command: Sequence[str]) -> int:
         _progress("\n")
         return INTERRUPTED
     report = _report(answers)
+    if causes_of := likely(answers):
+        answers["memorise"]["lines"] = [*answers["memorise"].get("lines", ()), ("likely", "; ".join(causes_of))]
     telling.put(_shown(report, answers, options, program), options.output)
     if all(answer["verdict"] == "not done" for answer in answers.values()):
         return 2

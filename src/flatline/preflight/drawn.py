@@ -39,8 +39,8 @@ class Drawn:
         selecting = self._after(taking.index_select, lambda taken, tensor, dim, index: self._indices(index))
         taking.index_select = selecting
         torch.stack = self._after(torch.stack, lambda made, tensors, *args, **kwargs: self._stacked(tensors))
-        for place in (torch, taking):
-            place.gather = self._after(place.gather, self._gathered)
+        taking.gather = self._after(taking.gather, self._gathered)
+        torch.gather = self._after(torch.gather, self._gathered)
         rnn.pad_sequence = self._after(rnn.pad_sequence, lambda made, *args, **kwargs: self.padded.add(made.shape))
 
     def _after(self, original: Callable[..., Any], hear: Callable[..., object]) -> Callable[..., Any]:

@@ -163,12 +163,9 @@ class Hearing:
 
     def _loss(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def computed(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                torch.is_grad_enabled()
-                and isinstance(target, Tensor)
-                and not target.requires_grad
-                and not transformed()
-            ):
+            if torch.compiler.is_compiling() or not torch.is_grad_enabled() or transformed():
+                return original(input, target, *args, **kwargs)
+            if isinstance(target, Tensor) and not target.requires_grad:
                 target = self.target(name, target)
                 scores = input.detach() if isinstance(input, Tensor) else input
                 self._losses = [*self._losses[1 - KEPT :], Loss(name, scores, target, args, kwargs)]
@@ -180,7 +177,7 @@ class Hearing:
 def _parameters(module: nn.Module, count: int) -> list[str]:
     """What a forward calls the first so many things that it is given."""
     try:
-        kinds = list(inspect.signature(module.forward).parameters.values())
+        kinds = list(inspect.signature(getattr(module, "_orig_mod", module).forward).parameters.values())
     except (TypeError, ValueError):
         kinds = []
     known = [kind.name for kind in kinds if kind.kind in (kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD)][:count]

@@ -191,6 +191,7 @@ def _rows(audit: ParametersAudited) -> list[dict[str, Any]]:
             "dtype": parameter.dtype,
             "trainable": parameter.trainable,
             "optimizers": [names.get(key, "") for key in parameter.optimizers],
+            "learning_rate": parameter.learning_rate,
             "weight_decay": parameter.weight_decay,
             "reached": parameter.reached,
             "moved": parameter.moved,

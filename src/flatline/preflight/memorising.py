@@ -9,14 +9,20 @@ import torch
 from torch.nn import functional
 
 from flatline.events import Event, LossComputed, OneBatchTrained
-from flatline.history import median
 from flatline.meanwhile import COMPOSED
 from flatline.preflight.hearing import Hearing
 from flatline.preflight.serving import Loaders, Repeated
 from flatline.preflight.stages import Answer, Steered, configured
-from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
+from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, failure, memorised
 
-STILL = 0.01  # of the first loss, in the second half: it falls
+SAID = {
+    "not finite": "it is no number any more",
+    "rising": "it rises, though the batch is the same; what the loss is made of may change",
+    "swinging": "it swings from step to step: the steps are too large, or the model draws random numbers",
+    "falling": "it falls, and was not given the time to end",
+    "stuck": "it stands where it began, and the model is small for the batch, or the loss has a floor",
+    "plateau": "it came to a stand; the model may be small for the batch, or the batch contradict itself",
+}
 DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 
 
@@ -31,6 +37,7 @@ class Memorising(Steered):
         self.repeated, self.hearing = Repeated(), Hearing()
         self._loss: LossComputed | None = None
         self._rate, self._weights = 0.0, 0
+        self._foreign: set[int] = set()  # steps, counted from 0, that took another batch
         self._at_first: list[tuple[float, float]] = []  # losses of the first step, and what they cannot fall below
 
     def attach(self) -> None:
@@ -70,13 +77,22 @@ class Memorising(Steered):
         """From now on the batch of this step comes again."""
         super().after_step(optimizer)
         _, losses = self.hearing.step()
-        if self.steps_done == 1:
+        if not self.loaders.training and not self.repeated.stepped():
+            self._foreign.add(self.steps_done - 1)
+        elif not self._at_first:
             with torch.no_grad():
                 self._at_first = [(float(loss.again(loss.target).mean()), loss.floor()) for loss in losses]
-        if not self.loaders.training:
-            self.repeated.stepped()
         if self.steps_done % 10 == 0 and memorised(self._above(self.losses())):
             self.stop()
+
+    def losses(self) -> list[float]:
+        """Of the one batch: not of the rest of an epoch, which it cannot stand in for, nor of a first step of its own."""
+        every = super().losses()
+        return (
+            [loss for at, loss in enumerate(every) if at not in self._foreign]
+            if len(every) == self.steps_done
+            else every
+        )
 
     def answer(self) -> Answer:
         """The curve of the loss over one batch."""
@@ -104,8 +120,11 @@ class Memorising(Steered):
                 "losses": losses,
                 "findings": found,
                 "checked": codes,
+                "failure": failure(event.losses) if found else None,
             }
-        return {"verdict": "open", "why": f"{ended}: {_so_far(losses)}", "losses": losses}
+        kind = failure(event.losses)
+        said = SAID[kind] if len(losses) >= BatchNotMemorised.steps_needed else "too few steps to say more"
+        return {"verdict": "open", "why": f"{ended}: {said}", "losses": losses, "failure": kind}
 
     def _unknown(self, losses: list[float]) -> str:
         if len(losses) < 2:
@@ -117,18 +136,6 @@ class Memorising(Steered):
         """What is left of the loss above what its targets cost."""
         floor = self.floor or 0.0
         return tuple(loss - floor for loss in losses)
-
-
-def _so_far(losses: list[float]) -> str:
-    """Of a loss that is not gone, though the rule found nothing."""
-    if len(losses) < BatchNotMemorised.steps_needed:
-        return "too few steps to say more"
-    half, last = median(losses[len(losses) // 2 - 5 : len(losses) // 2]), median(losses[-5:])
-    if last >= losses[0]:
-        return "it is not below its first value, though the batch is the same; what the loss is made of may change"
-    if half - last > STILL * abs(losses[0]):
-        return "it falls, and was not given the time to end"
-    return "it came to a stand; the model may be small for the batch, or the batch contradict itself"
 
 
 def _unchanged(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -122,6 +122,7 @@ class Repeated:
     def __init__(self) -> None:
         self.inputs: tuple[Any, Any] | None = None
         self.changed = False  # a later step was called with other inputs, in spite of the same random numbers
+        self._others, self._same = 0, 0  # calls of this step that its first inputs could not, and could, stand in for
         self._targets: dict[str, Any] = {}
         self._put_back: Callable[[], None] | None = None
 
@@ -136,7 +137,9 @@ class Repeated:
             return args, kwargs
         if self.inputs is None:
             self.inputs = copied(args), copied(kwargs)
-        elif _alike((args, kwargs), self.inputs) is False:
+        alike = _alike((args, kwargs), self.inputs)
+        self._others, self._same = self._others + (alike is None), self._same + (alike is not None)
+        if alike is False:
             self.changed = True
             return copied(self.inputs[0]), copied(self.inputs[1])
         return args, kwargs
@@ -148,10 +151,13 @@ class Repeated:
         first: Tensor = self._targets.setdefault(f"{name} {tuple(target.shape)}", copied(target))
         return first if self.changed else target
 
-    def stepped(self) -> None:
-        """The same random numbers as after the first step."""
+    def stepped(self) -> bool:
+        """The same random numbers as after the first step; whether this step saw the batch, and not the rest of an epoch."""
+        own = self._put_back is not None and (self._same > 0 or not self._others)
+        self._others = self._same = 0
         self._put_back = self._put_back or keep_random(None)
         self._put_back()
+        return own
 
 
 def _alike(given: Any, kept: Any) -> bool | None:

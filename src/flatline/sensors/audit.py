@@ -25,6 +25,7 @@ LONG_FROZEN = 3  # looks in a row
 LONG_TRAINED = 100  # steps
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
+Owners = dict[int, list[tuple[OptimizerState, float, float]]]  # id of a parameter -> optimizer, weight decay, rate
 
 
 def _plain(tensor: Tensor) -> bool:
@@ -202,16 +203,14 @@ class AuditSensor:
             )
         )
 
-    def _owners(self) -> dict[int, list[tuple[OptimizerState, float]]]:
-        found: dict[int, list[tuple[OptimizerState, float]]] = {}
+    def _owners(self) -> Owners:
+        found: Owners = {}
         for state in list(self.loop.optimizers.values()):
             optimizer = state.ref()
             for group in optimizer.param_groups if optimizer is not None else ():
-                decay = group.get("weight_decay", 0.0)
+                decay, rate = _number(group.get("weight_decay")), _number(group.get("lr"))
                 for p in group["params"]:
-                    found.setdefault(id(p), []).append(
-                        (state, float(decay) if isinstance(decay, (int, float)) else 0.0)
-                    )
+                    found.setdefault(id(p), []).append((state, decay, rate))
         return found
 
     def _all_parameters(self) -> list[tuple[str, Tensor, Model | None]]:
@@ -253,7 +252,7 @@ class AuditSensor:
         name: str,
         model: Model | None,
         seen: set[int],
-        owners: dict[int, list[tuple[OptimizerState, float]]],
+        owners: Owners,
     ) -> ParameterFacts | None:
         seen.add(id(p))
         holders = owners.get(id(p), [])
@@ -264,7 +263,7 @@ class AuditSensor:
             numel=p.numel(),
             dtype=str(p.dtype).removeprefix("torch."),
             trainable=p.requires_grad,
-            optimizers=tuple(state.key for state, _ in holders),
+            optimizers=tuple(state.key for state, _, _ in holders),
             reached=self.backward.reaches(p),
             has_gradient=id(p) in self._had_gradient,
             moved=id(p) in self._moved,
@@ -272,7 +271,8 @@ class AuditSensor:
             moved_frozen=id(p) in self._moved_frozen,
             gradient_zero=id(p) in self._had_gradient and id(p) not in self._nonzero,
             gradient_zeroed=id(p) in self._zeroed,
-            weight_decay=max((decay for _, decay in holders), default=0.0),
+            weight_decay=max((decay for _, decay, _ in holders), default=0.0),
+            learning_rate=max((rate for _, _, rate in holders), default=0.0),
             registered=model is not None,
             after_optimizer=self._is_new(p),
             trained_before=id(p) in self._trained_long and self._audited[id(p)]() is p,
@@ -334,6 +334,10 @@ class AuditSensor:
             copied=not torch.equal(weights.cpu(), _affine(layer).cpu()),
             ran=id(layer) in model.ran,
         )
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _norms(gradients: dict[int, Any]) -> dict[int, float]:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from flatline.events import OneBatchTrained
-from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, memorised
+from flatline.rules.optimization.batch_not_memorised import BatchNotMemorised, failure, memorised
 from flatline.testing import play
 
 
@@ -63,3 +63,19 @@ def test_near_miss_few_weights_for_the_batch():
 
 def test_near_miss_a_bound_below():
     assert play(BatchNotMemorised, trained(lambda t: 0.696 - 0.0254 * min(1, 10 * t))) == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "kind"),
+    [
+        ([1.0 / (1 + 0.01 * step) for step in range(200)], "falling"),
+        ([1.117, *(3.0 - step * 1e-3 for step in range(1000))], "rising"),
+        ([1.0, *[0.5] * 300], "plateau"),
+        ([1.0, *[0.999] * 300], "stuck"),
+        ([2.0, *[0.9, 1.3] * 150], "swinging"),
+        ([2.0, *[0.9, 0.91] * 150], "plateau"),
+        ([2.0, 1.0, math.inf, 1.0], "not finite"),
+    ],
+)
+def test_kinds_of_failure(losses, kind):
+    assert failure(losses) == kind

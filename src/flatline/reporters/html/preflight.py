@@ -138,7 +138,7 @@ def _weight(row: Mapping[str, Any]) -> Weight:
         dtype=one_line(str(row["dtype"])),
         trainable=bool(row["trainable"]),
         optimizer=", ".join(map(str, row["optimizers"])),
-        rate="",
+        rate=f"{row['learning_rate']:.4g}" if row["optimizers"] else "",
         decay=f"{row['weight_decay']:.4g}" if row["optimizers"] else "",
     )
 

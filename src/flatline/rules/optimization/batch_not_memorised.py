@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Literal, TypeAlias
 
 from flatline.events import OneBatchTrained
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
 
+Failure: TypeAlias = Literal["not finite", "rising", "swinging", "falling", "stuck", "plateau"]
+FALLS = 0.01  # of the first loss, in the second half of the steps
+TURNS = 0.3  # of the changes: Adam near the end of a smooth fall turns around in under a tenth of them
+SWING = 0.1  # of the loss, from one step to the next
 GONE = 0.01  # of the first loss, or that loss itself: the batch is known by heart (seed: below 0.01 after 500 steps)
 
 
@@ -94,12 +101,35 @@ class BatchNotMemorised(Rule):
             lowest_loss=min(event.losses),
             steps=len(event.losses),
             lr=event.rate,
+            failure=failure(event.losses),
         )
 
 
 def memorised(losses: Sequence[float]) -> bool:
     """Whether the loss is gone: the last few are under a hundredth of the first one, or of 1."""
     return len(losses) > 1 and median(losses[-5:]) < max(GONE * losses[0], GONE)
+
+
+def failure(losses: Sequence[float]) -> Failure:
+    """What became of a loss over one batch that is not gone."""
+    if any(not math.isfinite(loss) for loss in losses):
+        return "not finite"
+    first, middle, last = losses[0], _at(losses, 0.5), _at(losses, 1.0)
+    if last >= first:
+        return "rising"
+    if _swings(losses[len(losses) // 2 :]):
+        return "swinging"
+    if middle - last > FALLS * abs(first):
+        return "falling"
+    return "stuck" if first - last < BatchNotMemorised.fallen * abs(first) else "plateau"
+
+
+def _swings(losses: Sequence[float]) -> bool:
+    """It turns around often, and each time by much of what it is."""
+    changes = [later - earlier for earlier, later in pairwise(losses)]
+    turns = sum(one * other < 0 for one, other in pairwise(changes))
+    typical = median(abs(loss) for loss in losses)
+    return turns > TURNS * len(changes) and median(map(abs, changes)) > SWING * typical
 
 
 def _at(losses: Sequence[float], place: float) -> float:
