@@ -20,7 +20,7 @@ ANSWERS = {
         "parameters": [
             {
                 "name": HOSTILE, "shape": [4, 3], "dtype": "float32", "trainable": False, "optimizers": ["AdamW"],
-                "weight_decay": 0.1, "reached": True, "moved": True,
+                "learning_rate": 0.01, "weight_decay": 0.1, "reached": True, "moved": True,
             }
         ],
         "seconds": 2.0,
