@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from watching import seen
 
 from flatline.events import LossComputed
@@ -93,3 +94,28 @@ def test_mask_of_sequences_under_a_plain_mean(name):
     assert bool(found) is told
     if told:
         assert found[0] == pytest.approx(float((mask == 0).float().mean()))
+
+
+TEXTS = torch.arange(8)[None] % 5 + 1 + torch.arange(6)[:, None] % 2
+ENDS = torch.arange(8)[None] >= torch.tensor([3, 4, 5, 6, 7, 8])[:, None]
+TOKENS = {
+    "padding": (TEXTS.masked_fill(ENDS, 0), True),
+    "the same token ahead": (TEXTS.masked_fill(ENDS | (torch.arange(8)[None] == 1), 0), False),
+    "regimes": (torch.where(ENDS, torch.tensor([0, 1, 0, 1, 0, 1])[:, None], torch.tensor([1, 0, 2, 0, 1, 2])[:, None]), False),
+    "sorted": (torch.where(ENDS, 7, torch.arange(8)[None] // 2), False),
+    "full": (TEXTS, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_padding_among_scored_tokens(name):
+    tokens, told = TOKENS[name]
+    model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8))
+
+    def run():
+        functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+
+    (event,) = seen(run, LossComputed)
+    assert bool(event.target.padding_share) is told
+    if told:
+        assert event.target.padding_share == pytest.approx(float(ENDS.float().mean()))

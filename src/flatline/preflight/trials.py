@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from flatline.events import Spread, Where
 from flatline.preflight.hearing import Call, Mode, leaves, paths
 from flatline.sensors.callers import caller
+from flatline.sensors.losses import PADDING_AHEAD, sorted_rows
 from flatline.toolbox._state import keep_random, preserved
 
 SAME = 1e-4  # of the output's standard deviation: less is rounding (measured: up to 2e-6 in float32, other shapes)
 NARROWEST = 4  # pixels of an image
-WITHIN = 0.01  # of what stands before the padding may be the same token
 PAD_ROWS = 0.2  # of the rows end with the same token, at least twice
 HELD = 100_000_000  # numbers kept to find the layer, at most
 Compare = Callable[[Tensor], Tensor | None]  # the part of a tensor that should not have changed
@@ -214,15 +214,9 @@ def padding_tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
     if not runs or not long_texts or not (last in known or varied) or bool(same.all()):
         return None
     before = int((~same).sum()), int(same.sum() - tail.sum())  # others, and the same token, ahead of the tails
-    if before[1] > WITHIN * sum(before) or _sorted(tokens):
+    if before[1] > PADDING_AHEAD * sum(before) or sorted_rows(tokens):
         return None
     return tail.where(tail < tokens.shape[1], 0)
-
-
-def _sorted(tokens: Tensor) -> bool:
-    """Their largest or smallest ones stand at the end for that reason."""
-    steps = tokens.diff(dim=1)
-    return bool((steps >= 0).all()) or bool((steps <= 0).all())
 
 
 def _replaced(value: Any, new: dict[int, Tensor]) -> Any:

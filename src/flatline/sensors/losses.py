@@ -13,6 +13,7 @@ from flatline.sensors.models import ModelSensor, spoken
 
 REDUCTIONS = ("none", "mean", "sum")
 PADDING_RUN = 2  # equal tokens at the end of a row that count as padding
+PADDING_AHEAD = 0.01  # of what stands before the padding may be the same token
 LOSSES = {
     "NllLoss": "nll",
     "NllLoss2D": "nll",
@@ -328,13 +329,25 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
 
 
 def _trailing(tokens: torch.Tensor) -> tuple[torch.Tensor, int | None]:
-    """Mask of the run of one token that fills up the rows' ends, and that token; it differs in length by row."""
+    """Mask of the run of one token that fills up the rows' ends, and that token; it differs in length by row.
+
+    A token that stands ahead of those runs, too, means something; rows that are sorted end so for that reason.
+    """
     last = tokens[:, -1]
     pad = int(last.mode().values)
-    run = torch.eq(tokens, last.new_tensor(pad)).flip(1).int().cumprod(1).flip(1).bool()
-    lengths = run.sum(1)
+    same = torch.eq(tokens, last.new_tensor(pad))
+    run = same.flip(1).int().cumprod(1).flip(1).bool()
+    lengths, ahead, others = run.sum(1), same.sum() - run.sum(), (~same).sum()
     ragged = bool(lengths.max() >= PADDING_RUN and lengths.min() < lengths.max() and (lengths < tokens.shape[1]).any())
-    return run, (pad if ragged else None)
+    alone = bool(ahead <= PADDING_AHEAD * (ahead + others)) and not sorted_rows(tokens)
+    return run, (pad if ragged and alone else None)
+
+
+def sorted_rows(tokens: torch.Tensor) -> bool:
+    """All of them rise, or all fall, and not only from one value to another, as masks do."""
+    steps = tokens.long().diff(dim=1)
+    several = int((steps != 0).sum(1).max()) > 1
+    return several and (bool((steps >= 0).all()) or bool((steps <= 0).all()))
 
 
 def _padding(target: torch.Tensor, ignore: int, weight: Any, models: ModelSensor) -> tuple[float, int | None]:
