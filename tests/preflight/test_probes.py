@@ -77,6 +77,29 @@ def test_labels_along_the_second_dimension_prove_the_first():
     assert probed.spread.kind == "LSTM"
 
 
+class Flat(Recurrent):
+    """One row for every position of every sample, sample by sample."""
+
+    def forward(self, x):
+        return super().forward(x).flatten(0, 1)
+
+
+class FlatInTime(Flat):
+    """The same, position by position, of batches whose samples come first."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(0, 1))
+
+
+def test_rows_of_all_positions():
+    known, inputs, targets = Known(sizes={32}), torch.randn(32, 16, 6), [torch.randn(512, 1)]
+    mixed = asked(Flat(), inputs, targets=targets, known=known, kind=SamplesProbed)
+    assert mixed.spread.effect > 0.1
+    assert mixed.order_matters
+    for model in (Flat(batch_first=True), FlatInTime()):
+        assert asked(model, inputs, targets=targets, known=known, kind=SamplesProbed).spread.effect == 0.0
+
+
 def test_labels_that_are_mixed_alike():
     class Mixed(nn.Linear):
         def forward(self, x):
@@ -243,6 +266,32 @@ def test_padding_is_at_the_end_alone():
     tail = padding_tail(ids, set())
     assert tail is not None
     assert torch.equal(tail, 20 - lengths)
+
+
+class Masked(nn.Module):
+    def __init__(self, *, inverted):
+        super().__init__()
+        self.embed, self.place, self.inverted = nn.Embedding(40, 16, padding_idx=0), nn.Embedding(20, 16), inverted
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encode, self.head = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(16, 3)
+
+    def forward(self, ids):
+        real = ids != 0
+        hidden = self.encode(
+            self.embed(ids) + self.place(torch.arange(ids.shape[1])),
+            src_key_padding_mask=real if self.inverted else ~real,
+        )
+        return self.head((hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True))
+
+
+def test_a_mask_the_wrong_way_round():
+    """Rows without padding are masked whole, which torch's shortcut of eval mode makes nan of."""
+    tokens, _ = filled()
+    tokens[0] = torch.randint(1, 30, (tokens.shape[1],))
+    probed = asked(Masked(inverted=True), tokens, targets=[torch.zeros(32).long()], kind=PaddingProbed)
+    assert probed.spread.effect > 0.01
+    probed = asked(Masked(inverted=False), tokens, targets=[torch.zeros(32).long()], kind=PaddingProbed)
+    assert probed.spread.effect < 1e-4
 
 
 def test_nan_is_an_answer_of_its_own():

@@ -39,17 +39,21 @@ class Drawn:
         selecting = self._after(taking.index_select, lambda taken, tensor, dim, index: self._indices(index))
         taking.index_select = selecting
         torch.stack = self._after(torch.stack, lambda made, tensors, *args, **kwargs: self._stacked(tensors))
-        taking.gather = self._after(taking.gather, self._gathered)
-        torch.gather = self._after(torch.gather, self._gathered)
+        taking.gather = self._after(taking.gather, self._gathered, torch.is_grad_enabled)
+        torch.gather = self._after(torch.gather, self._gathered, torch.is_grad_enabled)  # a model may make its loss
         rnn.pad_sequence = self._after(rnn.pad_sequence, lambda made, *args, **kwargs: self.padded.add(made.shape))
 
-    def _after(self, original: Callable[..., Any], hear: Callable[..., object]) -> Callable[..., Any]:
+    def _after(
+        self, original: Callable[..., Any], hear: Callable[..., object], listens: Callable[[], bool] | None = None
+    ) -> Callable[..., Any]:
+        listens = listens or self.listens
+
         def called(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
             if torch.compiler.is_compiling():
                 return made
             with suppress(*STRANGE):
-                if self.listens():
+                if listens():
                     hear(made, *args, **kwargs)
             return made
 

@@ -208,9 +208,9 @@ class Probes:
     def _order_matters(self, base: tuple[Tensor, ...], count: int) -> bool:
         """The same samples from back to front."""
         turned = self.trial.run(self._ordered(reversed(range(count))))
-        again = tuple(made.flip(place) if (place := _place(made, count)) is not None else made for made in turned)
-        changed = _by_sample(self.trial.effect(base, again), count) > SAME
-        return float(changed.float().mean()) >= ORDERED
+        again = [tuple(_turned(made, count, by_position=each) for made in turned) for each in (False, True)]
+        changed = [_by_sample(self.trial.effect(base, each), count) > SAME for each in again]
+        return min(float(each.float().mean()) for each in changed) >= ORDERED
 
     def _odd(self) -> int:
         """So many samples that no other dimension is as large."""
@@ -400,9 +400,32 @@ def _place(tensor: Tensor, count: int) -> int | None:
 def _by_sample(changes: tuple[Tensor, ...], count: int) -> Tensor:
     """The largest change of every sample."""
     known = [(change, place) for change in changes if (place := _place(change, count)) is not None]
-    if not known:
+    found = [change.movedim(place, 0).reshape(count, -1).amax(1) for change, place in known]
+    for flat in (
+        change for change in changes if _flattened(change, count)
+    ):  # sample by sample, or position by position
+        by_sample, by_position = flat.reshape(count, -1).amax(1), flat.reshape(-1, count, *flat.shape[1:])
+        found.append(torch.minimum(by_sample, by_position.transpose(0, 1).reshape(count, -1).amax(1)))
+    if not found:
         raise Unprobed("samples: no output of the model belongs to one")
-    return torch.stack([change.movedim(place, 0).reshape(count, -1).amax(1) for change, place in known]).amax(0)
+    return torch.stack(found).amax(0)
+
+
+def _flattened(tensor: Tensor, count: int) -> bool:
+    """Rows of all samples and positions."""
+    several = tensor.dim() > 0 and tensor.shape[0] > count and tensor.shape[0] % count == 0
+    return several and _place(tensor, count) is None
+
+
+def _turned(made: Tensor, count: int, *, by_position: bool) -> Tensor:
+    """The samples from back to front."""
+    place = _place(made, count)
+    if place is not None:
+        return made.flip(place)
+    if not _flattened(made, count):
+        return made
+    parts = made.reshape(-1, count, *made.shape[1:]) if by_position else made.reshape(count, -1, *made.shape[1:])
+    return parts.flip(1 if by_position else 0).reshape(made.shape)
 
 
 def _sample(tensor: Tensor, count: int, place: int) -> Tensor | None:

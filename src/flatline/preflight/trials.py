@@ -179,10 +179,25 @@ def spread(changes: Tensor, culprit: Passed | None) -> Spread:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Everything is put back bit for bit."""
-    with preserved(module), torch.no_grad():
+    """Everything is put back bit for bit; attention is computed as in training, where a row may be masked whole."""
+    with preserved(module), torch.no_grad(), _no_shortcut():
         module.eval()
         yield
+
+
+@contextmanager
+def _no_shortcut() -> Iterator[None]:
+    """torch's own way through attention in eval mode makes nan of what training makes 0 of."""
+    mha: Any = getattr(torch.backends, "mha", None)
+    if mha is None:
+        yield
+        return
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
 
 
 def names(call: Call) -> tuple[str, ...]:
