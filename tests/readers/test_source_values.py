@@ -476,3 +476,365 @@ fit(nn.Linear(4, 3), loader(split.train))
 )
 def test_labels_in_order(labels, kept, size, expected):
     assert ("unshuffled" in kinds(SET.format(labels, kept, size))) is expected
+
+
+# --------------------------------------------------------------------------- tables filled by others
+
+REGISTER = "M = {}\ndef register(name):\n  def put(made):\n    M[name] = made\n    return made\n  return put\n"
+OWN_NAME = "M = {}\ndef register(made):\n  M[made.__name__] = made\n  return made\n"
+LAST = "nn.Sequential(nn.Linear(8, 3), nn.{})"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (
+            f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\n"
+            f"@register('b')\ndef b(n):\n  return {LAST.format('ReLU()')}\nnet = M['a'](8)",
+            ["softmax"],
+        ),
+        (
+            f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\n"
+            f"@register('b')\ndef b(n):\n  return {LAST.format('Linear(3, 3)')}\nname = 'b'\nnet = M[name](8)",
+            ["linear"],
+        ),
+        (f"M = {{'a': lambda: {LAST.format('Softmax(1)')}}}\nnet = M['a']()", ["softmax"]),
+        (f"make = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
+        (f"width = 3\nmake = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", []),
+        (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M[which](8)", []),
+        (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nM['a'] = b\nnet = M['a'](8)", []),
+        (f"{OWN_NAME}@other\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M['a'](8)", []),
+    ],
+)
+def test_what_a_decorator_put_into_a_table(code, expected):
+    assert [by for _, by in fed(f"{code}\nF.cross_entropy(net(x), y)")] == expected
+
+
+FACTORY = """def make(spec):
+    parts = START
+    for k in spec:
+        FILL
+    return parts
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "fill", "expected"),
+    [
+        ("{}", "parts[k] = nn.Linear(4, 4)", "plain dict"),
+        ("[]", "parts.append(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))", "plain list"),
+        ("{}", "parts[k] = nn.ReLU()", ""),
+        ("{}", "parts[k] = nn.Linear(4, 4)\n    keep(parts)", ""),
+        ("nn.ModuleList()", "parts.append(nn.Linear(4, 4))", ""),
+    ],
+)
+def test_layers_that_a_function_puts_into_a_dictionary(start, fill, expected):
+    factory = FACTORY.replace("START", start).replace("FILL", fill)
+    held = HELD.format(held="self.parts = make('ab')", run="return self.parts[k](x)")
+    found = [fact.kind for fact in event_of(factory + held).facts if fact.kind.startswith("plain")]
+    assert [kind.removesuffix(" dict").removesuffix(" list") for kind in found] == ["plain"] * bool(expected)
+
+
+VALIDATED = """from torch.utils.data import DataLoader
+from torchvision import datasets, transforms as T
+def augment():
+    return T.Compose([T.RandomHorizontalFlip(), T.ToTensor()])
+def plain():
+    return T.Compose([T.ToTensor()])
+def make(root):
+    out = {{}}
+    for split in ('train', 'val'):
+        data = {data}
+        out[split] = DataLoader(data, batch_size=8)
+    return out
+def fit(net, opt, loader):
+    for x, y in loader:
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+def score(net, loader):
+    net.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            print((net(x).argmax(1) == y).sum())
+net = Net()
+loaders = make('.')
+fit(net, torch.optim.SGD(net.parameters(), lr=0.1), loaders['train'])
+score(net, loaders['{judged}'])
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "judged", "expected"),
+    [
+        ("datasets.ImageFolder(root + split, transform=augment())", "val", True),
+        ("datasets.CIFAR10(root, train=split == 'train', transform=augment())", "val", True),
+        ("datasets.ImageFolder(root + split, transform=augment() if split == 'train' else plain())", "val", False),
+        ("datasets.ImageFolder(root + split, transform={'train': augment(), 'val': plain()}[split])", "val", False),
+        ("datasets.ImageFolder(root + split, transform=augment())", "train", False),
+    ],
+)
+def test_loaders_that_a_loop_over_names_makes(data, judged, expected):
+    assert ("augmented" in kinds(NET + VALIDATED.format(data=data, judged=judged))) is expected
+
+
+# --------------------------------------------------------------------------- scores, terms, logarithms
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("(a(x) + b(i)).squeeze(-1)", ["linear"]),
+        ("a(x) - c(x)", ["linear"]),
+        ("a(x) + other(x)", []),
+        ("a(x).sigmoid() + b(i)", []),
+        ("a(x) * b(i)", []),
+    ],
+)
+def test_sums_of_scores(given, expected):
+    layers = "a, b, c = nn.Linear(8, 1), nn.Embedding(9, 1), nn.Linear(8, 1)\n"
+    code = f"{layers}loss = functools.partial(F.binary_cross_entropy, reduction='mean')\nloss({given}, y)"
+    assert [by for _, by in fed(code)] == expected
+
+
+OBJECTIVE = """def spread(z):
+    return (z ** 2).sum(1).mean()
+class Objective:
+    def __init__(self, weight):
+        self.weight = weight
+    def __call__(self, z, y):
+        a, b = self.parts(z, y)
+        return a + self.weight * b
+    def parts(self, z, y):
+        return F.cross_entropy(z, y), {}
+objective = Objective(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("term", "loss", "expected"),
+    [
+        ("spread(z).item()", "objective(self.model(x), y)", True),
+        ("float(spread(z))", "objective(self.model(x), y)", True),
+        ("spread(z).detach()", "objective(self.model(x), y)", True),
+        ("spread(z)", "objective(self.model(x), y)", False),
+        ("spread(y).item()", "objective(self.model(x), y)", False),
+        ("spread(z).item()", "objective.parts(self.model(x), y)[0]", False),
+        ("spread(z).item()", "objective(features, y)", False),
+    ],
+)
+def test_a_term_of_the_outputs_that_is_a_number(term, loss, expected):
+    code = OBJECTIVE.format(term) + trainer(f"loss = {loss}")
+    assert ("cut term" in kinds(code)) is expected
+
+
+LOGGED = """def both(z):
+    p = torch.softmax(z, -1)
+    return {}
+def objective(z, a):
+    {}
+    return -(logp.gather(1, a)).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "taken", "expected"),
+    [
+        ("p, torch.log(p)", "p, logp = both(z)", True),
+        ("p.log()", "logp = both(z)", True),
+        ("torch.log(p), z", "_, logp = both(z)", False),
+        ("p, torch.log_softmax(z, -1)", "p, logp = both(z)", False),
+    ],
+)
+def test_the_logarithm_in_one_of_two_results(result, taken, expected):
+    code = LOGGED.format(result, taken) + trainer("loss = objective(self.model(x), y)")
+    assert ("logged softmax" in kinds(code)) is expected
+
+
+SCOPE = f"""class P:
+    HALF = 'half'
+@contextlib.contextmanager
+def scope(p):
+    if {{}}:
+        yield
+        return
+    with {FLOAT16}:
+        yield
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [("p is P.HALF", True), ("p == 'full'", True)],
+)
+def test_a_context_that_returns_early(test, expected):
+    assert ("half" in kinds(SCOPE.format(test) + trainer(UNDER.format("scope(name)")))) is expected
+
+
+def test_near_miss_of_a_context_that_always_returns_early():
+    assert "half" not in kinds(SCOPE.format("p == 'full'") + trainer(UNDER.format("scope('full')")))
+
+
+@pytest.mark.parametrize(("given", "expected"), [("True", True), ("False", False)])
+def test_near_miss_of_a_context_that_is_never_half(given, expected):
+    code = f"@contextlib.contextmanager\ndef scope(half):\n    if half:\n        with {FLOAT16}:\n            yield\n    else:\n        yield\n"
+    assert ("half" in kinds(code + trainer(UNDER.format(f"scope({given})")))) is expected
+
+
+# --------------------------------------------------------------------------- what outlives, hooks, parts
+
+HISTORY = """class History:
+    def __init__(self):
+        self.seen = []
+    def add(self, value):
+        self.seen.append(value)
+    {}
+class Model:
+    def __init__(self):
+        self.net = Net()
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.history = History()
+    def one(self, x, y):
+        loss = F.cross_entropy(self.net(x), y)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        self.history.add({})
+    def fit(self, loader):
+        for x, y in loader:
+            self.one(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "kept", "expected"),
+    [
+        ("pass", "loss", True),
+        ("def mean(self):\n        return sum(float(v) for v in self.seen)", "loss", True),
+        ("def reset(self):\n        self.seen = []", "loss", False),
+        ("def mean(self):\n        self.seen.clear()", "loss", False),
+        ("pass", "loss.item()", False),
+    ],
+)
+def test_kept_by_an_object_of_the_trainer(more, kept, expected):
+    assert ("kept" in kinds(NET + HISTORY.format(more, kept))) is expected
+
+
+@pytest.mark.parametrize("more", ["m.history.seen.clear()", "m.history = History()", "m.history.seen = []"])
+def test_near_miss_of_an_object_that_is_emptied_from_outside(more):
+    assert "kept" not in kinds(f"{NET}{HISTORY.format('pass', 'loss')}m = Model()\n{more}\n")
+
+
+HOOKS = """class Hook:
+    def before(self, trainer): ...
+    def after(self, trainer): ...
+class Tidy(Hook):
+    def {}(self, trainer):
+        trainer.opt.zero_grad()
+class Loop:
+    def __init__(self, hooks):
+        self.net = Net()
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.hooks = hooks
+    def fire(self, name):
+        for hook in self.hooks:
+            {}
+    def fit(self, loader):
+        for x, y in loader:
+            F.cross_entropy(self.net(x), y).backward()
+            self.fire('before')
+            self.opt.step()
+            self.fire('after')
+Loop({}).fit(data)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "hooks", "expected"),
+    [
+        ("before", "getattr(hook, name)(self)", "[Hook(), Tidy()]", ["backward", "zero", "step"]),
+        ("before", "getattr(hook, name)(self)", "(Tidy(),)", ["backward", "zero", "step"]),
+        ("after", "getattr(hook, name)(self)", "[Hook(), Tidy()]", ["backward", "step", "zero"]),
+        ("before", "getattr(hook, name)(self)", "[Hook()]", ["backward", "step"]),
+        ("before", "getattr(hook, name)(self)", "[*more, Tidy()]", ["backward", "step"]),
+        ("before", "hook.before(self)", "[Tidy()]", ["backward", "zero", "step", "zero"]),
+    ],
+)
+def test_what_hooks_do(method, call, hooks, expected):
+    loops = event_of(NET + HOOKS.format(method, call, hooks)).loops
+    assert [tick.kind for tick in next(each for each in loops if each.repeats and each.paths[0]).paths[0]] == expected
+
+
+PARTS = """from itertools import islice
+def several(model, parts):
+    for x, y in parts:
+        loss = {loss}
+        loss.backward()
+{sizes}
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    opt.zero_grad()
+    several(model, {parts})
+    opt.step()
+"""
+MEAN = "F.cross_entropy(model(x), y)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "sizes", "parts", "expected"),
+    [
+        (MEAN, "n = 4", "islice(stream, n)", True),
+        (MEAN, "n = 4", "zip(xs.chunk(n), ys.chunk(n))", True),
+        (f"{MEAN} / 4", "n = 4", "islice(stream, n)", False),
+        (MEAN, "n = 4\nlr = 0.1 / n", "islice(stream, n)", False),
+        (MEAN, "n = 1", "islice(stream, n)", False),
+        (MEAN, "n = 4", "tasks", False),
+        (f"{MEAN[:-1]}, reduction='sum')", "n = 4", "islice(stream, n)", False),
+    ],
+)
+def test_parts_that_a_function_sends_backward(loss, sizes, parts, expected):
+    assert ("micro mean" in kinds(NET + PARTS.format(loss=loss, sizes=sizes, parts=parts))) is expected
+
+
+RINGS = """from torch.utils.data import DataLoader, Dataset
+class Rings(Dataset):
+    def __init__(self, n):
+        xs, ys = [], []
+        for c in range(3):
+            xs.append(torch.randn(n, 2))
+            ys.append({filled})
+        self.x, self.y = torch.cat(xs), torch.cat(ys)
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+def make(split, n=9):
+    return DataLoader(Rings(n), batch_size=8, shuffle={shuffle})
+def run(net, loader, opt=None):
+    training = opt is not None
+    for x, y in loader:
+        loss = F.cross_entropy(net(x), y)
+        if training:
+            loss.backward()
+            opt.step()
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+{made}
+run(net, a, opt)
+run(net, b)
+"""
+FULL = "torch.full((n,), c)"
+TURNS = "a, b = (make(s) for s in ('train', 'val'))"
+
+
+@pytest.mark.parametrize(
+    ("filled", "shuffle", "made", "expected"),
+    [
+        (FULL, "(split == 'val')", TURNS, True),
+        (FULL, "split != 'train'", "a, b = make('train'), make('val')", True),
+        (FULL, "(split == 'train')", TURNS, False),
+        (FULL, "(split == 'val')", "a, b = make(first), make('val')", False),
+        (FULL, "shuffled", TURNS, False),
+        ("torch.randint(0, 3, (n,))", "(split == 'val')", TURNS, False),
+    ],
+)
+def test_shuffled_as_each_call_says(filled, shuffle, made, expected):
+    assert ("unshuffled" in kinds(NET + RINGS.format(filled=filled, shuffle=shuffle, made=made))) is expected

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import OptimizerFacts, OptimizerStateSampled, Where
 from flatline.rules.optimization.epsilon_vanishes import EpsilonVanishes
-from flatline.testing import play
+from flatline.testing import lint, play
 
 ADAM = OptimizerFacts(name="Adam", adaptive=True, where=Where("train.py", 5))
 GONE = OptimizerStateSampled(optimizer=ADAM, parameters="float16", state="float16", eps=1e-8, eps_stored=0.0)
@@ -37,3 +39,55 @@ def test_near_miss_fused_or_not_of_torch():
 def test_near_miss_no_state():
     assert play(EpsilonVanishes, OptimizerStateSampled(eps=None, eps_stored=None)) == []
     assert play(EpsilonVanishes, OptimizerStateSampled(eps=0.0, eps_stored=0.0, state="float32")) == []
+
+
+HALVED = """import torch
+from torch import nn
+def load():
+    {}
+def build(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-3{})
+net = load()
+{}
+opt = build(net)
+for x, y in loader:
+    loss = (net(x) - y).square().mean()
+    loss.backward()
+    opt.step()
+"""
+RETURNED = "net = nn.Linear(4, 2)\n    return net.half().cuda()"
+
+
+@pytest.mark.parametrize(
+    ("made", "eps"),
+    [
+        (RETURNED, ""),
+        ("return nn.Linear(4, 2).half()", ", eps=1e-8"),
+        ("net = nn.Linear(4, 2).half()\n    return net", ", betas=(0.9, 0.95)"),
+    ],
+)
+def test_source_half_before_adam(made, eps):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(EpsilonVanishes, HALVED.format(made, eps, ""))
+    assert finding.where.line == (7 if "\n" in made else 6)
+    assert "is 0 in float16" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("made", "eps", "after"),
+    [
+        (RETURNED, ", eps=1e-4", ""),
+        (RETURNED, ", **options", ""),
+        (RETURNED, "", "masters = [p.float() for p in net.parameters()]"),
+        ("net = nn.Linear(4, 2)\n    if fast:\n        net.half()\n    return net", "", ""),
+        ("net = nn.Linear(4, 2)\n    return net", "", "other = nn.Linear(4, 2).half()"),
+        ("net = nn.Linear(4, 2)\n    net.half()\n    net.float()\n    return net.half()", "", ""),
+    ],
+)
+def test_near_miss_source_half(made, eps, after):
+    assert lint(EpsilonVanishes, HALVED.format(made, eps, after)) == []
+
+
+def test_near_miss_source_half_after_training():
+    code = HALVED.format("return nn.Linear(4, 2)", "", "")
+    assert lint(EpsilonVanishes, code + "net.half()\ntorch.save(net, 'net.pt')\n") == []

@@ -12,10 +12,10 @@ from functools import cached_property
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, modes_of
 from flatline.readers.source._losses import is_mean, kind_of
-from flatline.readers.source._ordered import class_by_class
-from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer
+from flatline.readers.source._ordered import class_by_class, told
+from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
-from flatline.readers.source._values import origins
+from flatline.readers.source._values import Source, comes_by, origins
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
 WHOSE = 400  # nodes in which parameters are looked for
@@ -217,22 +217,21 @@ class Seen:
             if (plain and plain != "torch.log") or (call.args and given is receiver):
                 continue
             made = self.project.made(given, use)
-            if made and all(m.by == "softmax" for m in made) and self._is_learned_from(use):
+            if made and all(m.by == "softmax" for m in made) and self._is_learned_from(use, call):
                 edit = _log_softmax(call, given) if made[0].node is given else None
                 yield self.fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
 
-    def _is_learned_from(self, use: Use, depth: int = 0) -> bool:
+    def _is_learned_from(self, use: Use, call: ast.Call, depth: int = 0, place: int | None = None) -> bool:
         """It is in the result of a forward, or in what goes backward, perhaps as the result of a function."""
         node = use.statement
         returned = {n for n, _ in self._returned_names()} if depth < CALLS else set()
-        if isinstance(node, ast.Return) or (
-            isinstance(node, ast.Assign) and {ast.unparse(t) for t in node.targets} & returned
-        ):
+        names = _given_at(node, place)
+        if isinstance(node, ast.Return) or names & returned:
             forward = self.scope.owner is not None and self.scope.name.endswith(".forward")
-            return forward if isinstance(node, ast.Return) and forward else self._calls_learn(depth)
+            return forward if isinstance(node, ast.Return) and forward else self._calls_learn(call, depth)
         flowing = self.flowing(name for name, _, _ in self.backwards())
         back = any(use.statement is other.statement for _, _, other in self.methods("backward"))
-        return back or (isinstance(node, ast.Assign) and any(ast.unparse(t) in flowing for t in node.targets))
+        return back or bool(names & flowing)
 
     def _returned_names(self) -> Iterator[tuple[str, Use]]:
         """Everything that ends up in the result of a function."""
@@ -245,11 +244,20 @@ class Seen:
                 yield name, use
                 waiting += self.values_of(name)
 
-    def _calls_learn(self, depth: int) -> bool:
-        """What a call of this function returns goes backward."""
+    def _calls_learn(self, node: ast.Call, depth: int) -> bool:
+        """What a call of this function returns goes backward, at the place where this is in it."""
         calls = self.project.calls_of(self.scope) if depth < CALLS else []
-        seen = [(seen_in(self.project, use.scope), use) for _, use in calls if use.scope is not self.scope]
-        return any(each._is_learned_from(use, depth + 1) for each, use in seen)
+        place = self._place_of(node)
+        seen = [(seen_in(self.project, use.scope), use, call) for call, use in calls if use.scope is not self.scope]
+        return any(each._is_learned_from(use, call, depth + 1, place) for each, use, call in seen)
+
+    def _place_of(self, node: ast.Call) -> int | None:
+        """Where in a returned tuple a call is written; None where that is not so."""
+        for value, _ in self.scope.returns:
+            for place, part in enumerate(value.elts if isinstance(value, ast.Tuple) else ()):
+                if any(inner is node for inner in ast.walk(part)):
+                    return place
+        return None
 
     def closures(self) -> Iterator[SourceFact]:
         """``optimizer.step(closure)``, and the closure's backward."""
@@ -352,7 +360,8 @@ class Seen:
             return keeper, value, False
         function = self.project.callee(call, use) if self._from_outside(call.func.value, use) else None
         for name, inner in _adds_up(self.project, function) if function is not None and function.owner else ():
-            if (given := argument(call, function, name)) is not None:  # type: ignore[arg-type]
+            lasting = self.loop_of(use) is not None or _never_emptied(self.project, function, inner)  # type: ignore[arg-type]
+            if lasting and (given := argument(call, function, name)) is not None:  # type: ignore[arg-type]
                 receiver = ast.unparse(call.func.value)
                 return inner if receiver == "self" else receiver, given, True
         return "", None, False
@@ -366,9 +375,12 @@ class Seen:
 
     def _from_outside(self, node: ast.expr, use: Use) -> bool:
         """An object that is there before the loop."""
+        whole = node
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
         loop = self.loop_of(use)
+        if loop is None and isinstance(whole, ast.Attribute) and isinstance(whole.value, ast.Name):
+            return self.called_again and self._made_once(whole)
         found = (
             self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
         )
@@ -378,6 +390,13 @@ class Seen:
             and bool(lines)
             and not any(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines)
         )
+
+    def _made_once(self, node: ast.Attribute) -> bool:
+        """``self.history``, which ``__init__`` makes, and nothing else."""
+        owner = self.scope.owner if self.scope.own == (ast.unparse(node.value),) else None
+        found = self.project.attributes(owner, node.attr) if owner is not None else []
+        outside = self.project.set_from_outside(node.attr, self.module)
+        return not outside and [b.use.scope.name.rpartition(".")[2] for b in found] == ["__init__"]
 
     def emptied(self, keeper: str, use: Use) -> bool:
         """Something takes out of it again, or what was added up is begun anew in the loop."""
@@ -742,7 +761,9 @@ class Seen:
 
     def _enters_half(self) -> bool:
         """A float16 autocast in a context manager that is a function."""
-        withs = [(u.statement, u) for u in self.scope.statements]
+        left = [u.order for _, u in self.scope.returns if u.path and comes_by(self.project, u) is True]
+        used = [u for u in self.scope.statements if u.order < min(left, default=u.order + 1)]
+        withs = [(u.statement, u) for u in used if comes_by(self.project, u) is not False]
         return any(self._is_half(i.context_expr, u) for w, u in withs if isinstance(w, ast.With) for i in w.items)
 
     def unshuffled(self) -> Iterator[SourceFact]:
@@ -751,7 +772,7 @@ class Seen:
             node = use.statement
             if not isinstance(node, ast.For) or not self._within(node, "backward") or not _unpacks_labels(node):
                 continue
-            things = self.project.things(iterated(node.iter), use)
+            things = self._trained_on(node, use)
             for thing in things if all(map(self._in_order, things)) else ():
                 if thing.call is not None:
                     given = self.project.things(argument_at(thing.call, "dataset", 0), thing.use)
@@ -759,6 +780,39 @@ class Seen:
                         kind="unshuffled", name=given[0].name.rpartition(".")[2], text=spelled(thing.call),
                         where=thing.use.scope.module.where(thing.call, thing.use.scope), other=self.module.where(node, self.scope),
                     )  # fmt: skip
+
+    def _trained_on(self, loop: ast.For, use: Use) -> Sequence[Thing]:
+        """The loaders of a loop, without those of calls that switch its backward off."""
+        node = iterated(loop.iter)
+        if not isinstance(node, ast.Name) or node.id not in self.scope.params:
+            return self.project.things(node, use)
+        backs = [
+            u for _, _, u in self.methods("backward") if loop.lineno <= u.statement.lineno <= (loop.end_lineno or 0)
+        ]
+        found: list[Thing] = []
+        for call, site in self.project.calls_of(self.scope):
+            if not all(self._switched(back, call) for back in backs):
+                things = self.project.things(argument(call, self.scope, node.id), site)
+                if not things:
+                    return ()
+                found += things
+        return found or self.project.things(node, use)
+
+    def _switched(self, back: Use, call: ast.Call) -> bool:
+        """``if optimizer is not None`` stands around a backward, and the call gives none."""
+        tests = [
+            self.scope.choices[block].test
+            for block, part in back.path
+            if part == "body" and block in self.scope.choices
+        ]
+        for test in tests:
+            node, _ = self.sole(test, back)
+            given = node.left if isinstance(node, ast.Compare) and ast.unparse(node).endswith(" is not None") else node
+            if isinstance(given, ast.Name) and given.id in self.scope.params:
+                value = argument(call, self.scope, given.id) or default(self.scope, given.id)
+                if isinstance(value, ast.Constant) and not value.value:
+                    return True
+        return False
 
     def _within(self, node: ast.stmt, method: str) -> bool:
         """Whether a statement of this function holds a call of the method."""
@@ -770,10 +824,10 @@ class Seen:
         if call is None or thing.name != "torch.utils.data.DataLoader":
             return False
         named = {k.arg: k.value for k in call.keywords}
-        shuffle = self.project.constant(named.get("shuffle", ast.Constant(False)), thing.use, strict=True)
+        shuffle = told(self.project, named.get("shuffle", ast.Constant(False)), thing)
         if len(call.args) > 2 or {None, "sampler", "batch_sampler"} & set(named):
             return False
-        if not (isinstance(shuffle, ast.Constant) and shuffle.value is False):
+        if shuffle is not False:
             return False
         given = call.args[0] if call.args else named.get("dataset")
         things = self.project.things(given, thing.use)
@@ -932,21 +986,42 @@ def _list_of(
     source = binding.use
     if isinstance(value, ast.Name):
         found = start.reaching(value.id, source) if value.id in start.bindings else []
-        held = [(c.args[0], use) for c, use in start.calls if ast.unparse(c.func) == f"{value.id}.append" and c.args]
+        held = _put_into(start, value.id)
         if len(found) != 1 or _loads(start.node, value.id) != len(held) + 1:
             return None  # it is given to something else, too, which may register what it holds
         value, source = found[0].value, found[0].use
     if isinstance(value, ast.Call) and len(made := origins(project, value, source)) == 1:
+        held += _filled_by(project.callee(value, source), made[0])
         value, source = made[0].node, made[0].use
     if isinstance(value, ast.Call) and ast.unparse(value.func) in ("list", "tuple") and len(value.args) == 1:
         value = value.args[0]
     if isinstance(value, (ast.List, ast.Tuple)):
         return binding, [*((element, source) for element in value.elts), *held]
     if isinstance(value, ast.Dict):
-        return binding, [(element, source) for element in value.values]
+        return binding, [*((element, source) for element in value.values), *held]
     if isinstance(value, ast.DictComp):
         return binding, [(value.value, source)]
     return (binding, [(value.elt, source), *held]) if isinstance(value, (ast.ListComp, ast.GeneratorExp)) else None
+
+
+def _put_into(scope: Scope, name: str) -> list[tuple[ast.expr, Use]]:
+    """What a function puts into a list or dictionary."""
+    found = [(c.args[0], use) for c, use in scope.calls if ast.unparse(c.func) == f"{name}.append" and c.args]
+    for use in scope.statements:
+        target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+        if isinstance(target, ast.Subscript) and ast.unparse(target.value) == name:
+            found.append((use.statement.value, use))  # type: ignore[attr-defined]
+    return found
+
+
+def _filled_by(function: Scope | None, made: Source) -> list[tuple[ast.expr, Use]]:
+    """What a function puts into what it returns, if it does nothing else with it."""
+    names = {value.id for value, _ in function.returns if isinstance(value, ast.Name)} if function is not None else ()
+    name = next(iter(names), "")
+    if function is None or len(names) != 1 or len(function.returns) != 1 or made.use.scope is not function:
+        return []
+    found = _put_into(function, name)
+    return found if _loads(function.node, name) == len(found) + 1 else []
 
 
 def _loads(node: ast.AST, name: str) -> int:
@@ -1080,6 +1155,19 @@ def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
                 yield name, keeper
 
 
+def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
+    """``self.losses``, which begins empty in ``__init__``, and which no method of the class begins anew or takes from."""
+    owner = function.owner
+    found = owner.attributes.get(keeper.removeprefix("self."), []) if owner is not None else []
+    begun = [b for b in found if not isinstance(b.use.statement, ast.AugAssign)]
+    once = [b.use.scope.name.rpartition(".")[2] for b in begun] == ["__init__"]
+    name = re.escape(keeper.removeprefix("self"))
+    taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = )|\bdel \S*{name}")
+    outside = project.set_from_outside(keeper.removeprefix("self."), function.module)
+    plain = once and not outside and all(map(_plain_binding, begun))
+    return plain and not any(taken.search(line) for line in function.module.text.lines)
+
+
 def _held_by(value: ast.expr | None, key: object) -> ast.expr | None:
     """What a dictionary begins with under a key."""
     if isinstance(value, ast.Dict):
@@ -1131,6 +1219,15 @@ def _literal(node: ast.AST) -> bool:
 def names_in(node: ast.AST) -> set[str]:
     """The names in an expression or statement."""
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _given_at(node: ast.stmt, place: int | None) -> set[str]:
+    """The names that a statement gives a value, or the part of it at a place."""
+    if not isinstance(node, ast.Assign):
+        return set()
+    plain = {ast.unparse(target) for target in node.targets}
+    parts = [target.elts for target in node.targets if isinstance(target, ast.Tuple)]
+    return plain | {ast.unparse(elts[place]) for elts in parts if place is not None and place < len(elts)}
 
 
 def _results(use: Use) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import Seen, iterated, seen_in
@@ -174,7 +174,7 @@ def _datasets(project: Project, loader: Thing) -> tuple[Sequence[Thing], bool]:
     given = argument_at(call, "dataset", 0) if call is not None else None
     things = project.things(given, loader.use)
     if things or not isinstance(given, ast.Name):
-        return [t for t in things if t.call is not None], False
+        return [_beside(loader, t) for t in things if t.call is not None], False
     found = [b for b in loader.use.scope.reaching(given.id, loader.use) if given.id in loader.use.scope.bindings]
     wholes: list[Thing] = []
     for binding in found:
@@ -184,6 +184,12 @@ def _datasets(project: Project, loader: Thing) -> tuple[Sequence[Thing], bool]:
             return [], False
         wholes += project.things(value.args[0], binding.use)
     return [t for t in wholes if t.call is not None], True
+
+
+def _beside(loader: Thing, made: Thing) -> Thing:
+    """What one call of a function made together with a loader: another call made another one."""
+    local = made.use.scope is loader.use.scope and made.use.scope.parent is not None
+    return replace(made, via=(*loader.via, *made.via)) if local else made
 
 
 def _random_transform(project: Project, dataset: Thing) -> tuple[ast.expr, Use] | None:

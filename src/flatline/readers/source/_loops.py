@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
+from flatline.readers.source._dispatch import each_of
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, spelled
@@ -124,7 +125,9 @@ class Loops:
             known = name in NAMES or SUSPECT.search(name) is not None or self.project.dotted(func, use) in CLIPS
             function = None if known else self.project.callee(call, use)
             passed = not known and function is None and any(self.is_trainer(a, use) for a in call.args)
-            self._busy_calls[key] = known or passed or (function is not None and self.busy(function))
+            listed = each_of(self.project, call, use, {}) if not known and not passed and function is None else ()
+            inner = (function,) if function is not None else listed
+            self._busy_calls[key] = known or passed or any(self.busy(each) for each in inner)
         return self._busy_calls[key]
 
     def is_trainer(self, node: ast.expr, use: Use) -> bool:
@@ -328,10 +331,17 @@ class _Walker:
         """The ways, with what a call does."""
         if not self.loops.busy_call(call, use):
             return ways
+        if methods := each_of(self.project, call, use, self.keys):
+            for method in methods:
+                ways = self._through(self._inlined(method, call, use), ways, sure=sure)
+            return ways
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
-        inner = self._inlined(call, use)
+        return self._through(self._inlined(self.project.callee(call, use), call, use), ways, sure=sure)
+
+    def _through(self, inner: list[tuple[SourceTick, ...]] | None, ways: list[Way], *, sure: bool) -> list[Way]:
+        """The ways, each with all those through a function behind it."""
         if inner is None:
             return ways
         found = _distinct(
@@ -345,11 +355,10 @@ class _Walker:
             raise TooMany
         return found
 
-    def _inlined(self, call: ast.Call, use: Use) -> list[tuple[SourceTick, ...]] | None:
+    def _inlined(self, function: Scope | None, call: ast.Call, use: Use) -> list[tuple[SourceTick, ...]] | None:
         """The ways through a function of the project that is called."""
         if self.depth >= INLINED:
             return None
-        function = self.project.callee(call, use)
         if function is None or function is self.scope or isinstance(function.node, ast.Module):
             return None
         if not self.loops.busy(function):

@@ -11,6 +11,7 @@ from flatline.readers.source._facts import Seen, iterated, names_in, seen_in
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._values import origins
 
 BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 
@@ -18,7 +19,11 @@ BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 def micro(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a loop over parts."""
     text = "\n".join(module.text.lines)
-    if ".backward(" not in text or not re.search(r"\.split\(|chunk\(|range\(0, ", text) or BY_HAND.search(text):
+    if (
+        ".backward(" not in text
+        or not re.search(r"\.split\(|chunk\(|range\(0, |islice\(", text)
+        or BY_HAND.search(text)
+    ):
         return
     for scope in module.scopes:
         seen = seen_in(project, scope)
@@ -28,13 +33,29 @@ def micro(project: Project, module: Module) -> Iterator[SourceFact]:
 
 
 def _in_parts(seen: Seen, use: Use) -> bool:
-    """``for x, y in zip(xs.split(8), ys.split(8))``."""
+    """``for x, y in zip(xs.split(8), ys.split(8))``, perhaps as every call of the function gives them."""
     node, place = seen.sole(iterated(use.statement.iter), use)  # type: ignore[attr-defined]
+    if isinstance(node, ast.Name) and node.id in seen.scope.params:
+        given = [seen_in(seen.project, site.scope).sole(each, site) for each, site in seen.project.given(node.id, use)]
+        return bool(given) and all(_are_parts(seen, each, site, use) for each, site in given)
+    return _are_parts(seen, node, place, use)
+
+
+def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:
+    if isinstance(node, ast.Call) and seen.project.dotted(node.func, place) == "itertools.islice":
+        return len(node.args) == 2 and _is_counted(seen, node.args[1], place)
     if isinstance(node, ast.Call) and spelled(node.func) == "range" and len(node.args) == 3:
         return re.search(r"\blen\(|\.size\(|\.shape\b", ast.unparse(node.args[1])) is not None and _slices(use)
     zipped = isinstance(node, ast.Call) and spelled(node.func) == "zip"
     given = node.args if zipped and isinstance(node, ast.Call) else [node]
     return bool(given) and all(_is_parted(seen, *seen.sole(each, place)) for each in given)
+
+
+def _is_counted(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """More than one batch of a stream, by a number that nothing is divided by."""
+    count, name = seen.project.number(node, use), ast.unparse(node).rpartition(".")[2]
+    divided = re.compile(rf"/\s*\(?[\w.]*\b{re.escape(name)}\b")
+    return count is not None and count > 1 and not any(divided.search(line) for line in seen.module.text.lines)
 
 
 def _slices(use: Use) -> bool:
@@ -59,13 +80,13 @@ def _is_parted(seen: Seen, node: ast.expr, use: Use) -> bool:
 
 def _undivided(seen: Seen, use: Use, loop: ast.For) -> Iterator[SourceFact]:
     backs = [(c, r, u) for c, r, u in seen.methods("backward") if seen.loop_of(u) is loop]
-    if len(backs) != 1 or not _steps_once(seen, use, loop):
+    if len(backs) != 1 or not (_steps_once(seen, use, loop) or _callers_step(seen, use, loop)):
         return
     (call, receiver, back) = backs[0]
     loss, place = seen.sole(receiver, back)
     direct = back.path == (*use.path, (id(loop), "body")) and seen.loop_of(place) is loop
     given = _behind(seen, loss) & names_in(loop.target)
-    if direct and given and isinstance(loss, ast.Call) and not call.args and _mean(seen.project, loss, place):
+    if direct and given and not call.args and _means(seen.project, loss, place):
         yield seen.fact("micro mean", call, name=spelled(receiver), other=loop)
 
 
@@ -84,9 +105,37 @@ def _steps_once(seen: Seen, use: Use, loop: ast.For) -> bool:
     return not within and bool(beside) and any(u.path == use.path for u in zeros)
 
 
+def _callers_step(seen: Seen, use: Use, loop: ast.For) -> bool:
+    """The function neither zeroes nor steps, and all that call it zero before and step after, in the same block."""
+    calls = seen.project.calls_of(seen.scope)
+    if use.path or any(True for _ in seen.methods("step", "zero_grad")) or not calls:
+        return False
+    for _, site in calls:
+        outer = seen_in(seen.project, site.scope)
+        steps = [u for _, r, u in outer.methods("step") if _is_optimizer(outer, r, u) and u.path == site.path]
+        zeros = [u for _, _, u in outer.methods("zero_grad") if u.path == site.path]
+        if not any(u.order > site.order for u in steps) or not zeros or any(_inside(outer, u, site) for u in zeros):
+            return False
+    return True
+
+
+def _inside(seen: Seen, zero: Use, site: Use) -> bool:
+    """Between what was called and the step."""
+    steps = [u.order for _, _, u in seen.methods("step") if u.order > site.order]
+    return bool(steps) and site.order < zero.order < steps[0]
+
+
 def _is_optimizer(seen: Seen, node: ast.expr, use: Use) -> bool:
     things = seen.project.things(node, use)
     return bool(things) and all(thing.is_optimizer for thing in things)
+
+
+def _means(project: Project, node: ast.expr, use: Use) -> bool:
+    """A mean, or what came out of a function with one."""
+    if isinstance(node, ast.Call):
+        return _mean(project, node, use)
+    found = origins(project, node, use) if isinstance(node, ast.Name) else []
+    return bool(found) and all(isinstance(s.node, ast.Call) and is_mean(project, s.node, s.use) for s in found)
 
 
 def _mean(project: Project, call: ast.Call, use: Use) -> bool:

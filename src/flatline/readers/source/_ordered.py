@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from flatline.readers.source._resolve import Project, Thing, argument_at
-from flatline.readers.source._scopes import Use
+from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
+from flatline.readers.source._scopes import Class, Use
 from flatline.readers.source._values import Source, origins
 
 SAME_ORDER = {"long", "float", "to", "int", "cuda", "unsqueeze", "view", "reshape", "flatten", "contiguous", "clone"}
@@ -16,13 +16,55 @@ MANY = 128  # samples in a batch; a larger one may hold the whole set
 def class_by_class(project: Project, thing: Thing, loader: Thing) -> bool:
     """A TensorDataset whose last tensor is sorted, in batches that are no more than a part of it."""
     call = thing.call
+    if thing.made_of is not None and loader.call is not None:
+        return _fits(project, loader) and _own_labels(project, thing.made_of)
     if thing.name != "torch.utils.data.TensorDataset" or call is None or len(call.args) < 2 or loader.call is None:
         return False
-    size = project.number(argument_at(loader.call, "batch_size", 1), loader.use)
-    return size is not None and 1 < size <= MANY and _sorted(project, call.args[-1], thing.use, 0)
+    return _fits(project, loader) and _sorted(project, call.args[-1], thing.use, 0)
 
 
-def _sorted(project: Project, node: ast.expr, use: Use, depth: int) -> bool:
+def _fits(project: Project, loader: Thing) -> bool:
+    given = argument_at(loader.call, "batch_size", 1) if loader.call is not None else None
+    size = project.number(given, loader.use)
+    return size is not None and 1 < size <= MANY
+
+
+def _own_labels(project: Project, owner: Class) -> bool:
+    """A data set that gives ``self.x[i], self.y[i]``, and sorted ``y`` when it is made."""
+    method = project.method(owner, "__getitem__")
+    value = method.returns[0][0] if method is not None and len(method.returns) == 1 else None
+    label = value.elts[-1] if isinstance(value, ast.Tuple) and len(value.elts) == 2 else None
+    if method is None or not isinstance(label, ast.Subscript) or not isinstance(label.value, ast.Attribute):
+        return False
+    plain = ast.unparse(label.slice) == method.params[-1] and len(method.bindings[method.params[-1]]) == 1
+    found = (
+        project.attributes(owner, label.value.attr) if plain and method.own == (ast.unparse(label.value.value),) else []
+    )
+    mixed = any(word in ast.unparse(owner.node) for word in ("perm", "shuffle", "argsort"))
+    return len(found) == 1 and not mixed and not found[0].index and _sorted(project, found[0].value, found[0].use, 0)
+
+
+def told(project: Project, node: ast.expr, thing: Thing) -> bool | None:
+    """What a switch was in the call that made a thing: ``shuffle=(split == "train")``."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+        sides = [_in_call(project, each, thing) for each in (node.left, node.comparators[0])]
+        same = sides[0].value == sides[1].value if sides[0] is not None and sides[1] is not None else None
+        return None if same is None else same == isinstance(node.ops[0], ast.Eq)
+    found = _in_call(project, node, thing)
+    return bool(found.value) if found is not None else None
+
+
+def _in_call(project: Project, node: ast.expr, thing: Thing) -> ast.Constant | None:
+    scope = thing.use.scope
+    only = isinstance(node, ast.Name) and [b.parameter for b in scope.bindings.get(node.id, ())] == [True]
+    known = project.came_by(thing) if only else None
+    if known is not None and isinstance(node, ast.Name):
+        value = argument(known[0], scope, node.id) or default(scope, node.id)
+        return project.constant(value, known[1], strict=True)
+    return project.constant(node, thing.use, strict=True)
+
+
+def _sorted(project: Project, node: ast.expr | None, use: Use, depth: int) -> bool:
     found = origins(project, node, use) if depth < len(SAME_ORDER) else []
     return bool(found) and all(_is_sorted(project, each, depth) for each in found)
 
@@ -66,6 +108,8 @@ def _in_blocks(project: Project, node: ast.expr, use: Use) -> bool:
         filled = project.dotted(node.elt.func, use) == "torch.full" and len(node.elt.args) > 1
         counted = ast.unparse(node.generators[0].iter).startswith("range(")
         return filled and counted and ast.unparse(node.elt.args[1]) == ast.unparse(node.generators[0].target)
+    if isinstance(node, ast.Name):
+        return _appended_in_turn(project, node.id, use)
     parts = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
     values = [FILLED.get(project.dotted(each.func, use)) for each in parts if isinstance(each, ast.Call)]
     return (
@@ -73,3 +117,20 @@ def _in_blocks(project: Project, node: ast.expr, use: Use) -> bool:
         and values == [0] * values.count(0) + [1] * values.count(1)
         and len({*values}) == 2
     )
+
+
+def _appended_in_turn(project: Project, name: str, use: Use) -> bool:
+    """``ys.append(torch.full((n,), c))`` in ``for c in range(3)``, and nothing else."""
+    found = [
+        (c, u) for c, u in use.scope.calls if isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name
+    ]
+    begun = [ast.unparse(b.value) for b in use.scope.bindings.get(name, ()) if b.value is not None]
+    if len(found) != 1 or begun != ["[]"] or len(found[0][0].args) != 1:
+        return False
+    (call, place), made = found[0], found[0][0].args[0]
+    loops = {id(u.statement): u.statement for u in use.scope.statements if isinstance(u.statement, ast.For)}
+    loop = loops.get(place.path[0][0]) if len(place.path) == 1 else None
+    counted = loop is not None and ast.unparse(loop.iter).startswith("range(")
+    full = isinstance(made, ast.Call) and project.dotted(made.func, place) == "torch.full" and len(made.args) > 1
+    appends = isinstance(call.func, ast.Attribute) and call.func.attr == "append"
+    return appends and counted and full and ast.unparse(made.args[1]) == ast.unparse(loop.target)  # type: ignore[union-attr, attr-defined]

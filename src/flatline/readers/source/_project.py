@@ -12,6 +12,7 @@ from flatline.events import SourceParsed, Where
 from flatline.readers.source._cuts import cut_layers
 from flatline.readers.source._facts import facts
 from flatline.readers.source._files import Text, Unparsable, parse
+from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loops import Loops
@@ -51,6 +52,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             cut_terms(project, module),
             outliving(project, module),
             micro(project, module),
+            halved(project, module),
         )
         return SourceParsed(
             file=text.path,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from flatline.readers.source import _values
+from flatline.readers.source import _tables, _values
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
@@ -34,6 +34,7 @@ LAYERS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid
           "Softmax2d": "softmax"}  # fmt: skip
 CUT = {"tensor", "detach", "item"}  # what has no graph
 REDUCES = {"mean", "sum", "max", "min", "abs"}
+UNBOUNDED = {"linear", "Embedding"}  # what a layer of weights makes
 THROUGH = {"Identity", "Dropout", "Flatten", "Unflatten"}
 
 
@@ -74,6 +75,9 @@ class Project:
 
     modules: dict[str, Module | None] = field(default_factory=dict)
     sites: dict[int, list[tuple[ast.Call, Use]]] = field(default_factory=dict)
+    _turns: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls in comprehensions, one by one
+    turned: dict[int, tuple[ast.Call, Use]] = field(default_factory=dict)
+    _plain: list[tuple[ast.Call, Use]] = field(default_factory=list)  # calls of objects, by a name
     _outside: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of imported names
     _names: dict[tuple[int, Use], str] = field(default_factory=dict)
     _things: dict[tuple[int, Use, tuple[int, ...]], tuple[Thing, ...]] = field(default_factory=dict)
@@ -81,16 +85,26 @@ class Project:
     _files: dict[tuple[str, str], str] = field(default_factory=dict)
     _options: dict[int, dict[str, list[ast.expr]]] = field(default_factory=dict)  # of the command line, by module
     seen: dict[int, object] = field(default_factory=dict)  # what _facts.py knows of a scope
-    _changed: dict[int, set[str]] = field(default_factory=dict)  # what is written to by key, by module
+    _changed: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # what is written to by key, by module
     _asked: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of methods, by name
     _sites_of: dict[int, list[tuple[ast.Call, Use]]] = field(default_factory=dict)
     _truths: dict[int, bool | None] = field(default_factory=dict)  # of conditions
     _set: dict[int, set[str]] = field(default_factory=dict)  # attributes that are set from outside, by module
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
+    registries: dict[tuple[int, str], list[tuple[object, Source]]] = field(default_factory=dict)  # filled by decorators
+
     def forget(self) -> None:
         """What was concluded so far: more calls of a function may be known by now."""
-        for memory in (self._names, self._things, self._callees, self.seen, self._sites_of, self._truths):
+        for memory in (
+            self._names,
+            self._things,
+            self._callees,
+            self.seen,
+            self._sites_of,
+            self._truths,
+            self.registries,
+        ):
             memory.clear()
 
     def load(self, path: str) -> Module | None:
@@ -117,6 +131,10 @@ class Project:
                     self._outside.setdefault(name, []).append((call, use))
                 elif isinstance(call.func, ast.Attribute):
                     self._asked.setdefault(call.func.attr, []).append((call, use))
+                elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
+                    self._plain.append((call, use))
+                elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
+                    self._asked.setdefault("getattr", []).append((call, use))
 
     def calls_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """All calls of a function that are known."""
@@ -128,14 +146,19 @@ class Project:
             outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
+            if name == "__call__" and function.owner is not None:
+                known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
+                found += [pair for pair in known if self.callee(*pair) is function]
+            if not asked and function.owner is not None and not node.name.startswith("__"):
+                asked = [pair for pair in self._asked.get("getattr", ()) if node.name in quoted(pair[1].scope.module)]
             near = [pair for pair in asked if _knows(pair[1].scope.module, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
 
     def _may_reach(self, call: ast.Call, use: Use, function: Scope) -> bool:
         """A call of a method of an object whose class is this one, or is not known."""
-        assert isinstance(call.func, ast.Attribute)
-        receiver, name = call.func.value, call.func.attr
+        func, name = call.func, getattr(function.node, "name", "")
+        receiver = func.value if isinstance(func, ast.Attribute) else func.args[0]  # type: ignore[attr-defined]
         if isinstance(receiver, ast.Name) and use.scope.owner and use.scope.own == (receiver.id,):
             return self.method(use.scope.owner, name) is function
         things = self.things(receiver, use, DEPTH - 6)
@@ -246,7 +269,7 @@ class Project:
     def given(self, name: str, use: Use) -> list[tuple[ast.expr, Use]]:
         """What the calls of a function give for a parameter, or leave it at; nothing if one of them is unknown."""
         found: list[tuple[ast.expr, Use]] = []
-        usual = _default(use.scope, name)
+        usual = default(use.scope, name)
         for call, site in self.calls_of(use.scope):
             value = argument(call, use.scope, name)
             if value is not None:
@@ -274,7 +297,7 @@ class Project:
         if use.scope.owner is not None and use.scope.marked("classmethod") and use.scope.params[0] == name:
             owner = use.scope.owner
             return (Thing(f"{owner.module.text.path}:{owner.node.name}", owner.use, made_of=owner),)
-        usual = _default(use.scope, name)
+        usual = default(use.scope, name)
         for call, site in self.calls_of(use.scope) if depth < DEPTH else ():
             given = argument(call, use.scope, name)
             if isinstance(given, ast.Name) and given.id == name and site.scope is use.scope:
@@ -347,12 +370,35 @@ class Project:
             return tuple(thing for each in both for thing in each) if all(both) else ()
         if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
             return self.things(node.elts[index[0]], use, depth + 1, index[1:])
+        if isinstance(node, (ast.GeneratorExp, ast.ListComp)) and index:
+            part = self._turn(node, index[0], use)
+            return self.things(part, use, depth + 1, index[1:]) if part is not None else ()
         if isinstance(node, ast.Call):
             return self._called(node, use, depth, index)
         if isinstance(node, ast.Subscript) and not index and isinstance(node.slice, ast.Constant):
             if found := self._entry(node.value, node.slice.value, use, depth + 1):
                 return found
         return self._from(_values.sources(self, node, use, depth), depth) if not index else ()
+
+    def _turn(self, node: ast.GeneratorExp | ast.ListComp, place: int, use: Use) -> ast.Call | None:
+        """``loader("val")``, the second of ``(loader(s) for s in ("train", "val"))``."""
+        (head, *more), call = node.generators, node.elt
+        listed = head.iter.elts if isinstance(head.iter, (ast.Tuple, ast.List)) else []
+        constant = place < len(listed) and isinstance(listed[place], ast.Constant)
+        if more or head.ifs or not constant or not isinstance(call, ast.Call) or not isinstance(head.target, ast.Name):
+            return None
+        key = id(call), place
+        if key not in self._turns:
+            name, value = head.target.id, listed[place]
+            args = [value if isinstance(a, ast.Name) and a.id == name else a for a in call.args]
+            made = self._turns[key] = ast.copy_location(ast.Call(call.func, args, call.keywords), call)
+            self.turned[id(made)] = made, use
+        return self._turns[key]
+
+    def came_by(self, thing: Thing) -> tuple[ast.Call, Use] | None:
+        """The call of the function that made a thing, where the function is called more than once."""
+        sites = {id(call): (call, use) for call, use in self.calls_of(thing.use.scope)}
+        return next((known for place in thing.via if (known := sites.get(place) or self.turned.get(place))), None)
 
     def _from(self, sources: Sequence[Source], depth: int) -> tuple[Thing, ...]:
         """The things that all of these expressions stand for."""
@@ -401,7 +447,15 @@ class Project:
         module = use.scope.module
         if id(module) not in self._changed:
             self._changed[id(module)] = set(_changed(module))
-        return ast.unparse(node) in self._changed[id(module)]
+        scope: Scope | None = use.scope
+        while scope is not None and isinstance(node, ast.Name) and node.id not in scope.bindings:
+            scope = scope.parent
+        text, changed = ast.unparse(node), self._changed[id(module)]
+        return (text, 0) in changed or (text, id(scope)) in changed
+
+    def put(self, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
+        """What was put into a table under a key."""
+        return _tables.put(self, node, key, use)
 
     def _attribute(self, node: ast.Attribute, use: Use, depth: int) -> tuple[Thing, ...]:
         if (dotted := self.dotted(node, use)) and not self.is_local(node, use):
@@ -427,8 +481,20 @@ class Project:
     def _class_of(self, node: ast.expr, use: Use, depth: int) -> Class | None:
         if isinstance(node, ast.Name) and use.scope.owner and use.scope.own == (node.id,):
             return use.scope.owner
-        found = {id(thing.made_of): thing.made_of for thing in self.things(node, use, depth + 1) if thing.call}
+        things = self.things(node, use, depth + 1)
+        found = {id(thing.made_of): thing.made_of for thing in things if thing.call}
+        if not things and isinstance(node, ast.Name) and node.id in use.scope.params:
+            return self._handed_over(node.id, use)
         return next(iter(found.values())) if len(found) == 1 else None
+
+    def _handed_over(self, name: str, use: Use) -> Class | None:
+        """The class of an object that gives itself to every call of a function: ``hook.after(self)``."""
+        if not all(binding.parameter for binding in use.scope.bindings[name]):
+            return None
+        given = [(argument(call, use.scope, name), site.scope) for call, site in self.calls_of(use.scope)]
+        own = all(isinstance(node, ast.Name) and scope.own == (node.id,) for node, scope in given)
+        owners = {id(scope.owner): scope.owner for _, scope in given}
+        return next(iter(owners.values())) if own and len(owners) == 1 else None
 
     def _class_itself(self, node: ast.expr, use: Use, depth: int) -> Class | None:
         """``Net`` in ``Net.build()``."""
@@ -576,7 +642,7 @@ class Project:
         if not binding.parameter or not isinstance(node, ast.Name):
             yield self.constant(binding.value, binding.use, depth + 1, strict=strict) if not binding.index else None
             return
-        usual = _default(binding.use.scope, node.id)
+        usual = default(binding.use.scope, node.id)
         sites: list[tuple[ast.Call | None, Use]] = [*self.calls_of(binding.use.scope)[:SHORT]]
         for call, site in sites or ([] if strict else [(None, binding.use)]):
             given = argument(call, binding.use.scope, node.id) if call is not None else None
@@ -611,12 +677,20 @@ class Project:
             return self._made_item(node, use, depth)
         if isinstance(node, ast.Attribute) and node.attr == "data" and not index:
             return (Made("detach", node, use),)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)) and not index:
+            return self._made_sum(node, use, depth)
         found = self._made_call(node, use, depth, index) if isinstance(node, ast.Call) else ()
         return found or self._made_from(_values.sources(self, node, use, depth), depth, index)
 
     def _made_from(self, sources: Sequence[Source], depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
         each = [self.made(source.node, source.use, depth + 1, index) for source in sources]
         return tuple(made for inner in each for made in inner) if all(each) else ()
+
+    def _made_sum(self, node: ast.BinOp, use: Use, depth: int) -> tuple[Made, ...]:
+        """A score and a bias, or another score: no bounds here either."""
+        left, right = self.made(node.left, use, depth + 1), self.made(node.right, use, depth + 1)
+        raw = bool(left) and bool(right) and all(m.by in UNBOUNDED for m in (*left, *right))
+        return tuple(m for m in (*left, *right) if m.by == "linear") if raw else ()
 
     def _made_item(self, node: ast.Subscript, use: Use, depth: int) -> tuple[Made, ...]:
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
@@ -808,7 +882,7 @@ def _put_last(node: ast.stmt, name: str) -> list[ast.expr]:
     return []
 
 
-def _default(function: Scope, name: str) -> ast.expr | None:
+def default(function: Scope, name: str) -> ast.expr | None:
     """What a parameter is when a call gives nothing."""
     if isinstance(function.node, ast.Module):
         return None
@@ -826,7 +900,7 @@ def _knows(module: Module, function: Scope) -> bool:
 
 def _fits(call: ast.Call, function: Scope) -> bool:
     """Whether a call gives all that a method needs."""
-    needed = [name for name in function.params[1:] if _default(function, name) is None]
+    needed = [name for name in function.params[1:] if default(function, name) is None]
     return _is_spread(call) or len(call.args) + len(call.keywords) >= len(needed)
 
 
@@ -862,16 +936,23 @@ def _option(node: ast.expr) -> str:
     )
 
 
-def _changed(module: Module) -> Iterator[str]:
-    """What is written to by key, or by a method of dictionaries."""
+def _changed(module: Module) -> Iterator[tuple[str, int]]:
+    """What is written to by key, or by a method of dictionaries, and in which function if it is one's own."""
     for scope in module.scopes:
-        for use in scope.statements:
-            node = use.statement
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            yield from (ast.unparse(t.value) for t in targets if isinstance(t, ast.Subscript))
-        for call, _ in scope.calls:
-            if isinstance(call.func, ast.Attribute) and call.func.attr in ("update", "setdefault", "pop", "clear"):
-                yield ast.unparse(call.func.value)
+        for node in _written(scope):
+            found = scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+            own = bool(found) and scope is not module.top and not any(b.parameter for b in found)
+            yield ast.unparse(node), id(scope) if own else 0
+
+
+def _written(scope: Scope) -> Iterator[ast.expr]:
+    for use in scope.statements:
+        node = use.statement
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from (t.value for t in targets if isinstance(t, ast.Subscript))
+    for call, _ in scope.calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("update", "setdefault", "pop", "clear"):
+            yield call.func.value
 
 
 def _logged(inner: tuple[Made, ...]) -> tuple[Made, ...]:
@@ -886,6 +967,18 @@ def _bindings(name: str, use: Use) -> list[Binding]:
             return scope.reaching(name, use)
         scope = scope.parent
     return []
+
+
+@cache
+def quoted(module: Module) -> frozenset[str]:
+    """The words that a file has in quotes."""
+    return frozenset(found for line in module.text.lines for found in re.findall(r"['\"](\w+)['\"]", line))
+
+
+def _is_bound(name: str, scope: Scope | None) -> bool:
+    while scope is not None and name not in scope.bindings:
+        scope = scope.parent
+    return scope is not None
 
 
 def _last_imported(call: ast.Call, use: Use) -> str:

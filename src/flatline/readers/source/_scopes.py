@@ -144,7 +144,10 @@ class Module:
     functions: dict[int, Scope] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
 
+    lambdas: bool = field(init=False)  # whether there are any
+
     def __post_init__(self) -> None:
+        self.lambdas = any("lambda" in line for line in self.text.lines)
         self.top = _Builder(self).scope(self.tree, self.tree.body, parent=None, owner=None)
 
     def where(self, node: ast.AST, scope: Scope | None = None) -> Where:

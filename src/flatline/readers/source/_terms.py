@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import Seen, seen_in
+from flatline.readers.source._facts import CUT_OFF, Seen, is_module, seen_in
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
@@ -87,9 +87,48 @@ def _of_loss(project: Project, source: Source) -> bool:
         given = node.args[0]
     sent = {name for name, _, _ in seen_in(project, use.scope).backwards()}
     losses = origins(project, given, use) if not isinstance(given, ast.Name) or given.id not in sent else []
+    if given is not None and _of_outputs(project, given, use):
+        return True
     return bool(losses) and all(
         isinstance(s.node, ast.Call)
         and bool(kind_of(project, s.node, s.use) or is_mean(project, s.node, s.use))
         and not seen_in(project, s.use.scope).without_grad(s.use)
         for s in losses
+    )
+
+
+def _of_outputs(project: Project, node: ast.expr, use: Use) -> bool:
+    """A function of the project that reduces what a model in training put out: ``divergence(mean, spread)``."""
+    function = project.callee(node, use) if isinstance(node, ast.Call) else None
+    if function is None or not isinstance(node, ast.Call) or function.name.endswith(".forward"):
+        return False
+    if seen_in(project, use.scope).without_grad(use) or function.marked_without_grad is not None:
+        return False
+    reduced = bool(function.returns) and all(_is_reduced(value) for value, _ in function.returns)
+    cut = CUT_OFF.search(ast.unparse(function.node)) is not None
+    return reduced and not cut and any(_is_output(project, each, use) for each in node.args)
+
+
+def _is_reduced(node: ast.expr | None) -> bool:
+    """A mean or a sum, perhaps times something."""
+    if isinstance(node, ast.BinOp):
+        return _is_reduced(node.left) or _is_reduced(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _is_reduced(node.operand)
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("mean", "sum")
+
+
+def _is_output(project: Project, node: ast.expr, use: Use) -> bool:
+    """What a model returned that an optimizer of the file was given, and that was not cut off since."""
+    found = origins(project, node, use)
+    return bool(found) and all(_within(project, each) for each in found)
+
+
+def _within(project: Project, source: Source) -> bool:
+    """A layer or model of the project is called in an expression, or in what its names stand for."""
+    return any(
+        isinstance(inner, ast.Call) and is_module(project, thing)
+        for inner in ast.walk(source.node)
+        for thing in (project.things(inner.func, source.use) if isinstance(inner, ast.Call) else ())
+        if thing.call is not None
     )

@@ -40,7 +40,28 @@ def sources(project: Project, node: ast.expr, use: Use, depth: int) -> Sequence[
     if isinstance(func, ast.Attribute) and func.attr == "get" and isinstance(node, ast.Call) and node.args:
         found = held(project, func.value, project.constant(node.args[0], use), use, depth)
         return [*found, *(Source(each, use) for each in node.args[1:] if not _is_none(each))] if found else []
-    return []
+    return _of_lambda(project, node, use, depth) if isinstance(node, ast.Call) else []
+
+
+def _of_lambda(project: Project, node: ast.Call, use: Use, depth: int) -> Sequence[Source]:
+    """``make()`` where that is ``lambda: nn.Linear(8, 2)``."""
+    if not isinstance(node.func, (ast.Name, ast.Subscript)) or depth > STEPS or not use.scope.module.lambdas:
+        return []
+    found = origins(project, node.func, use, depth=depth)
+    made = [(each.node, each) for each in found if isinstance(each.node, ast.Lambda)]
+    if len(made) != len(found) or any(_shadows(function, each.use) for function, each in made):
+        return []
+    return [Source(function.body, each.use, (id(node), *each.via)) for function, each in made]
+
+
+def _shadows(function: ast.Lambda, use: Use) -> bool:
+    """A parameter has the name of something outside, which it would be taken for."""
+    given = function.args
+    names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    scope: Scope | None = use.scope
+    while scope is not None and not names & scope.bindings.keys():
+        scope = scope.parent
+    return scope is not None
 
 
 def _is_false(project: Project, node: ast.expr, use: Use) -> bool:
@@ -89,7 +110,7 @@ def _back(project: Project, node: ast.expr, use: Use, index: tuple[int, ...], de
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
         return [(node.value, use, (node.slice.value, *index))]
     function = project.callee(node, use) if isinstance(node, ast.Call) else None
-    if function is not None and function.returns:
+    if function is not None and function.returns and not function.marked("contextmanager"):
         return [(value, place, index) for value, place in project.returns(function)]
     return None
 
@@ -170,8 +191,8 @@ def held(project: Project, node: ast.expr, key: ast.Constant | None, use: Use, d
         inner = held(project, each.node, key, each.use, depth + 1) if each is not None else []
         found += [Source(s.node, s.use, (*(each.via if each else ()), *s.via)) for s in inner]
         if not inner:
-            return _put(node, key, use)
-    return found if not project.written_to(node, use) else _put(node, key, use) or []
+            return project.put(node, key, use)
+    return found if not project.written_to(node, use) else project.put(node, key, use)
 
 
 def _listed(pairs: Sequence[tuple[ast.expr | None, ast.expr]], key: ast.Constant | None, use: Use) -> Sequence[Source]:
@@ -212,27 +233,12 @@ def _held_by_call(project: Project, call: ast.Call, key: ast.Constant | None, us
     return found
 
 
-def _put(node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
-    """``out["probs"] = ...``, once in this function and on every way to here."""
-    if key is None or not isinstance(node, ast.Name) or node.id not in use.scope.bindings:
-        return []
-    found = []
-    for other in use.scope.statements:
-        for target in other.statement.targets if isinstance(other.statement, ast.Assign) else ():
-            if isinstance(target, ast.Subscript) and ast.unparse(target.value) == node.id:
-                found.append((target.slice, other))
-    own = [u for k, u in found if isinstance(k, ast.Constant) and k.value == key.value]
-    if len(own) != 1 or not own[0].before(use) or not all(isinstance(k, ast.Constant) for k, _ in found):
-        return []
-    return [Source(own[0].statement.value, own[0])]  # type: ignore[attr-defined]
-
-
 # --------------------------------------------------------------------------- branches
 
 
 def possible(project: Project, bindings: list[Binding], use: Use) -> list[Binding]:
     """Those in branches that are taken; where one is certain to be, nothing that was before."""
-    kept = [b for b in bindings if _taken(project, b.use) is not False]
+    kept = [b for b in bindings if comes_by(project, b.use) is not False]
     for number in range(len(kept) - 1, 0, -1):
         source = kept[number].use
         around = [block for block in source.path if _choice(project, source, block) is not True]
@@ -245,7 +251,7 @@ def returns(project: Project, function: Scope) -> list[tuple[ast.expr | None, Us
     """What a function may give back, and where, in the branches that are taken."""
     found = []
     for value, use in function.returns:
-        taken = _taken(project, use) if use.path and len(function.returns) > 1 else None
+        taken = comes_by(project, use) if use.path and len(function.returns) > 1 else None
         if taken is not False:
             found.append((value, use))
         if taken is True:
@@ -253,7 +259,7 @@ def returns(project: Project, function: Scope) -> list[tuple[ast.expr | None, Us
     return found
 
 
-def _taken(project: Project, use: Use) -> bool | None:
+def comes_by(project: Project, use: Use) -> bool | None:
     """Whether a place is come by; None where that is not known."""
     choices = [_choice(project, use, block) for block in use.path]
     return False if False in choices else True if choices and all(choices) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStateSampled
+from flatline.events import OptimizerStateSampled, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -74,4 +74,15 @@ class EpsilonVanishes(Rule):
                 severity="error" if event.squares_zero else "warning",
                 eps=event.eps,
                 dtype=event.state,
+            )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A model went through half() before its optimizer was built."""
+        for fact in event.of("eps of zero"):
+            line = fact.other.line if fact.other else 0
+            yield self.finding(
+                event,
+                f"eps={fact.text} of {fact.name} is 0 in float16, which half() made of the parameters (line {line})",
+                where=fact.where,
+                key=line_of(fact.where),
             )

@@ -1,0 +1,51 @@
+"""Methods that a loop calls on each of the objects in a list: callbacks and hooks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._values import Source, held
+
+
+def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]) -> Sequence[Scope]:
+    """The methods in their order; nothing if one of them is unknown. Keys spell what parameters were given."""
+    receiver, names = called_on(project, call, use, keys)
+    found: list[Scope] = []
+    for each in _listed(project, receiver, use) if names else ():
+        things = project.things(each.node, each.use)
+        owner = things[0].made_of if len(things) == 1 and things[0].call is not None else None
+        methods = [project.method(owner, name) for name in names] if owner is not None else []
+        known = [method for method in methods if method is not None]
+        if not known:
+            return []
+        found += known
+    return found
+
+
+def called_on(
+    project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]
+) -> tuple[ast.expr | None, Sequence[str]]:
+    """``hook`` and its names, of ``hook.before(...)`` and ``getattr(hook, name)(...)``."""
+    func = call.func
+    if isinstance(func, ast.Attribute):
+        return func.value, [func.attr]
+    plain = isinstance(func, ast.Call) and isinstance(func.func, ast.Name) and func.func.id == "getattr"
+    if not plain or not isinstance(func, ast.Call) or len(func.args) != 2:
+        return None, []
+    name = func.args[1]
+    if isinstance(name, ast.Name) and name.id in keys:
+        return func.args[0], [keys[name.id].strip("'\"")]
+    given = project.given(name.id, use) if isinstance(name, ast.Name) and name.id in use.scope.params else [(name, use)]
+    return func.args[0], [str(each.value) for each, _ in given if isinstance(each, ast.Constant)]
+
+
+def _listed(project: Project, node: ast.expr | None, use: Use) -> Sequence[Source]:
+    """The objects that a loop goes through under this name."""
+    found = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+    loop = found[0].use.statement if len(found) == 1 else None
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name):
+        return []
+    return held(project, loop.iter, None, found[0].use, 0)

@@ -1,0 +1,131 @@
+"""Tables that are filled while the program runs: by a decorator, by key, in a loop over names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flatline.readers.source._scopes import Class, Module, Scope, Use
+from flatline.readers.source._values import Source
+
+if TYPE_CHECKING:
+    from flatline.readers.source._resolve import Project
+
+Entry = tuple[object, Source]
+
+
+def put(project: Project, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
+    """What was put into a table under a key, in this function or by decorators."""
+    if not isinstance(node, ast.Name):
+        return []
+    if node.id in use.scope.bindings:
+        found = _put_here(node.id, key, use)
+        if found or use.scope is not use.scope.module.top:
+            return found
+    return _registered(project, node, key, use)
+
+
+def _put_here(name: str, key: ast.Constant | None, use: Use) -> Sequence[Source]:
+    """``out["probs"] = ...``, once in this function and on every way to here."""
+    found = _entries(name, use.scope)
+    if key is None or None in [k for k, _ in found] or not all(_is_before(k, place, use) for k, place in found):
+        return []
+    own = [(k, place) for k, place in found if k is not None and key.value in k]
+    if len(own) != 1:
+        return []
+    (names, place), value = own[0], own[0][1].statement.value  # type: ignore[attr-defined]
+    return [Source(value, place, (hash(key.value),) if len(names or ()) > 1 else ())]
+
+
+def _entries(name: str, scope: Scope) -> list[tuple[tuple[object, ...] | None, Use]]:
+    """The keys of each statement that puts something into a table; None where they are not known."""
+    found: list[tuple[tuple[object, ...] | None, Use]] = []
+    for use in scope.statements:
+        for target in use.statement.targets if isinstance(use.statement, ast.Assign) else ():
+            if isinstance(target, ast.Subscript) and ast.unparse(target.value) == name:
+                found.append((_keys(target.slice, use), use))
+    return found
+
+
+def _is_before(keys: tuple[object, ...] | None, place: Use, use: Use) -> bool:
+    """Whether every way comes by it; a loop over names that are written out is gone through."""
+    around = place.path[:-1] if keys is not None and len(keys) > 1 else place.path
+    return place.order < use.order and use.path[: len(around)] == around
+
+
+def _keys(node: ast.expr, use: Use) -> tuple[object, ...] | None:
+    """``"train"``, and ``split`` in ``for split in ("train", "val")`` around it."""
+    if isinstance(node, ast.Constant):
+        return (node.value,)
+    found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
+    loop = found[0].use.statement if len(found) == 1 else None
+    if not isinstance(loop, ast.For) or use.path[-1:] != ((id(loop), "body"),) or ast.unparse(loop.target) != node.id:  # type: ignore[attr-defined]
+        return None
+    listed = loop.iter.elts if isinstance(loop.iter, (ast.Tuple, ast.List)) else []
+    plain = [each.value for each in listed if isinstance(each, ast.Constant)]
+    return tuple(plain) if plain and len(plain) == len(listed) else None
+
+
+# --------------------------------------------------------------------------- decorators
+
+
+def _registered(project: Project, node: ast.Name, key: ast.Constant | None, use: Use) -> Sequence[Source]:
+    """``@register("mlp")`` above a function, which a table holds from then on."""
+    bindings = use.scope.module.top.bindings.get(node.id, [])
+    if len(bindings) != 1 or key is None:
+        return []
+    module = use.scope.module
+    if bindings[0].imported:
+        head, _, name = bindings[0].imported.rpartition(".")
+        found = project.module_of(head, module) if head.strip(".") or head else None
+        module, node = (found, ast.Name(name)) if found is not None else (module, node)
+    entries = _filled(project, module, node.id)
+    own = [source for name, source in entries if name == key.value]
+    return own if len(own) == 1 else []
+
+
+def _filled(project: Project, module: Module, name: str) -> Sequence[Entry]:
+    """What the decorators of a file put into one of its tables; nothing if anything else does."""
+    known = project.registries.get((id(module), name))
+    if known is None:
+        project.registries[id(module), name] = []
+        known = project.registries[id(module), name] = list(_decorated(project, module, name))
+    return known
+
+
+def _decorated(project: Project, module: Module, table: str) -> list[Entry]:
+    registers = [scope for scope in module.scopes if scope is not module.top and _entries(table, scope)]
+    if len(registers) != 1 or _entries(table, module.top) or _moved(registers[0], table):
+        return []
+    maker = registers[0].parent if registers[0].parent is not None else module.top
+    outer = registers[0] if maker is module.top else maker
+    found: list[Entry] = []
+    for each in [m for m in project.modules.values() if m is not None]:
+        owners: list[Class | Scope] = [*each.classes.values(), *each.functions.values()]
+        for owner in owners:
+            found += _named_above(project, owner, outer, each)
+    return found
+
+
+def _moved(scope: Scope, table: str) -> bool:
+    """It puts something else in than what it is given."""
+    values = [place.statement.value for _, place in _entries(table, scope)]  # type: ignore[attr-defined]
+    return not all(isinstance(value, ast.Name) and value.id in scope.params for value in values)
+
+
+def _named_above(project: Project, owner: Class | Scope, register: Scope, module: Module) -> list[Entry]:
+    """The name that ``@register("mlp")`` gives, or the function's own."""
+    node = owner.node
+    found: list[Entry] = []
+    if isinstance(node, ast.Module):
+        return []
+    for head in node.decorator_list:
+        func = head.func if isinstance(head, ast.Call) else head
+        end = Use(module.top, len(module.top.statements), (), module.tree.body[-1])
+        things = project.things(func, end) if isinstance(func, ast.Name) else ()
+        if len(things) == 1 and things[0].function is register:
+            given = head.args[0] if isinstance(head, ast.Call) and len(head.args) == 1 else None
+            name = given.value if isinstance(given, ast.Constant) else None if given is not None else node.name
+            found.append((name, Source(ast.Name(node.name, ast.Load()), end)))
+    return found
