@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
-FAR = 1000.0  # times the configured rate, as where the sweep doubts it
+FAR = 1000.0  # times: a rate for fine-tuning may well be a hundredth of the steepest one
 MOST = 4  # causes that are told
 Answers = Mapping[str, Mapping[str, Any]]
 
@@ -34,26 +35,27 @@ def _rate(rates: Mapping[str, Any]) -> Iterator[str]:
     configured, steepest, diverges = (rates.get(name) for name in ("configured", "steepest", "diverges"))
     if not isinstance(configured, (int, float)) or not isinstance(steepest, (int, float)):
         return
-    if isinstance(diverges, (int, float)) and configured >= diverges:
+    place = misplaced(configured, steepest, diverges)
+    if place == "beyond":
         yield f"the rate: the loss diverges from {diverges:.1e} on, and {configured:.1e} is set"
-    elif configured * FAR < steepest:
+    elif place == "below":
         yield f"the rate: the loss falls fastest at {steepest:.1e}, and {configured:.1e} is set"
+
+
+def misplaced(configured: float, steepest: float, diverges: float | None) -> Literal["", "beyond", "below"]:
+    """Where a rate lies in what was swept: in what diverged, or far below the steepest fall."""
+    if diverges is not None and configured >= diverges:
+        return "beyond"
+    return "below" if configured * FAR < steepest else ""
 
 
 def _weights(answers: Answers) -> Iterator[str]:
     """Most of the model does not train."""
     rows = answers.get("look", {}).get("parameters", ())
-    sizes = [(_size(row["shape"]), bool(row["trainable"] and row["optimizers"])) for row in rows]
+    sizes = [(math.prod(row["shape"]), bool(row["trainable"] and row["optimizers"])) for row in rows]
     total, trained = sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
     if total and 2 * trained < total:
         yield f"only {trained / total:.1%} of the weights train"
-
-
-def _size(shape: Any) -> int:
-    size = 1
-    for length in shape:
-        size *= int(length)
-    return size
 
 
 def _inputs(probe: Mapping[str, Any]) -> Iterator[str]:

@@ -401,9 +401,8 @@ def _by_sample(changes: tuple[Tensor, ...], count: int) -> Tensor:
     """The largest change of every sample."""
     known = [(change, place) for change in changes if (place := _place(change, count)) is not None]
     found = [change.movedim(place, 0).reshape(count, -1).amax(1) for change, place in known]
-    for flat in (
-        change for change in changes if _flattened(change, count)
-    ):  # sample by sample, or position by position
+    for flat in (change for change in changes if _flattened(change, count)):
+        # sample by sample, or position by position: where one of them shows no change, there is none
         by_sample, by_position = flat.reshape(count, -1).amax(1), flat.reshape(-1, count, *flat.shape[1:])
         found.append(torch.minimum(by_sample, by_position.transpose(0, 1).reshape(count, -1).amax(1)))
     if not found:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from flatline.events import Event, OptimizerStepped, RatesSwept, Where
+from flatline.preflight.likely import misplaced
 from flatline.preflight.serving import Loaders
 from flatline.preflight.stages import Answer, Steered, configured
 from flatline.toolbox.learning_rates import Smoothed
@@ -16,7 +17,11 @@ SMOOTHING = 0.9  # of the loss, over steps
 DIVERGED = 4.0  # times the best smoothed loss: the sweep ends (as in fast.ai's and torch-lr-finder's)
 FEWEST = 20  # steps of a curve that is worth reading
 SKIPPED = 10  # first steps, before the mean has a past (as in torch-lr-finder)
-FAR = 1000.0  # times: a rate for fine-tuning may well be a hundredth of the steepest one
+DOUBTS = {
+    "": "",
+    "beyond": "the configured rate lies in what diverged",
+    "below": "the configured rate is far below what makes the loss fall",
+}
 FALL = 0.02  # of the first loss: less is no fall
 
 
@@ -76,7 +81,7 @@ class Sweeping(Steered):
         words = f"falls fastest at {steepest:.1e}; configured {own:.1e}"
         if diverges is not None:
             words += f"; diverges from {diverges:.1e} on"
-        doubt = _doubt(own, steepest, diverges)
+        doubt = DOUBTS[misplaced(own, steepest, diverges)]
         event = RatesSwept(
             step=self.steps_done,
             where=self._where,
@@ -98,12 +103,6 @@ class Sweeping(Steered):
             "diverges": diverges,
             **told,
         }
-
-
-def _doubt(configured: float, steepest: float, diverges: float | None) -> str:
-    if diverges is not None and configured >= diverges:
-        return "the configured rate lies in what diverged"
-    return "the configured rate is far below what makes the loss fall" if configured * FAR < steepest else ""
 
 
 def _gone(losses: Sequence[float]) -> bool:

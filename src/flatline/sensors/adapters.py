@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from flatline.sensors.callers import is_users, users_frame
-from flatline.sensors.sources import tree_of
+from flatline.sensors.sources import FUNCTIONS, tree_of
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WALKS = ("named_modules", "modules", "named_children", "children")
 MATCHING = ("endswith", "startswith", "search", "match", "fullmatch", "isinstance", "any", "lower", "split", "type")
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)

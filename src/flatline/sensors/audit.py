@@ -17,7 +17,7 @@ from flatline.events import (
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable, spoken
-from flatline.sensors.numbers import NumbersSensor, norms
+from flatline.sensors.numbers import NumbersSensor, norms, number
 from flatline.sensors.tree import modules, named_modules, named_parameters, own_parameters, parameters
 
 RECENT = 60  # steps within which an optimizer counts as active
@@ -208,7 +208,7 @@ class AuditSensor:
         for state in list(self.loop.optimizers.values()):
             optimizer = state.ref()
             for group in optimizer.param_groups if optimizer is not None else ():
-                decay, rate = _number(group.get("weight_decay")), _number(group.get("lr"))
+                decay, rate = number(group.get("weight_decay")), number(group.get("lr"))
                 for p in group["params"]:
                     found.setdefault(id(p), []).append((state, decay, rate))
         return found
@@ -334,10 +334,6 @@ class AuditSensor:
             copied=not torch.equal(weights.cpu(), _affine(layer).cpu()),
             ran=id(layer) in model.ran,
         )
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _norms(gradients: dict[int, Any]) -> dict[int, float]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from flatline.events import Where
-from flatline.sensors.sources import tree_of
+from flatline.sensors.sources import FUNCTIONS, tree_of
 
 CHOOSING = ("argmax", "max", "topk", "round")
 RANKING = re.compile(
@@ -17,7 +17,6 @@ RANKING = re.compile(
 )
 HALVES = (0, 0.5)
 LIBRARIES = ("torch", "nn", "F", "np", "numpy", "functional", "math", "random")
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SPEAKING = (ast.Name, ast.Attribute, ast.FunctionDef, ast.alias)
 
 

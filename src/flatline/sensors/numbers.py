@@ -252,13 +252,12 @@ def _settings(state: OptimizerState) -> dict[int, tuple[float, float]]:
     optimizer = state.ref()
     groups = optimizer.param_groups if optimizer is not None else []
     return {
-        id(p): (_number(group.get("lr")), _number(group.get("weight_decay")))
-        for group in groups
-        for p in group["params"]
+        id(p): (number(group.get("lr")), number(group.get("weight_decay"))) for group in groups for p in group["params"]
     }
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
+    """A setting of an optimizer; 0 for a tensor, which is not read."""
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from flatline.events import Where
-from flatline.sensors.seeds import FUNCTIONS, SEEDING
-from flatline.sensors.sources import tree_of
+from flatline.sensors.seeds import SEEDING
+from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, own_nodes, tree_of
 
 Tensor = torch.Tensor
 ROWS = 2_048  # samples kept, at most
@@ -28,7 +28,6 @@ LEARNED = 0.85  # of the labels' entropy: a loss below says that the inputs tell
 CHANCE = 0.96
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 MASKS = ("isnan", "isfinite", "isna", "notna", "isnull", "notnull", "logical_not", "logical_and", "logical_or", "isin")
-LOOPS = (ast.For, ast.While, ast.AsyncFor)
 PASSING = {
     "arange", "array", "as_tensor", "asarray", "astype", "cat", "clone", "concatenate", "contiguous", "copy", "cpu", "cuda",
     "detach", "enumerate", "float", "from_numpy", "half", "index_select", "len", "list", "long", "max", "mean", "min", "numel",
@@ -232,7 +231,7 @@ def _own_names(tree: ast.Module) -> None:
 
 def _permuted(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
     """``y[torch.randperm(n)]``, or ``y[order]`` where ``order`` is a permutation that nothing else is indexed with."""
-    nodes = list(_own(scope))
+    nodes = list(own_nodes(scope))
     for node in nodes:
         if isinstance(node, ast.Subscript) and any(_makes_order(inner) for inner in ast.walk(_rows(node))):
             yield node
@@ -265,7 +264,7 @@ def _uses(name: str, nodes: list[ast.AST]) -> Permutation | None:
 
 def _shuffled(scope: ast.AST) -> Iterator[ast.expr]:
     """``random.shuffle(y)`` of one array; not of indices, nor of several arrays after one and the same seed."""
-    nodes = list(_own(scope))
+    nodes = list(own_nodes(scope))
     calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     shuffles = [call for call in calls if call.func.attr == "shuffle" and len(call.args) == 1]  # type: ignore[attr-defined]
     targets = {ast.unparse(n.target) for n in nodes if isinstance(n, (ast.For, ast.comprehension))}
@@ -282,7 +281,7 @@ def _shuffled(scope: ast.AST) -> Iterator[ast.expr]:
 
 def _cut_off(scope: ast.AST) -> Iterator[ast.expr]:
     """``y[:len(x)]``, where ``x = table[~table.isnan().any(1)]`` left out rows in between, and nothing else is masked so."""
-    nodes = list(_own(scope))
+    nodes = list(own_nodes(scope))
     assigned = [n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Subscript)]
     masks = {ast.unparse(n.targets[0]) for n in nodes if isinstance(n, ast.Assign) and _makes_mask(n.value)}
     indexed = Counter(ast.unparse(n.slice) for n in nodes if isinstance(n, ast.Subscript))
@@ -312,7 +311,7 @@ def _one_after_another(shuffles: list[ast.Call], nodes: list[ast.AST]) -> bool:
     begin, end = min(call.lineno for call in shuffles), max(call.lineno for call in shuffles)
     between = [n for n in nodes if isinstance(n, ast.Call) and begin <= n.lineno <= end and n not in shuffles]
     inside = any(isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call) for call in shuffles)
-    return len(sources) == 1 and not inside and not any(_called(n) in PUT_BACK for n in between)
+    return len(sources) == 1 and not inside and not any(called_name(n) in PUT_BACK for n in between)
 
 
 def _rows(node: ast.Subscript) -> ast.AST:
@@ -326,7 +325,7 @@ def _rows(node: ast.Subscript) -> ast.AST:
 
 def _to_come(scope: ast.AST, node: ast.expr, before: int) -> bool:
     """It stands behind the loss, in the same scope, and no loop leads back."""
-    inside = list(_own(scope))
+    inside = list(own_nodes(scope))
     if not before or node.lineno <= before or not any(getattr(n, "lineno", 0) == before for n in inside):
         return False
     loops = [n for n in inside if isinstance(n, LOOPS)]
@@ -335,7 +334,7 @@ def _to_come(scope: ast.AST, node: ast.expr, before: int) -> bool:
 
 def _told_by(scope: ast.AST, node: ast.expr) -> bool:
     """Something else is worked out from the array when it has its order, as targets may be."""
-    nodes = list(_own(scope))
+    nodes = list(own_nodes(scope))
     loops = [n for n in nodes if isinstance(n, LOOPS)]
     looped = {id(inner) for loop in loops for inner in ast.walk(loop)}
     names = {ast.unparse(node.args[0])} if isinstance(node, ast.Call) else set()
@@ -358,7 +357,7 @@ def _works_out(node: ast.AST, names: set[str]) -> bool:
         return bool(_mentions(node, names))
     if not isinstance(node, ast.Call):
         return False
-    called = _called(node)
+    called = called_name(node)
     if called in PASSING or called[:1].isupper():
         return False
     method = isinstance(node.func, ast.Attribute) and _mentions(node.func.value, names) and not _is_part(node, names)
@@ -366,27 +365,14 @@ def _works_out(node: ast.AST, names: set[str]) -> bool:
     return bool(method or alone)
 
 
-def _own(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a scope without those of functions in it."""
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, FUNCTIONS):
-            yield child
-            yield from _own(child)
-
-
 def _makes_order(node: ast.AST) -> bool:
     """``torch.randperm(n)``, ``rng.permutation(n)``, ``random.sample(range(n), n)``, ``torch.argsort(torch.rand(n))``."""
     if not isinstance(node, ast.Call) or not node.args:
         return False
-    called = _called(node)
-    inner = _called(node.args[0]) if isinstance(node.args[0], ast.Call) else ""
+    called = called_name(node)
+    inner = called_name(node.args[0]) if isinstance(node.args[0], ast.Call) else ""
     drawn = (called == "sample" and inner == "range") or (called == "argsort" and inner in ("rand", "randn", "random"))
     return called in ("randperm", "permutation") or drawn
-
-
-def _called(node: ast.Call) -> str:
-    """The last part of the function's name."""
-    return str(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
 
 
 def _bare(node: ast.AST) -> ast.AST:

@@ -16,7 +16,7 @@ from flatline.events import SeedsObserved, Where
 from flatline.sensors.callers import is_users
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
-from flatline.sensors.sources import tree_of
+from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, tree_of
 
 SEEDING = (
     "manual_seed",
@@ -32,8 +32,6 @@ DRAWING = (
     "randint", "randperm", "choice", "choices", "sample", "permutation", "shuffle", "integers", "multinomial", "randrange"
 )  # fmt: skip
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-LOOPS = (ast.For, ast.AsyncFor, ast.While)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEPTH = 3  # functions called by functions called in the loop
 GENERATORS = ("numpy.random.Generator", "numpy.random.RandomState", "random.Random", "torch.Generator")
 BY_HAND = 2**32  # seeds that torch picks for itself are larger nearly always
@@ -240,16 +238,12 @@ def _seeds_then_draws(scope: ast.AST, functions: dict[str, Function]) -> ast.Cal
 
 def _does(call: ast.Call, what: tuple[str, ...], functions: dict[str, Function]) -> bool:
     own = functions.get(_key(call))
-    return any(_name(inner) in what for inner in _calls(own)) if own is not None else _name(call) in what
+    return any(called_name(inner) in what for inner in _calls(own)) if own is not None else called_name(call) in what
 
 
 def _calls(scope: ast.AST) -> list[ast.Call]:
     return [node for node in ast.walk(scope) if isinstance(node, ast.Call)]
 
 
-def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
 def _key(call: ast.Call) -> str:
-    return ("." if isinstance(call.func, ast.Attribute) else "") + _name(call)
+    return ("." if isinstance(call.func, ast.Attribute) else "") + called_name(call)

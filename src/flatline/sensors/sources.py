@@ -25,6 +25,8 @@ SEVERING = (
     "ceil",
 )
 REBUILDING = ("tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor", "Variable")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.While, ast.AsyncFor)
 FILES = 24  # whose trees are kept
 REACH = 40  # lines above the backward that are looked at
 
@@ -32,6 +34,19 @@ REACH = 40  # lines above the backward that are looked at
 def tree_of(file: str) -> ast.Module | None:
     """The syntax tree of a file of the user's, which nobody may change; None if it cannot be parsed."""
     return _tree("".join(linecache.getlines(file)))
+
+
+def called_name(call: ast.Call) -> str:
+    """The last part of the name of what is called; '' where it has none."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a scope without those of functions in it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, FUNCTIONS):
+            yield child
+            yield from own_nodes(child)
 
 
 @lru_cache(maxsize=FILES)
@@ -95,7 +110,7 @@ def _cuts(value: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and node.attr in SEVERING:
             yield f".{node.attr}()" if node.attr != "data" else ".data"
         elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            called = called_name(node)
             if called in REBUILDING:
                 yield f"{ast.unparse(node.func)}(…)"
             elif called in ("float", "int") and isinstance(node.func, ast.Name):

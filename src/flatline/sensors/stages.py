@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import torch
 
 from flatline.sensors.callers import is_users
-from flatline.sensors.sources import tree_of
+from flatline.sensors.sources import FUNCTIONS, tree_of
 
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
 LOOPS = (ast.For, ast.AsyncFor)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NO_SETTINGS = (
     types.ModuleType,
     types.FunctionType,

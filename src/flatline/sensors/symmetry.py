@@ -70,6 +70,13 @@ def _matrix(p: Any) -> bool:
 
 def _of_equal_units(matrices: list[Tensor]) -> list[Tensor]:
     """Those with one row repeated, in one transfer for each device."""
-    asked = [(p.detach().flatten(1) == p.detach()[:1].flatten(1)).all() for p in matrices]
-    answers = torch.stack([each.cpu() for each in asked]).tolist() if asked else []
-    return [p for p, alike in zip(matrices, answers, strict=True) if alike]
+    groups: dict[torch.device, list[Tensor]] = {}
+    for p in matrices:
+        groups.setdefault(p.device, []).append(p)
+    answers = ((group, torch.stack([_alike(p) for p in group]).tolist()) for group in groups.values())
+    return [p for group, told in answers for p, alike in zip(group, told, strict=True) if alike]
+
+
+def _alike(matrix: Tensor) -> Tensor:
+    rows = matrix.detach().flatten(1)
+    return (rows == rows[:1]).all()

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from flatline.events import RateMisplaced, Where
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.sources import tree_of
+from flatline.sensors.sources import LOOPS, called_name, tree_of
 
 RATE = r"(?:lr|learning[ _]rate)"
 LABEL = re.compile(rf"^\W*{RATE}\W*$", re.IGNORECASE)
 BEFORE = re.compile(rf"(?:^|[^\w]){RATE}\s*[=:]?\s*$", re.IGNORECASE)
 TAG = re.compile(rf"(?:^|/){RATE}$", re.IGNORECASE)
 KEPT = ("save", "dump", "dumps", "add_param_group", "update_config")  # what they are given is no curve
-LOOPS = (ast.For, ast.While, ast.AsyncFor)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SETTING = (ast.Name, ast.Attribute, ast.Subscript)
 SYNONYM = re.compile(r"learning[ _-]?rate|LR|Lr|lrate|l_rate")
@@ -161,7 +160,7 @@ def _told(loop: ast.AST) -> Iterator[ast.expr]:
     waiting: list[ast.AST] = [*ast.iter_child_nodes(loop)]
     while waiting:
         node = waiting.pop(0)
-        if isinstance(node, FUNCTIONS) or _once(node) or (isinstance(node, ast.Call) and _name(node) in KEPT):
+        if isinstance(node, FUNCTIONS) or _once(node) or (isinstance(node, ast.Call) and called_name(node) in KEPT):
             continue
         if isinstance(node, ast.Dict):
             yield from _of_dictionary(node)
@@ -170,10 +169,6 @@ def _told(loop: ast.AST) -> Iterator[ast.expr]:
         elif isinstance(node, ast.Call):
             yield from _of_call(node)
         waiting += ast.iter_child_nodes(node)
-
-
-def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _once(node: ast.AST) -> bool:
@@ -200,7 +195,7 @@ def _of_text(node: ast.JoinedStr) -> Iterator[ast.expr]:
 
 
 def _of_call(node: ast.Call) -> Iterator[ast.expr]:
-    if _name(node) not in ("print", "info", "add_scalar", "log_metric", "write", "log", "debug"):
+    if called_name(node) not in ("print", "info", "add_scalar", "log_metric", "write", "log", "debug"):
         return
     for before, value in zip(node.args, node.args[1:], strict=False):
         word = before.value if isinstance(before, ast.Constant) else ""

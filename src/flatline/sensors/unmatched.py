@@ -6,16 +6,15 @@ import ast
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from flatline.sensors.sources import tree_of
-from flatline.sensors.stages import FUNCTIONS, unfreezes
+from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, own_nodes, tree_of
+from flatline.sensors.stages import unfreezes
 from flatline.sensors.tree import named_modules, named_parameters
 
-LOOPS = (ast.For, ast.While, ast.AsyncFor)
 Words = tuple[str, ...]
 
 
@@ -51,7 +50,7 @@ def unmatched_unfreezing(file: str, names: set[str]) -> Unmatched | None:
     if tree is None:
         return None
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
-        for loop in _own(scope):
+        for loop in own_nodes(scope):
             if isinstance(loop, ast.For) and _by_name(loop) and _in_training(scope, loop, tree):
                 known = _known(scope, tree, file)
                 if (found := _unmatched(loop, names, known)) is not None:
@@ -71,14 +70,10 @@ def _in_training(scope: ast.AST, loop: ast.For, tree: ast.AST) -> bool:
     name = getattr(scope, "name", None)
     around = [node for node in ast.walk(tree) if isinstance(node, LOOPS) and node is not loop]
     return any(
-        inner is loop or (name is not None and isinstance(inner, ast.Call) and _called(inner) == name)
+        inner is loop or (name is not None and isinstance(inner, ast.Call) and called_name(inner) == name)
         for outer in around
         for inner in ast.walk(outer)
     )
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _unmatched(loop: ast.For, names: set[str], known: Mapping[str, Words]) -> Unmatched | None:
@@ -145,8 +140,10 @@ def _known(scope: ast.AST, tree: ast.AST, file: str) -> dict[str, Words]:
         return known
     names = [each.arg for each in scope.args.args]
     usual = dict(zip(names[::-1], scope.args.defaults[::-1], strict=False))
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _called(n) == scope.name]
-    bound = {ast.unparse(target) for node in _own(scope) if isinstance(node, ast.Assign) for target in node.targets}
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and called_name(n) == scope.name]
+    bound = {
+        ast.unparse(target) for node in own_nodes(scope) if isinstance(node, ast.Assign) for target in node.targets
+    }
     for place, name in enumerate(names):
         given = [_given(call, name, place - (names[0] == "self")) or usual.get(name) for call in calls]
         told = [_words(each, known) if each is not None else None for each in given]
@@ -165,10 +162,3 @@ def _plain(value: Any) -> Words:
     if type(value) in (list, tuple, set) and value and all(type(each) is str and each for each in value):
         return tuple(value)
     return ()
-
-
-def _own(scope: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(scope):
-        if not isinstance(child, FUNCTIONS):
-            yield child
-            yield from _own(child)

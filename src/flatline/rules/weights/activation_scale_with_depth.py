@@ -156,15 +156,16 @@ class ActivationScaleWithDepth(Rule):
         first, last = chain[0], chain[-1]
         factor = (last.std / first.std) ** (1 / (len(chain) - 1))
         gain, fan_in = _gain(chain), int(median(layer.fan_in for layer in chain))
+        by_sums = self.gain_low <= gain <= self.gain_high  # the weights alone are in order
         stuck = "" if last.std > first.std else "; the loss has not fallen"
         return self.finding(
             event,
             f"before the first step the activations {'grow' if factor > 1 else 'shrink'} {factor:.2g} × per layer: std "
             f"{first.std:.2g} at {first.layer}, {last.std:.2g} at {last.layer}, over {len(chain)} {first.kind} layers{stuck}",
             where=seen.where,
-            cause=_cause(gain, fan_in) if not self.gain_low <= gain <= self.gain_high else SUMS.format(gain=gain),
+            cause=SUMS.format(gain=gain) if by_sums else _cause(gain, fan_in),
             fix=FIX_SUMS
-            if self.gain_low <= gain <= self.gain_high
+            if by_sums
             else "nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') for every layer before a ReLU, "
             "nn.init.xavier_normal_ before tanh; or normalisation layers between them",
             first=first.std,
