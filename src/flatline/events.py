@@ -796,7 +796,8 @@ class BatchRepeated(Event):
     rows: int = 0
     times: int = 0  # closely watched steps in a row
     seeding: str = ""  # the call in the user's loop that seeds a generator anew before samples are drawn
-    seeding_where: Where | None = None
+    lost: str = ""  # the statement that moves a window along, whose result nothing keeps
+    statement: Where | None = None  # where either stands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

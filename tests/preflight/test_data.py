@@ -12,8 +12,8 @@ from torch import nn
 from flatline.preflight import texts
 from flatline.preflight.data import Data
 from flatline.preflight.hearing import Call, Loss
+from flatline.preflight.padded import padding_tail
 from flatline.preflight.pictures import png
-from flatline.preflight.trials import padding_tail
 
 
 class Model(nn.Module):

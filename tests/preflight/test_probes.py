@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from flatline.events import FutureProbed, InfluenceProbed, PaddingProbed, SamplesProbed, WeightsSevered
 from flatline.preflight.hearing import Call, Hearing, Loss, Mode
+from flatline.preflight.padded import padding_tail
 from flatline.preflight.probes import Known, Probes
-from flatline.preflight.trials import padding_tail
 
 torch.manual_seed(0)
 

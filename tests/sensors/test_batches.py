@@ -283,8 +283,21 @@ self.y = torch.tensor(export.outcome[:len(labs)])
 ---
 x = table[table[:, 0] > 0]
 y = outcome[:len(x)]
+---
+order = rng.permutation(n)
+table['x'] = table['x'][order]
+table['id'] = table['id'][order]
+x, y = table['x'], table['y']
 """
 TOGETHER = """
+order = rng.permutation(n)
+table["x"] = table["x"][order]
+table["y"] = table["y"][order]
+fit(table["x"], table["y"])
+---
+order = rng.permutation(n)
+x, ids = table["x"][order], table["id"][order]
+---
 ok = ~np.isnan(table).any(1)
 x, y = table[ok], outcome[ok]
 front = y[:len(x)]

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from flatline.sensors.seeds import copied_generator, seeded_draw
+from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 
 SEEDED = """
 def get_batch(n):
@@ -84,12 +84,93 @@ class Anything:
         return self
 
 
-def found_by(tmp_path, code):
+LOST = """
+class Sampler:
+    order, at, size = list(range(100)), 0, 4
+    def draw(self):
+        at = self.at
+        rows = self.order[at:at + self.size]
+        at += self.size  # <-
+        return rows
+def train(sampler):
+    for step in range(3):
+        rows = sampler.draw()
+        look()
+train(Sampler())
+---
+def window(x, begin):
+    part = x[begin:begin + 4]
+    begin += 4  # <-
+    return part
+begin = 0
+for step in range(3):
+    part = window(list(range(100)), begin)
+    look()
+"""
+KEPT = """
+class Sampler:
+    order, at, size = list(range(100)), 0, 4
+    def draw(self):
+        at = self.at
+        rows = self.order[at:at + self.size]
+        at += self.size
+        self.at = at
+        return rows
+sampler = Sampler()
+for step in range(3):
+    rows = sampler.draw()
+    look()
+---
+def window(x, begin):
+    part = x[begin:begin + 4]
+    begin += 4
+    return part, begin
+begin = 0
+for step in range(3):
+    part, begin = window(list(range(100)), begin)
+    look()
+---
+def windows(x):
+    begin = 0
+    while begin < len(x):
+        yield x[begin:begin + 4]
+        begin += 4
+for step in range(3):
+    part = next(windows(list(range(100))))
+    look()
+---
+begin = 0
+def window(x):
+    global begin
+    part = x[begin:begin + 4]
+    begin += 4
+    return part
+for step in range(3):
+    part = window(list(range(100)))
+    look()
+---
+def window(x, begin, seen):
+    part = x[begin:begin + 4]
+    seen += 4
+    return part
+for step in range(3):
+    part = window(list(range(100)), step, 0)
+    look()
+---
+begin = 0
+for step in range(3):
+    part = list(range(100))[begin:begin + 4]
+    begin += 4
+    look()
+"""
+
+
+def found_by(tmp_path, code, judge=seeded_draw):
     path = tmp_path / "train.py"
     path.write_text(code)
     found = []
     names = dict.fromkeys(("torch", "np", "random", "model", "g", "seed_all"), Anything())
-    names["look"] = lambda: found.append(seeded_draw(sys._getframe(1)))
+    names["look"] = lambda: found.append(judge(sys._getframe(1)))
     exec(compile(code, str(path), "exec"), names)
     return found[0]
 
@@ -105,6 +186,19 @@ def test_seeded_anew(tmp_path, code):
 @pytest.mark.parametrize("code", UNSEEDED.split("---\n"))
 def test_not_seeded_anew(tmp_path, code):
     assert found_by(tmp_path, code) == ("", None)
+
+
+@pytest.mark.parametrize("code", LOST.split("---\n"))
+def test_a_window_moved_for_nothing(tmp_path, code):
+    text, where = found_by(tmp_path, code, lost_step)
+    line = code.splitlines()[where.line - 1]
+    assert text in line
+    assert "# <-" in line
+
+
+@pytest.mark.parametrize("code", KEPT.split("---\n"))
+def test_a_window_that_moves(tmp_path, code):
+    assert found_by(tmp_path, code, lost_step) == ("", None)
 
 
 # --------------------------------------------------------------------------- generators that workers copy

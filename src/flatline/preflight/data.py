@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from flatline.preflight.hearing import Call, Loss
+from flatline.preflight.padded import padding_tail
 from flatline.preflight.pictures import png
-from flatline.preflight.trials import input_kind, names, padding_tail
+from flatline.preflight.trials import input_kind, names
 from flatline.sensors.pairing import ENOUGH_MEASURED, ENOUGH_ROWS, Probe
 
 Line = tuple[str, str]

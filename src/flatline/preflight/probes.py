@@ -24,6 +24,7 @@ from flatline.events import (
     Where,
 )
 from flatline.preflight.hearing import Call, Loss, leaves
+from flatline.preflight.padded import SHORTEST, Padding, padding_of
 from flatline.preflight.trials import (
     SAME,
     MadeNan,
@@ -32,16 +33,13 @@ from flatline.preflight.trials import (
     Unprobed,
     evaluating,
     input_kind,
-    padding_tail,
     spread,
 )
 
 ODD = (5, 7, 3, 11)  # samples of a probe: a size that no other dimension has
-SHORTEST = 4  # positions
 NEXT = 0.98  # of the labels equal the next input: the model foretells
 TOLD = 20  # of these labels are not the commonest one, nor what stands there already: else it may be chance
 ORDERED = 0.8  # of the samples change with their order: a view in place of a transpose; capacities spare most
-OTHER_LENGTHS = 3  # of sequences, from batch to batch: they are filled up to the longest
 PARTS = 16  # of a model that are tried one by one
 IGNORED = -100
 TIME_FIRST = (nn.MultiheadAttention, nn.RNNBase, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.Transformer)
@@ -287,63 +285,69 @@ class Probes:
     # ------------------------------------------------------------------ does padding count
 
     def padding(self) -> PaddingProbed:
-        """The padding of one sequence cut off."""
-        trial = self.trial
-        at, row, cut, proven = self._padded()
-        rows, length = trial.inputs[at].shape
+        """The padding of one sequence cut off; or a longer one put beside it, where the model cuts a batch to its longest row."""
+        trial, found = self.trial, self._padded()
+        row, cut = found.row, found.cut
+        rows, length = trial.inputs[found.at].shape[:2]
         alone = tuple(t[row : row + 1] if t.shape[0] == rows else t for t in trial.inputs)
         most, half = self._cut(alone, rows, length, cut), self._cut(alone, rows, length, cut // 2)
         culprit = None
-        if float(most) > SAME:
+        if most > SAME:
             culprit = trial.culprit(alone, _trimmed(alone, length, cut), lambda tensor: _kept(tensor, length, cut))
+        elif int(found.tail.min()) < cut and self.places[found.at] == 0:
+            most, half, culprit = self._beside(found)
         return PaddingProbed(
             step=self.step,
             where=self._where(culprit),
             model=self.name,
             length=length,
             padded=cut,
-            spread=spread(most.reshape(1), culprit),
-            half=float(half),
-            proven=proven,
+            spread=spread(torch.tensor([most]), culprit),
+            half=half,
+            proven=found.proven,
             recurrent=culprit is not None and isinstance(culprit.module, (nn.RNNBase, nn.RNNCellBase)),
         )
 
-    def _cut(self, alone: tuple[Tensor, ...], rows: int, length: int, cut: int) -> Tensor:
+    def _cut(self, alone: tuple[Tensor, ...], rows: int, length: int, cut: int) -> float:
         """The largest change of what is left, in standard deviations between the samples of the batch."""
-        whole, long = self.trial.run(self.trial.inputs), self.trial.run(alone)
-        changes = []
-        for batch, one, other in zip(whole, long, self.trial.run(_trimmed(alone, length, cut)), strict=True):
-            kept = _kept(one, length, cut)
-            if batch.dim() and batch.shape[0] == rows and kept.shape == other.shape:
-                scale = batch.float().std(0).mean().clamp(min=1e-12)
-                changes.append((kept.float() - other.float()).abs().max() / scale)
+        long, short = self.trial.run(alone), self.trial.run(_trimmed(alone, length, cut))
+        return self._changed(rows, [_kept(made, length, cut) for made in long], short)
+
+    def _beside(self, found: Padding) -> tuple[float, float, Passed | None]:
+        """The same beside the longest row, and beside one of half as much more, in place of copies of itself."""
+        count, row, tail = self._odd(), found.row, found.tail
+        longest, middle = int(tail.argmin()), int((tail - (tail.min() + tail.max()) / 2).abs().argmin())
+        own, long, some = (self._ordered([row] + [each] * (count - 1)) for each in (row, longest, middle))
+        left = self.trial.inputs[found.at].shape[1] - found.cut
+
+        def part(tensor: Tensor) -> Tensor | None:
+            first = _sample(tensor, count, 0)
+            return first[:, :left] if first is not None and first.dim() > 1 else first
+
+        made = [[_none(part(each)) for each in self.trial.run(inputs)] for inputs in (own, long, some)]
+        most, half = self._changed(self.rows, made[0], made[1]), self._changed(self.rows, made[1], made[2])
+        return most, half, self.trial.culprit(own, long, part) if most > SAME else None
+
+    def _changed(self, rows: int, one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+        """The largest change, in standard deviations between the samples of the batch."""
+        changes = [
+            float((a.float() - b.float()).abs().max() / batch.float().std(0).mean().clamp(min=1e-12))
+            for batch, a, b in zip(self.trial.run(self.trial.inputs), one, other, strict=False)
+            if batch.dim() and batch.shape[0] == rows and a.shape == b.shape and a.numel()
+        ]
         if not changes:
             raise Unprobed("padding: no output can be compared without it")
-        return torch.stack(changes).max()
+        return max(changes)
 
-    def _padded(self) -> tuple[int, int, int, bool]:
-        """The input that is padded at its end, the row with the most padding, how much of it, and whether that is proven."""
+    def _padded(self) -> Padding:
+        """The input that is padded at its end."""
         known = {m.padding_idx for m in self.call.module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
-        for at, tokens in enumerate(self.trial.inputs):
-            tail = (
-                padding_tail(tokens, known) if input_kind(tokens) == "tokens" and tokens.shape[1] >= SHORTEST else None
-            )
-            if tail is not None:
-                proven = int(tokens[:, -1].mode().values) in known or self._is_padding(at, tokens, tail)
-                return at, int(tail.argmax()), int(tail.max()), proven
+        for at in range(len(self.trial.inputs)):
+            lengths = self.known.lengths.get((id(self.call.module), at), set())
+            found = padding_of(at, self.trial.inputs, known, self.known.padded, lengths)
+            if found is not None:
+                return found
         raise Unprobed("padding: no sequence has any at its end")
-
-    def _is_padding(self, at: int, tokens: Tensor, tail: Tensor) -> bool:
-        """The script filled it up: it says how long each row is, or every batch has the length of its longest row."""
-        rows, length = tokens.shape
-        if {(rows, length), (length, rows)} & self.known.padded:
-            return True
-        lengths = self.known.lengths.get((id(self.call.module), at), set())
-        if len(lengths) >= OTHER_LENGTHS and int(tail.min()) == 0:
-            return True
-        real = torch.arange(length, device=tokens.device) < (length - tail)[:, None]
-        others = [each for place, each in enumerate(self.trial.inputs) if place != at]
-        return any(_tells_length(each, real) for each in others)
 
     # ------------------------------------------------------------------ do weights count that get no gradient
 
@@ -383,6 +387,10 @@ class Probes:
 
 
 # --------------------------------------------------------------------------- parts of tensors
+
+
+def _none(tensor: Tensor | None) -> Tensor:
+    return torch.empty(0) if tensor is None else tensor
 
 
 def _exchanged(rows: int) -> Tensor:
@@ -511,17 +519,6 @@ def _commonest(tensor: Tensor) -> float:
 
 def _rearranged(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.flatten().sort().values, other.flatten().sort().values)
-
-
-def _tells_length(tensor: Tensor, real: Tensor) -> bool:
-    """Whether it counts what is real in each row, or is a mask with one value there and another elsewhere."""
-    if tensor.dim() == 1:
-        return torch.equal(tensor.long(), real.sum(1).to(tensor.device))
-    if tensor.shape[0] != real.shape[0] or tensor.numel() != real.numel():
-        return False
-    mask, real = tensor.reshape(real.shape), real.to(tensor.device)
-    kept, filled = mask[real], mask[~real]
-    return bool((kept == kept[0]).all()) and bool((filled == filled[0]).all()) and bool(kept[0] != filled[0])
 
 
 def labels_permuted(losses: Sequence[Loss], generator: torch.Generator) -> tuple[float, float] | None:

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from flatline.events import Spread, Where
 from flatline.preflight.hearing import Call, Mode, leaves, paths
 from flatline.sensors.callers import caller
-from flatline.sensors.losses import PADDING_AHEAD, sorted_rows
 from flatline.toolbox._state import keep_random, preserved
 
 SAME = 1e-4  # of the output's standard deviation: less is rounding (measured: up to 2e-6 in float32, other shapes)
 NARROWEST = 4  # pixels of an image
-PAD_ROWS = 0.2  # of the rows end with the same token, at least twice
 HELD = 100_000_000  # numbers kept to find the layer, at most
 Compare = Callable[[Tensor], Tensor | None]  # the part of a tensor that should not have changed
 
@@ -216,22 +214,6 @@ def input_kind(tensor: Tensor) -> Literal["image", "tokens", "numbers"]:
 
 def _is_image(tensor: Tensor) -> bool:
     return tensor.dim() in (4, 5) and min(tensor.shape[-2:]) >= NARROWEST
-
-
-def padding_tail(tokens: Tensor, known: set[int | None]) -> Tensor | None:
-    """How many tokens at the end of each row are padding; None if that is not certain. 0 for rows of nothing else."""
-    last = int(tokens[:, -1].mode().values)
-    same = tokens == last
-    tail = same.flip(1).long().cumprod(1).sum(1)
-    runs = tail[tail > 1].tolist()
-    varied = len(set(runs)) > 1 and len(runs) >= PAD_ROWS * len(tokens)
-    long_texts = int(tail.min()) < tokens.shape[1] // 2
-    if not runs or not long_texts or not (last in known or varied) or bool(same.all()):
-        return None
-    before = int((~same).sum()), int(same.sum() - tail.sum())  # others, and the same token, ahead of the tails
-    if before[1] > PADDING_AHEAD * sum(before) or sorted_rows(tokens):
-        return None
-    return tail.where(tail < tokens.shape[1], 0)
 
 
 def _replaced(value: Any, new: dict[int, Tensor]) -> Any:

@@ -27,7 +27,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
-from flatline.sensors.seeds import copied_generator, seeded_draw
+from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 from flatline.sensors.waiting import Waiting
 from flatline.sensors.workers import seeded_alike
 
@@ -309,6 +309,7 @@ class DataSensor:
 
     def _tell_repeated(self, model: str, rows: int) -> None:
         seeding, place = seeded_draw(users_frame())
+        lost, left = lost_step(users_frame()) if not seeding else ("", None)
         self.loop.emit(
             BatchRepeated(
                 step=self.loop.step,
@@ -317,7 +318,8 @@ class DataSensor:
                 rows=rows,
                 times=REPEATED,
                 seeding=seeding,
-                seeding_where=place,
+                lost=lost,
+                statement=place or left,
             )
         )
 

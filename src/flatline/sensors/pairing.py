@@ -238,8 +238,20 @@ def _permuted(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
         elif isinstance(node, ast.Assign) and _makes_order(_bare(node.value)):
             name = ast.unparse(node.targets[0])
             found = _uses(name, list(ast.walk(tree)) if "." in name else nodes)
-            if found is not None and len(found.arrays) == 1 and not found.escaped:
+            alone = found is not None and (len(found.arrays) == 1 or _leaves_a_column(found.arrays, nodes))
+            if found is not None and alone and not found.escaped:
                 yield found.node
+
+
+def _leaves_a_column(arrays: set[str], nodes: list[ast.AST]) -> bool:
+    """All are columns of one table, ``t["x"]`` and ``t["id"]``, of which another, ``t["y"]``, is read and keeps its order."""
+    columns = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant)]
+    tables = {ast.unparse(n.value) for n in columns if ast.unparse(n) in arrays}
+    known = {ast.unparse(n) for n in columns if isinstance(n.slice, ast.Constant) and isinstance(n.slice.value, str)}
+    others = {
+        ast.unparse(n) for n in columns if ast.unparse(n.value) in tables and isinstance(n.ctx, ast.Load)
+    } - arrays
+    return arrays <= known and len(tables) == 1 and bool(others & known)
 
 
 def _uses(name: str, nodes: list[ast.AST]) -> Permutation | None:

@@ -6,7 +6,7 @@ import ast
 import multiprocessing
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -16,7 +16,7 @@ from flatline.events import SeedsObserved, Where
 from flatline.sensors.callers import is_users
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
-from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, tree_of
+from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, own_nodes, tree_of
 
 SEEDING = (
     "manual_seed",
@@ -32,6 +32,8 @@ DRAWING = (
     "randint", "randperm", "choice", "choices", "sample", "permutation", "shuffle", "integers", "multinomial", "randrange"
 )  # fmt: skip
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Functions = dict[str, Function]
+Judge = Callable[[ast.AST, Functions], ast.expr | ast.stmt | None]
 DEPTH = 3  # functions called by functions called in the loop
 GENERATORS = ("numpy.random.Generator", "numpy.random.RandomState", "random.Random", "torch.Generator")
 BY_HAND = 2**32  # seeds that torch picks for itself are larger nearly always
@@ -180,21 +182,32 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names, *(name for part in inner for name in _names(part))}
 
 
-# --------------------------------------------------------------------------- seeding in the loop
+# --------------------------------------------------------------------------- why a loop draws the same again
 
 
 def seeded_draw(frame: FrameType | None) -> tuple[str, Where | None]:
     """The call that seeds anew, in a loop around ``frame``, before samples are drawn; '' if there is none."""
+    return _first(frame, _seeds_then_draws)
+
+
+def lost_step(frame: FrameType | None) -> tuple[str, Where | None]:
+    """The statement that moves a window along for nothing, in a function called in a loop around ``frame``; '' if there is none."""
+    return _first(frame, _moves_for_nothing)
+
+
+def _first(frame: FrameType | None, judge: Judge) -> tuple[str, Where | None]:
     while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            for seeding, function in _in_loop(frame.f_code.co_filename, frame.f_lineno):
-                return ast.unparse(seeding), Where(frame.f_code.co_filename, seeding.lineno, function)
+        file = frame.f_code.co_filename
+        for name, scope, functions in _in_loop(file, frame.f_lineno) if is_users(file) else ():
+            found = judge(scope, functions)
+            if found is not None:
+                return ast.unparse(found), Where(file, found.lineno, name)
         frame = frame.f_back
     return "", None
 
 
-def _in_loop(file: str, line: int) -> Iterator[tuple[ast.Call, str]]:
-    """Seeding calls that come before a draw, in the innermost loop around a line or in a function called there."""
+def _in_loop(file: str, line: int) -> Iterator[tuple[str, ast.AST, Functions]]:
+    """The innermost loop around a line, and the functions that are called there; the innermost first."""
     tree = tree_of(file)
     loop = _loop_around(tree, line) if tree is not None else None
     if tree is None or loop is None:
@@ -205,9 +218,7 @@ def _in_loop(file: str, line: int) -> Iterator[tuple[ast.Call, str]]:
         called = [_key(call) for scope in scopes.values() for call in _calls(scope)]
         scopes.update({key: functions[key] for key in called if key in functions})
     for name, scope in reversed(list(scopes.items())):
-        seeding = _seeds_then_draws(scope, functions)
-        if seeding is not None:
-            yield seeding, name.removeprefix(".")
+        yield name.removeprefix("."), scope, functions
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
@@ -228,7 +239,7 @@ def _loop_around(tree: ast.Module, line: int) -> ast.AST | None:
     return best if isinstance(best, LOOPS) else None
 
 
-def _seeds_then_draws(scope: ast.AST, functions: dict[str, Function]) -> ast.Call | None:
+def _seeds_then_draws(scope: ast.AST, functions: Functions) -> ast.Call | None:
     """The seeding call of a scope that draws samples after it, itself or in a function that it calls."""
     calls = sorted(_calls(scope), key=lambda call: (call.lineno, call.col_offset))
     seeding = [call for call in calls if _does(call, SEEDING, functions) and (call.args or call.keywords)]
@@ -236,7 +247,26 @@ def _seeds_then_draws(scope: ast.AST, functions: dict[str, Function]) -> ast.Cal
     return seeding[0] if seeding and drawing and drawing[-1].lineno >= seeding[0].lineno else None
 
 
-def _does(call: ast.Call, what: tuple[str, ...], functions: dict[str, Function]) -> bool:
+def _moves_for_nothing(scope: ast.AST, functions: Functions) -> ast.stmt | None:
+    """``at += n`` behind ``order[at : at + n]``, where ``at`` is the function's own, and nothing reads it after that."""
+    if not isinstance(scope, FUNCTIONS):
+        return None
+    nodes = list(own_nodes(scope))
+    shared = {name for n in nodes if isinstance(n, (ast.Nonlocal, ast.Global)) for name in n.names}
+    looped = {id(inner) for loop in nodes if isinstance(loop, LOOPS) for inner in ast.walk(loop)}
+    bounds = [n.slice.lower for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)]
+    begins = {n.id for bound in bounds if bound is not None for n in ast.walk(bound) if isinstance(n, ast.Name)}
+    for node in nodes:
+        if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name) or id(node) in looped:
+            continue
+        name = node.target.id
+        read = (n.lineno > node.lineno for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name)
+        if name in begins - shared and not any(read):
+            return node
+    return None
+
+
+def _does(call: ast.Call, what: tuple[str, ...], functions: Functions) -> bool:
     own = functions.get(_key(call))
     return any(called_name(inner) in what for inner in _calls(own)) if own is not None else called_name(call) in what
 

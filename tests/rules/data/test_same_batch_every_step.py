@@ -93,11 +93,21 @@ def repeated(**facts):
 
 def test_warns_of_a_draw_that_is_seeded_at_each_call():
     place = Where("train.py", 4, "get_batch")
-    (finding,) = play(SameBatchEveryStep, repeated(seeding="torch.manual_seed(0)", seeding_where=place))
+    (finding,) = play(SameBatchEveryStep, repeated(seeding="torch.manual_seed(0)", statement=place))
     assert (finding.severity, finding.where) == ("warning", place)
     assert finding.message == (
         "net was given the same 32 samples in 5 steps in a row, drawn anew each time: `torch.manual_seed(0)` comes before "
         "the draw in every step"
+    )
+
+
+def test_a_window_that_stands_still():
+    place = Where("train.py", 39, "draw")
+    (finding,) = play(SameBatchEveryStep, repeated(lost="at += self.size", statement=place))
+    assert (finding.severity, finding.where) == ("error", place)
+    assert finding.message == (
+        "net was given the same 32 samples in 5 steps in a row, in a new tensor each time: `at += self.size` changes a "
+        "variable of one call, and nothing reads it after that"
     )
 
 

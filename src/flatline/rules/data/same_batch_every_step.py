@@ -21,7 +21,8 @@ class SameBatchEveryStep(Rule):
     ``next(iter(loader))`` inside the loop makes a new iterator each time, and its first batch is always the same one
     unless the loader shuffles. Or the dataset ignores the index that it is asked for. Or a fixed slice of a
     tensor, ``X[:32]``, is taken in every step. Or the generator is seeded in the function that draws the batch, so that
-    it draws the same samples at each call.
+    it draws the same samples at each call. Or the sampler moves its window along in a local variable, which the next
+    call does not see.
 
     Fix
     ---
@@ -139,20 +140,37 @@ class SameBatchEveryStep(Rule):
     # ------------------------------------------------------------------ batches drawn by hand
 
     def on_batch_repeated(self, event: BatchRepeated) -> Iterator[Finding]:
-        """The same numbers in new tensors, where the loop seeds a generator before it draws."""
-        if not event.seeding or event.times < self.slices_needed or event.rows < 2:
+        """The same numbers in new tensors, where the loop seeds a generator before it draws, or a window stands still."""
+        if event.times < self.slices_needed or event.rows < 2:
+            return
+        if event.lost:
+            yield self._standing_still(event)
+        if not event.seeding:
             return
         yield self.finding(
             event,
             f"{event.model} was given the same {event.rows} samples in {event.times} steps in a row, drawn anew each time: "
             f"`{event.seeding}` comes before the draw in every step",
             severity="warning",
-            where=event.seeding_where,
+            where=event.statement,
             cause="a generator that is seeded again deals the same indices again, so all other samples are never learned from",
             fix="seed once, before the loop, and let the generator run on: `g = torch.Generator().manual_seed(0)` outside, "
             "`torch.randint(len(x), (n,), generator=g)` inside",
             rows=event.rows,
             seeding=event.seeding,
+        )
+
+    def _standing_still(self, event: BatchRepeated) -> Finding:
+        name = event.lost.split()[0]
+        return self.finding(
+            event,
+            f"{event.model} was given the same {event.rows} samples in {event.times} steps in a row, in a new tensor each time: "
+            f"`{event.lost}` changes a variable of one call, and nothing reads it after that",
+            where=event.statement,
+            cause=f"the next call begins where this one did, for {name} is not kept: all other samples are never learned from",
+            fix=f"keep it: `self.{name} = {name}` at the end, or return it to the caller; or iterate over a DataLoader",
+            rows=event.rows,
+            lost=event.lost,
         )
 
 
