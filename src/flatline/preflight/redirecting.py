@@ -7,6 +7,7 @@ import errno
 import functools
 import io
 import os
+import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class Redirecting:
 
     def __init__(self, scratch: Scratch) -> None:
         self.scratch = scratch
+        self._replacements: dict[int, Function] = {}  # by the identity of the original
 
     def attach(self) -> None:
         """For the rest of the process."""
@@ -37,7 +39,7 @@ class Redirecting:
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             return opening(self.scratch.place(file, mode), mode, *args, **kwargs)
 
-        builtins.open = io.open = opened
+        builtins.open = io.open = self._replacements[id(opening)] = opened
         self._replace("open", self._low)
         self._replace("truncate", self._truncated)
         self._replace("listdir", self._listed)
@@ -53,11 +55,20 @@ class Redirecting:
             self._replace(name, self._taken)
         setattr(shutil, "rmtree", self._tree_taken(shutil.rmtree))  # noqa: B010 - its type is a class of its own
         setattr(tempfile, "mkdtemp", self._temporary(tempfile.mkdtemp))  # noqa: B010
+        self._tell_pathlib()
 
     def _replace(self, name: str, wrap: Callable[[Function], Function]) -> None:
         original = getattr(os, name, None)  # some are of one system only
         if original is not None:
-            setattr(os, name, functools.wraps(original)(wrap(original)))
+            self._replacements[id(original)] = replacement = functools.wraps(original)(wrap(original))
+            setattr(os, name, replacement)
+
+    def _tell_pathlib(self) -> None:
+        """That of Python 3.10 keeps the functions that it found when it was imported."""
+        accessor = getattr(pathlib, "_NormalAccessor", None)
+        for name, held in list(vars(accessor).items()) if accessor is not None else ():
+            if id(held) in self._replacements:
+                setattr(accessor, name, staticmethod(self._replacements[id(held)]))
 
     def _straight(self, path: Any, kwargs: Any) -> bool:
         """Nothing of the script's own: no path at all, a path beside a folder's number, or left alone."""
