@@ -1255,7 +1255,7 @@ class SamplesProbed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PaddingProbed(Event):
-    """``flatline preflight`` cut the padding off a sequence, and looked at what is made of the rest."""
+    """``flatline preflight`` cut the padding off a sequence, or changed it, and looked at what is made of the rest."""
 
     absent = "no padded sequence was probed: that is for flatline preflight"
     live = False
@@ -1265,6 +1265,7 @@ class PaddingProbed(Event):
     spread: Spread = Spread()  # effect: in standard deviations between samples
     half: float = 0.0  # effect with half of the padding cut off: more of the same
     recurrent: bool = False  # the layer has read on through the padding
+    overwritten: bool = False  # not cut off: other vectors were put in its place
     proven: bool = False  # it is padding: the model or the script says so, or each batch is as long as its longest row
 
 

@@ -1,13 +1,15 @@
 """What a loss cannot fall below, against the loss of the best scores there are."""
 
 import math
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from flatline.preflight.hearing import CALLS, LOSSES, Hearing, Loss
+from flatline.preflight.hearing import CALLS, LOSSES, Hearing, Loss, paths
 
 torch.manual_seed(0)
 CLASSES = torch.randint(0, 7, (40,))
@@ -107,3 +109,17 @@ def test_what_the_script_made_itself_never_breaks_it(hearing):
     hearing.called, hearing.broken = lambda call: {}["x"], lambda what, error: told.append(what)
     assert nn.Linear(3, 1)(torch.ones(4, 3)).shape == (4, 1)
     assert told == ["hearing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    logits: torch.Tensor
+    loss: torch.Tensor | None = None
+
+
+def test_tensors_of_plain_objects():
+    logits = torch.ones(2, 3)
+    assert [path for path, _ in paths(Output(logits, logits.sum()))] == [".logits", ".loss"]
+    assert [path for path, _ in paths([SimpleNamespace(ids=logits, name="a")])] == ["[0].ids"]
+    assert list(paths(nn.Linear(2, 2))) == []
+    assert list(paths("text")) == []

@@ -232,6 +232,45 @@ def test_padding_by_an_index():
     assert asked(Mean(padding=0), filled()[0], kind=PaddingProbed).proven
 
 
+class OneLength(nn.Module):
+    """Takes 20 positions and no others."""
+
+    def __init__(self, how, padding=None):
+        super().__init__()
+        self.how, self.embed, self.place = (
+            how,
+            nn.Embedding(41, 16, padding_idx=padding),
+            nn.Parameter(torch.randn(1, 20, 16)),
+        )
+        self.attend, self.head = nn.MultiheadAttention(16, 2, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, ids):
+        real = ids != 0
+        mask = {"masked": ~real, "inverted": real, "open": None}[self.how]
+        x = self.embed(ids) + self.place
+        x = x + self.attend(x, x, x, key_padding_mask=mask, need_weights=False)[0]
+        return self.head((x * real[..., None]).sum(1) / real.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("how", ["inverted", "open"])
+def test_padding_that_cannot_be_cut_off_is_overwritten(how):
+    probed = asked(OneLength(how), filled()[0], kind=PaddingProbed)
+    assert probed.overwritten
+    assert probed.spread.layer == "attend"
+    assert probed.spread.effect > 0.1
+    assert probed.half > 0.05 * probed.spread.effect
+    assert probed.proven  # it is compared with 0
+
+
+def test_near_miss_padding_that_cannot_be_cut_off_is_masked():
+    assert asked(OneLength("masked"), filled()[0], kind=PaddingProbed).spread.effect < 1e-4
+
+
+def test_near_miss_vectors_of_padding_are_zero():
+    said = asked(OneLength("open", padding=0), filled()[0])
+    assert "padding: the model takes sequences of one length only" in said
+
+
 def test_batches_as_long_as_their_longest_row():
     ids, _ = filled()
     ids[0] = 7

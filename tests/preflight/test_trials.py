@@ -1,6 +1,7 @@
 """Questions put to a model leave it as it was."""
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -69,7 +70,6 @@ def test_a_model_that_refuses_is_left_alone(call):
     torch.manual_seed(0)
     said = list(Probes(made._replace(module=Refusing()), losses, 1).ask())
     assert "samples: Refusing raised AssertionError" in said
-    assert "padding: Refusing raised AssertionError" in said
 
 
 def test_a_model_that_draws_in_eval_mode_is_repeatable(call):
@@ -98,3 +98,24 @@ def test_a_model_that_counts_is_not_judged(call):
 def test_inputs_are_called_as_forward_calls_them(call):
     made, _ = call
     assert names(made._replace(kwargs={"scale": torch.ones(16, 1, 1)})) == ("ids", "scale")
+
+
+@dataclass(frozen=True)
+class Batch:
+    ids: torch.Tensor
+    weights: torch.Tensor | None = None
+
+
+def test_a_batch_that_is_an_object(call):
+    class Unpacking(Sequences):
+        def forward(self, batch):
+            return super().forward(batch.ids)
+
+    torch.manual_seed(0)
+    model, ids = Unpacking(), call[0].args[0]
+    trial = Trial(Call(model, (Batch(ids),), {}, None))
+    assert [tensor.shape for tensor in trial.inputs] == [(16, 12)]
+    with evaluating(model):
+        (one,), (other,) = trial.run((ids,)), trial.run((ids.flip(0),))
+        assert torch.allclose(one, other.flip(0))
+    assert not torch.equal(one, other)

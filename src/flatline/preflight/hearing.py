@@ -206,6 +206,19 @@ def paths(value: Any, depth: int = 3) -> Iterator[tuple[str, Tensor]]:
     elif depth and isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
             yield from ((f"[{at}]{path}", tensor) for path, tensor in paths(item, depth - 1))
+    elif depth:
+        for name, item in fields_of(value).items():
+            yield from ((f".{name}{path}", tensor) for path, tensor in paths(item, depth - 1))
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Of a plain object that holds tensors, as a dataclass does; nothing of a module, a class or a function."""
+    if isinstance(value, (nn.Module, type, Tensor)) or callable(value):
+        return {}
+    slots = getattr(type(value), "__slots__", ())
+    names = [*getattr(value, "__dict__", ()), *((slots,) if isinstance(slots, str) else slots)]
+    held = {name: getattr(value, name, None) for name in names if isinstance(name, str) and name[:1] != "_"}
+    return held if any(isinstance(item, Tensor) for item in held.values()) else {}
 
 
 def _entropy(shares: Tensor) -> Tensor:

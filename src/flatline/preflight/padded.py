@@ -38,7 +38,7 @@ class Padding(NamedTuple):
 def padding_of(
     at: int, inputs: Sequence[Tensor], known: set[int | None], filled: set[tuple[int, ...]], lengths: set[int]
 ) -> Padding | None:
-    """Of one input; ``known``: ids of padding, ``filled``: shapes that the script filled up, ``lengths``: those of other batches."""
+    """Of one input; ``known``: ids of padding, ``filled``: shapes that the script made, ``lengths``: those of other batches."""
     sequence, others = inputs[at], [each for place, each in enumerate(inputs) if place != at]
     if sequence.dim() < 2 or sequence.shape[1] < SHORTEST or input_kind(sequence) == "image":
         return None

@@ -7,8 +7,10 @@ position or sample to another; only cutting off padding changes shapes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +29,13 @@ from flatline.preflight.hearing import Call, Loss, leaves
 from flatline.preflight.padded import SHORTEST, Padding, padding_of
 from flatline.preflight.trials import (
     SAME,
+    Comparisons,
     MadeNan,
     Passed,
     Trial,
     Unprobed,
     evaluating,
+    first_apart,
     input_kind,
     spread,
 )
@@ -285,28 +289,40 @@ class Probes:
     # ------------------------------------------------------------------ does padding count
 
     def padding(self) -> PaddingProbed:
-        """The padding of one sequence cut off; or a longer one put beside it, where the model cuts a batch to its longest row."""
-        trial, found = self.trial, self._padded()
-        row, cut = found.row, found.cut
-        rows, length = trial.inputs[found.at].shape[:2]
-        alone = tuple(t[row : row + 1] if t.shape[0] == rows else t for t in trial.inputs)
-        most, half = self._cut(alone, rows, length, cut), self._cut(alone, rows, length, cut // 2)
-        culprit = None
-        if most > SAME:
-            culprit = trial.culprit(alone, _trimmed(alone, length, cut), lambda tensor: _kept(tensor, length, cut))
-        elif int(found.tail.min()) < cut and self.places[found.at] == 0:
-            most, half, culprit = self._beside(found)
+        """The padding of one sequence cut off; of a model of one length only, other vectors put in its place."""
+        found = self._padded()
+        try:
+            most, half, culprit = self._without(found)
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            most, half, culprit = self._overwritten(found)
+            overwritten = True
+        else:
+            overwritten = False
         return PaddingProbed(
             step=self.step,
             where=self._where(culprit),
             model=self.name,
-            length=length,
-            padded=cut,
+            length=self.trial.inputs[found.at].shape[1],
+            padded=found.cut,
+            overwritten=overwritten,
             spread=spread(torch.tensor([most]), culprit),
             half=half,
             proven=found.proven,
             recurrent=culprit is not None and isinstance(culprit.module, (nn.RNNBase, nn.RNNCellBase)),
         )
+
+    def _without(self, found: Padding) -> tuple[float, float, Passed | None]:
+        """Cut off; or a longer sequence put beside it, where the model cuts a batch to its longest row."""
+        trial, row, cut = self.trial, found.row, found.cut
+        rows, length = trial.inputs[found.at].shape[:2]
+        alone = tuple(t[row : row + 1] if t.shape[0] == rows else t for t in trial.inputs)
+        most, half = self._cut(alone, rows, length, cut), self._cut(alone, rows, length, cut // 2)
+        if most > SAME:
+            short = _trimmed(alone, length, cut)
+            return most, half, trial.culprit(alone, short, lambda tensor: _kept(tensor, length, cut))
+        if int(found.tail.min()) < cut and self.places[found.at] == 0:
+            return self._beside(found)
+        return most, half, None
 
     def _cut(self, alone: tuple[Tensor, ...], rows: int, length: int, cut: int) -> float:
         """The largest change of what is left, in standard deviations between the samples of the batch."""
@@ -328,6 +344,33 @@ class Probes:
         most, half = self._changed(self.rows, made[0], made[1]), self._changed(self.rows, made[1], made[2])
         return most, half, self.trial.culprit(own, long, part) if most > SAME else None
 
+    def _overwritten(self, found: Padding) -> tuple[float, float, Passed | None]:
+        """What an embedding makes of padding, exchanged for what it makes of another token; and of the second half of it alone."""
+        trial, tokens = self.trial, self.trial.inputs[found.at]
+        plain = [m for m in trial.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is None]
+        if input_kind(tokens) != "tokens" or not plain:
+            raise Unprobed("padding: the model takes sequences of one length only")
+        length = tokens.shape[1]
+        positions = torch.arange(length, device=tokens.device)
+        padded = positions >= (length - found.tail)[:, None]
+        further = positions >= (length - found.tail // 2)[:, None]
+
+        def part(tensor: Tensor) -> Tensor | None:
+            return (
+                tensor[~padded] if tensor.shape[:2] == tokens.shape else tensor if length not in tensor.shape else None
+            )
+
+        whole = trial.run(trial.inputs)
+        with _exchanging(plain, tokens, padded) as reached:
+            other, passed = trial.run(trial.inputs), trial.watched(trial.inputs)
+        with _exchanging(plain, tokens, further):
+            some = trial.run(trial.inputs)
+        if not reached:
+            raise Unprobed("padding: the model takes sequences of one length only")
+        made = [[_none(part(each)) for each in of] for of in (whole, other, some)]
+        most, half = (self._changed(self.rows, made[0], each) for each in made[1:])
+        return most, half, first_apart(trial.watched(trial.inputs), passed, part)[0] if most > SAME else None
+
     def _changed(self, rows: int, one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
         """The largest change, in standard deviations between the samples of the batch."""
         changes = [
@@ -346,8 +389,15 @@ class Probes:
             lengths = self.known.lengths.get((id(self.call.module), at), set())
             found = padding_of(at, self.trial.inputs, known, self.known.padded, lengths)
             if found is not None:
-                return found
+                return found if found.proven else found._replace(proven=self._singled_out(at))
         raise Unprobed("padding: no sequence has any at its end")
+
+    def _singled_out(self, at: int) -> bool:
+        """The model compares its tokens with the very one that rows end with."""
+        tokens = self.trial.inputs[at]
+        with Comparisons(tokens) as heard:
+            self.trial.run(self.trial.inputs)
+        return int(tokens[:, -1].mode().values) in heard.values
 
     # ------------------------------------------------------------------ do weights count that get no gradient
 
@@ -387,6 +437,25 @@ class Probes:
 
 
 # --------------------------------------------------------------------------- parts of tensors
+
+
+@contextmanager
+def _exchanging(embeddings: list[nn.Embedding], tokens: Tensor, where: Tensor) -> Iterator[list[nn.Module]]:
+    """What they make of these tokens there is what they make of another row's first one; told are those that it happened to."""
+    reached: list[nn.Module] = []
+
+    def heard(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if not args or not torch.equal(args[0], tokens):
+            return None
+        reached.append(module)
+        return torch.where(where[..., None], output[:, :1].roll(1, 0), output)
+
+    handles = [embedding.register_forward_hook(heard) for embedding in embeddings]
+    try:
+        yield reached
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _none(tensor: Tensor | None) -> Tensor:

@@ -163,7 +163,8 @@ def _told(event: Event) -> tuple[str, str]:
     if isinstance(event, PaddingProbed):
         return (
             "padding",
-            f"cutting {event.padded} of {event.length} positions off {_leaves_alone(event.spread, 'the rest')}",
+            f"{'overwriting' if event.overwritten else 'cutting off'} {event.padded} of {event.length} positions "
+            + _leaves_alone(event.spread, "the rest"),
         )
     if isinstance(event, WeightsSevered):
         return "weights", f"{', '.join(event.parts)}: the output hangs on them, and no gradient comes to them"

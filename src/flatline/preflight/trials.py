@@ -10,14 +10,16 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from flatline.events import Spread, Where
-from flatline.preflight.hearing import Call, Mode, leaves, paths
+from flatline.preflight.hearing import Call, Mode, fields_of, leaves, paths
 from flatline.sensors.callers import caller
 from flatline.toolbox._state import keep_random, preserved
 
 SAME = 1e-4  # of the output's standard deviation: less is rounding (measured: up to 2e-6 in float32, other shapes)
 NARROWEST = 4  # pixels of an image
+COMPARING = ("eq", "ne", "__eq__", "__ne__")
 HELD = 100_000_000  # numbers kept to find the layer, at most
 Compare = Callable[[Tensor], Tensor | None]  # the part of a tensor that should not have changed
 
@@ -152,15 +154,39 @@ class Trial:
 
     def carried(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...], part: Compare) -> tuple[Passed | None, bool]:
         """The same; and whether it, or a module within, was given a change by something that has no such part."""
-        around: list[str] = []  # modules that were given one
-        for a, b in zip(self.watched(one), self.watched(other), strict=False):
-            if a.module is not b.module:
-                break
-            if _beside(a.given, b.given, part):
-                around.append(b.name)
-            if _same(a.given, b.given, part) and _same(a.made, b.made, part) is False:
-                return b, any(name == b.name or not b.name or name.startswith(f"{b.name}.") for name in around)
-        return None, bool(around)
+        return first_apart(self.watched(one), self.watched(other), part)
+
+
+def first_apart(one: list[Passed], other: list[Passed], part: Compare) -> tuple[Passed | None, bool]:
+    """Of two runs; see ``carried``."""
+    around: list[str] = []  # modules that were given one
+    for a, b in zip(one, other, strict=False):
+        if a.module is not b.module:
+            break
+        if _beside(a.given, b.given, part):
+            around.append(b.name)
+        if _same(a.given, b.given, part) and _same(a.made, b.made, part) is False:
+            return b, any(name == b.name or not b.name or name.startswith(f"{b.name}.") for name in around)
+    return None, bool(around)
+
+
+class Comparisons(TorchFunctionMode):
+    """Notes the numbers that a tensor is asked to be equal or unequal to."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self.values: set[float] = set()
+        self._tensor = tensor
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Any call of torch's."""
+        if getattr(function, "__name__", "") in COMPARING and len(args) > 1 and self._asked(args[0]):
+            self.values.update([float(args[1])] if isinstance(args[1], (int, float)) else [])
+        return function(*args, **(kwargs or {}))
+
+    def _asked(self, tensor: Any) -> bool:
+        same = isinstance(tensor, Tensor) and tensor.shape == self._tensor.shape
+        return same and tensor.data_ptr() == self._tensor.data_ptr()
 
 
 def spread(changes: Tensor, culprit: Passed | None) -> Spread:
@@ -232,7 +258,13 @@ def _replaced(value: Any, new: dict[int, Tensor]) -> Any:
         if all(one is other for one, other in zip(parts, value, strict=True)):
             return value
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    changed = {n: item for n, old in fields_of(value).items() if (item := _replaced(old, new)) is not old}
+    if not changed:
+        return value
+    another = copy.copy(value)
+    for name, item in changed.items():
+        object.__setattr__(another, name, item)  # a dataclass may be frozen
+    return another
 
 
 def _change(one: Tensor, other: Tensor) -> Tensor:

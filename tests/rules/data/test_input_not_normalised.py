@@ -46,7 +46,7 @@ def test_fires_on_pictures_that_killed_a_layer():
     (finding,) = play(InputNotNormalised, *died())
     assert finding.message == (
         "the input of c1 (Conv2d), the first layer, ranges from 0 to 255, rms 150, and no normalisation follows; "
-        "all 8 units of the ReLU 1 are zero on the 400 newest samples"
+        "8 of 8 units of the ReLU 1 are zero on the 400 newest samples"
     )
 
 
@@ -58,7 +58,7 @@ def test_near_miss_dead_units_under_ordinary_inputs():
 
 def test_near_miss_pictures_and_units_that_live():
     assert play(InputNotNormalised, *died(lasting=7)) == []
-    assert play(InputNotNormalised, *died(dead=7)) == []
+    assert play(InputNotNormalised, *died(dead=7, lasting=7)) == []
     assert play(InputNotNormalised, *died(lasting=None, looks=1, total=40)) == []
     assert play(InputNotNormalised, *died(units=4, dead=4, lasting=4)) == []
     assert play(InputNotNormalised, *died(layer="")) == []

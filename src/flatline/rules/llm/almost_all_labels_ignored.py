@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed, TargetFacts
+from flatline.events import LossComputed, SourceParsed, TargetFacts, line_of
 from flatline.findings import Finding, Severity
 from flatline.rules import Rule
 
@@ -80,6 +80,12 @@ class AlmostAllLabelsIgnored(Rule):
             ignored=target.ignored,
             scored=scored,
         )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A mask over the whole row, or over all tokens but one."""
+        for fact in (*event.of("no label left"), *event.of("one label left")):
+            left = "leaves no label" if fact.kind == "no label left" else "leaves labels of one token only"
+            yield self.finding(event, f"{fact.text} {left} in {fact.name}", where=fact.where, key=line_of(fact.where))
 
     def _sparse(self, target: TargetFacts) -> bool:
         scored = target.total - target.ignored

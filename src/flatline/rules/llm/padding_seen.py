@@ -69,9 +69,10 @@ class PaddingSeen(Rule):
         spread = event.spread
         if spread.effect <= self.least or not (event.recurrent or event.half > self.share * spread.effect):
             return
+        changed = "with other vectors in" if event.overwritten else "without"
         yield self.finding(
             event,
-            f"without the {event.padded} positions of padding at its end, a sequence of {event.length} gets another output, "
+            f"{changed} the {event.padded} positions of padding at its end, a sequence of {event.length} gets another output, "
             f"by {spread.effect:.2g} times the spread between samples",
             severity="warning" if event.proven else "hint",
             cause=f"{spread.place} is the first to mix padding into what is real"
