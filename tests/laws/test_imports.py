@@ -30,6 +30,7 @@ ARROW: dict[str, tuple[str, ...]] = {
     "readers": ("events", "readers", "record"),
     "afterwards": ("config", "engine", "events", "findings", "history", "readers", "rules", "trends"),
     "meanwhile": ("engine", "events", "findings", "readers", "rules", "trends"),
+    "flake8": ("__version__", "config", "linting"),
     "linting": ("config", "engine", "events", "findings", "readers.source", "rules"),
     "catalogue": ("engine", "findings", "rules"),
     "config": ("findings", "rules"),

@@ -59,6 +59,27 @@ def test_by_way_of_a_name(script):
     )
 
 
+def test_by_way_of_a_condition(script):
+    loop = "job.step = checkpoint['epoch']\nwhile job.step < 20:\n    train()\n"
+    assert [left.counter for left in script(ADAMW, loop)] == ["epoch"]
+    assert script(ADAMW, loop.replace("job.step <", "job.done <")) == []
+
+
+EARLIER = """
+first = nn.Linear(4, 2)
+before = torch.optim.SGD(first.parameters(), lr=0.1)
+first(torch.ones(3, 4)).square().mean().backward()
+before.step()
+checkpoint = torch.load(FILE)
+"""
+
+
+def test_a_second_leg_in_the_same_process(script):
+    assert len(script(EARLIER + ADAMW)) == 1
+    assert script(EARLIER.replace("before.step()", "") + ADAMW) == []
+    assert script(f"{EARLIER}for _ in range(3):\n    before.step()\n{ADAMW}") == []
+
+
 def test_loaded(script):
     assert script(ADAMW, load="optimizer.load_state_dict(checkpoint['optim'])") == []
 

@@ -27,15 +27,16 @@ class Saved:
     states: tuple[tuple[str, int, int, frozenset[str]], ...]  # key, groups' tensors, tensors with a state, its names
     counts: Mapping[str, int]
     others: tuple[str, ...] = ()  # keys of generators' and schedules' states
+    step: int = 0  # optimizer steps of this run when it was read
 
 
-def saved_in(result: Any, where: Where | None) -> Saved | None:
+def saved_in(result: Any, where: Where | None, step: int = 0) -> Saved | None:
     """What ``torch.load`` returned, if it holds the state of an optimizer and a count."""
     if not isinstance(result, Mapping) or where is None:
         return None
     counts = {key: value for key, value in result.items() if type(key) is str and type(value) is int and value > 0}
     states, others = tuple(_states(result)), tuple(_others(result))
-    return Saved(where, states, counts, others) if counts and (states or others) else None
+    return Saved(where, states, counts, others, step) if counts and (states or others) else None
 
 
 def _states(result: Mapping[Any, Any]) -> Iterator[tuple[str, int, int, frozenset[str]]]:
@@ -79,19 +80,19 @@ class Resuming:
 
     def read(self, result: Any, where: Where | None) -> None:
         """``torch.load`` returned."""
-        saved = saved_in(result, where) if len(self.files) < FILES else None
+        saved = saved_in(result, where, self.loop.steps) if len(self.files) < FILES else None
         if saved is not None:
             self.files.append(saved)
 
     def first_step(self, state: OptimizerState) -> None:
         """Of an optimizer, right before it."""
         files, self.files = self.files, []
-        if self.loaded or not self.loop.wants(OptimizerBeganAnew) or len(self.loop.optimizers) != 1:
+        if self.loaded or not self.loop.wants(OptimizerBeganAnew):
             return
         optimizer: Any = state.ref()
         for file in files:
             counter = _goes_on(file)
-            if not counter or optimizer.state:
+            if not counter or optimizer.state or not self._alone(state, file):
                 continue
             for key, tensors, kept, names in file.states:
                 if tensors == len(state.parameters) and names <= _running_names(optimizer):
@@ -100,6 +101,11 @@ class Resuming:
             if not file.states and _keeps_means(optimizer):
                 self._tell(file, "", counter, len(state.parameters), state)
                 return
+
+    def _alone(self, state: OptimizerState, file: Saved) -> bool:
+        """No other optimizer trains on: those of an earlier leg in this process took their last step before the file was read."""
+        others = [each for each in list(self.loop.optimizers.values()) if each is not state]
+        return all(other.steps and other.last_step <= file.step for other in others)
 
     def _tell(self, file: Saved, key: str, counter: str, tensors: int, state: OptimizerState) -> None:
         self.loop.emit(
@@ -133,7 +139,7 @@ def _keeps_means(optimizer: Any) -> bool:
 
 
 def _goes_on(file: Saved) -> str:
-    """The count of the file from which a loop of the user's goes on: ``range(checkpoint["epoch"] + 1, epochs)``."""
+    """The count of the file from which a loop goes on: ``range(checkpoint["epoch"] + 1, epochs)``, ``while self.step < steps``."""
     tree = tree_of(file.where.file)
     if tree is None:
         return ""
@@ -147,7 +153,10 @@ def _goes_on(file: Saved) -> str:
             found = _count_in(call.args[0], file.counts) or next((names[n] for n in spelled if n in names), "")
             if found:
                 return found
-    return ""
+    tests = [
+        node.test.left for node in ast.walk(tree) if isinstance(node, ast.While) and isinstance(node.test, ast.Compare)
+    ]
+    return next((names[name] for name in map(ast.unparse, tests) if name in names), "")
 
 
 def _count_in(node: ast.expr, counts: Mapping[str, int]) -> str:

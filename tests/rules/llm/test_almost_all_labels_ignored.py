@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import LossComputed, TargetFacts
 from flatline.rules.llm.almost_all_labels_ignored import AlmostAllLabelsIgnored
-from flatline.testing import play
+from flatline.testing import lint, play
 
 
 def losses(*scored, total=320, low=3.0, high=90.0):
@@ -42,3 +44,44 @@ def test_near_miss_nothing_ignored_or_few_labels():
 
 def test_near_miss_one_odd_batch():
     assert play(AlmostAllLabelsIgnored, *losses(1, 1, 200, 1, 1)) == []
+
+
+MASKED = """
+import torch
+def collate(rows):
+    ids = torch.stack(rows)
+    labels = ids.clone()
+    {}
+    return ids, labels
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "labels[:, : ids.size(1) - 1] = -100",
+        "labels[:, : labels.shape[1]] = -100",
+        "labels[:] = -100",
+        "labels[labels != 0] = -100",
+    ],
+)
+def test_source_mask_that_leaves_nothing(line):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(AlmostAllLabelsIgnored, MASKED.format(line))
+    assert finding.severity == "warning"
+    assert finding.message.endswith("in labels")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "labels[:, :prompt] = -100",
+        "labels[:, : ids.size(1) // 2] = -100",
+        "labels[labels == 0] = -100",
+        "labels[ids != mask_id] = -100",
+        "labels[:] = -100\n    labels[:, 4:] = ids[:, 4:]",
+        "labels[:, 1:] = -100",
+    ],
+)
+def test_near_miss_source(line):
+    assert lint(AlmostAllLabelsIgnored, MASKED.format(line)) == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import NormLayerFacts, ParameterFacts, ParametersAudited, Where
 from flatline.rules.optimization.frozen_norm_drifts import FrozenNormDrifts
-from flatline.testing import play
+from flatline.testing import lint, play
 
 NORM = NormLayerFacts(name="body.bn1", frozen=True, drifted=0.31)
 HEAD = ParameterFacts(name="head.weight", optimizers=(0,))
@@ -58,3 +60,63 @@ def test_near_miss_nothing_learns():
 
 def test_near_miss_only_norms_learn():
     assert play(FrozenNormDrifts, audit(NORM, parameters=(replace(HEAD, norm=True),))) == []
+
+
+FROZEN = """
+import torch, torchvision
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = torchvision.models.resnet18()
+        self.head = nn.Linear(1000, 3)
+    def forward(self, x):
+        return self.head(self.trunk(x))
+def freeze(module):
+    for p in module.parameters():
+        p.requires_grad = False
+net = Net()
+freeze(net.trunk)
+opt = torch.optim.Adam(net.head.parameters())
+for epoch in range(9):
+    net.train()
+    for x, y in data:
+        opt.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        opt.step()
+    net.eval()
+"""
+
+
+def test_source_frozen_trunk_in_train_mode():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(FrozenNormDrifts, FROZEN)
+    assert (
+        finding.message
+        == "net.train() puts the BatchNorm layers of net.trunk into train mode, whose parameters are frozen (line 14)"
+    )
+
+
+def test_source_layers_that_are_written_out():
+    own = "nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))"
+    assert len(lint(FrozenNormDrifts, FROZEN.replace("torchvision.models.resnet18()", own))) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    net.train()", "    net.train()\n    net.trunk.eval()"),
+        ("    net.train()", "    pass"),
+        ("torchvision.models.resnet18()", "torchvision.models.vit_b_16()"),
+        ("freeze(net.trunk)", "freeze(net.head)"),
+        (
+            "net = Net()",
+            "net = Net()\nfor m in net.modules():\n    if isinstance(m, nn.BatchNorm2d):\n        m.eval()",
+        ),
+        ("    net.eval()", "    net.trunk.requires_grad_(True)"),
+        ("    def forward", "    def train(self, mode=True):\n        self.head.train(mode)\n    def forward"),
+        ("net = Net()", "import copy\nnet = copy.deepcopy(Net())"),
+    ],
+)
+def test_near_miss_source(old, new):
+    assert lint(FrozenNormDrifts, FROZEN.replace(old, new)) == []

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import CheckpointLoaded, ScriptCrashed, Where
 from flatline.rules.optimization.head_shape_mismatch import HeadShapeMismatch
-from flatline.testing import play
+from flatline.testing import lint, play
 
 KEYS = tuple(f"body.{i}.weight" for i in range(10))
 LOADED = CheckpointLoaded(where=Where("train.py", 9), model="ResNet", strict=False, tensors=10)
@@ -97,3 +99,30 @@ def test_near_miss_sizes_in_the_forward_pass():
     functions = ("<module>", "forward", "linear")
     assert play(HeadShapeMismatch, replace(CRASH, message="size mismatch, m1: [32 x 10]", functions=functions)) == []
     assert play(HeadShapeMismatch, replace(CRASH, functions=functions)) == []
+
+
+FROM_FILE = """
+import torch
+state = torch.load("best.pt")
+{}
+"""
+
+
+@pytest.mark.parametrize("line", ["net.load_state_dict(state, strict=False)", "net.load_state_dict(state, False)"])
+def test_source_loose_load_is_a_hint(line):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(HeadShapeMismatch, FROM_FILE.format(line))
+    assert finding.severity == "hint"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "net.load_state_dict(state)",
+        "missing, unexpected = net.load_state_dict(state, strict=False)",
+        "print(net.load_state_dict(state, strict=False))",
+        "net.load_state_dict(state, strict=strict)",
+    ],
+)
+def test_near_miss_source(line):
+    assert lint(HeadShapeMismatch, FROM_FILE.format(line)) == []

@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import LossComputed, TargetFacts, Where
 from flatline.rules.optimization.padding_in_loss import PaddingInLoss
-from flatline.testing import play
+from flatline.testing import lint, play
 
 
 def losses(*, padding=0.0, masked=0.0, reduction="mean", count=3):
@@ -52,3 +54,79 @@ def test_near_miss_masked_afterwards():
 
 def test_near_miss_one_batch():
     assert play(PaddingInLoss, *losses(padding=0.4, masked=0.4, count=1), *losses()) == []
+
+
+COLLATED = """
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+PAD = 0
+def collate(batch):
+    ids, tags = zip(*batch)
+    ids = pad_sequence([torch.tensor(i) for i in ids], batch_first=True)
+    tags = pad_sequence([torch.tensor(t) for t in tags], batch_first=True, padding_value=PAD)
+    return ids, tags
+net = nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 5))
+opt = torch.optim.Adam(net.parameters())
+crit = nn.CrossEntropyLoss()
+for step, (ids, tags) in enumerate(DataLoader(data, 8, collate_fn=collate)):
+    ids, tags = ids.cuda(), tags.cuda()
+    opt.zero_grad()
+    loss = crit(net(ids).view(-1, 5), tags.view(-1))
+    loss.backward()
+    opt.step()
+"""
+FILLED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+PAD, LONGEST = 1, 32
+class Pairs(Dataset):
+    def __getitem__(self, i):
+        source, target = self.rows[i]
+        target = target + [PAD] * (LONGEST - len(target))
+        return {"source": torch.tensor(source), "target": torch.tensor(target)}
+def train(net):
+    opt = torch.optim.Adam(net.parameters())
+    for batch in DataLoader(Pairs(), batch_size=8):
+        target = batch["target"]
+        loss = F.cross_entropy(net(target[:, :-1]).transpose(1, 2), target[:, 1:])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+
+def test_source_targets_filled_up_by_the_collate_function():
+    """Seen as a SourceParsed."""
+    (finding,) = lint(PaddingInLoss, COLLATED)
+    assert finding.fix == "ignore_index=0 in the loss"
+    assert "filled up with 0 by pad_sequence" in finding.message
+
+
+def test_source_targets_filled_up_by_the_data_set():
+    (finding,) = lint(PaddingInLoss, FILLED)
+    assert finding.fix == "ignore_index=1 in the loss"
+
+
+def test_source_another_number_is_left_out():
+    assert len(lint(PaddingInLoss, COLLATED.replace("Loss()", "Loss(ignore_index=2)"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("CrossEntropyLoss()", "CrossEntropyLoss(ignore_index=PAD)"),
+        ("CrossEntropyLoss()", "CrossEntropyLoss(weight=weights)"),
+        ("CrossEntropyLoss()", "CrossEntropyLoss(reduction='none')"),
+        ("padding_value=PAD", "padding_value=-100"),
+        ("padding_value=PAD", "padding_value=pad_of(batch)"),
+        ("    opt.zero_grad()", "    tags = tags.masked_fill(tags == PAD, -100)"),
+        ("tags.view(-1))", "tags[ids != PAD])"),
+        ("collate_fn=collate", "collate_fn=other"),
+    ],
+)
+def test_near_miss_source(old, new):
+    assert lint(PaddingInLoss, COLLATED.replace(old, new)) == []

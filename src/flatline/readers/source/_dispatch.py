@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use
-from flatline.readers.source._values import Source, held
+from flatline.readers.source._values import Source, looped
 
 
 def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]) -> Sequence[Scope]:
@@ -32,6 +32,8 @@ def called_on(
     func = call.func
     if isinstance(func, ast.Attribute):
         return func.value, [func.attr]
+    if isinstance(func, ast.Name):
+        return func, ["__call__"]
     plain = isinstance(func, ast.Call) and isinstance(func.func, ast.Name) and func.func.id == "getattr"
     if not plain or not isinstance(func, ast.Call) or len(func.args) != 2:
         return None, []
@@ -44,8 +46,4 @@ def called_on(
 
 def _listed(project: Project, node: ast.expr | None, use: Use) -> Sequence[Source]:
     """The objects that a loop goes through under this name."""
-    found = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
-    loop = found[0].use.statement if len(found) == 1 else None
-    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name):
-        return []
-    return held(project, loop.iter, None, found[0].use, 0)
+    return looped(project, node.id, use) if isinstance(node, ast.Name) else []

@@ -15,7 +15,7 @@ from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._ordered import class_by_class, told
 from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
-from flatline.readers.source._values import Source, comes_by, origins
+from flatline.readers.source._values import Source, comes_by, drawn_by, origins
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
 WHOSE = 400  # nodes in which parameters are looked for
@@ -44,7 +44,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     trains = ".backward(" in text
     scaling = trains and OTHER_SCALING.search(text) is not None
     trained: set[str] = set()
-    if ("no_grad" in text or "inference_mode" in text) and OTHER_MODE.search(text) is None:
+    if ("_grad" in text or "inference_mode" in text) and OTHER_MODE.search(text) is None:
         trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
     for scope in module.scopes:
         seen = seen_in(project, scope)
@@ -80,6 +80,7 @@ class Seen:
     def __init__(self, project: Project, module: Module, scope: Scope) -> None:
         self.project, self.module, self.scope = project, module, scope
         self._by_name: dict[str, list[tuple[ast.Call, ast.expr, Use]]] = {}
+        self._passes: dict[int, bool] = {}  # loops, and whether a call switches their backward off
         for call, use in scope.calls:
             if isinstance(call.func, ast.Attribute):
                 self._by_name.setdefault(call.func.attr, []).append((call, call.func.value, use))
@@ -293,6 +294,8 @@ class Seen:
             given = receiver
             if isinstance(receiver, ast.Call) and receiver.args and _named(receiver, "scale"):
                 given = receiver.args[0]
+            if isinstance(given, ast.NamedExpr):
+                given = given.target
             if isinstance(given, ast.Name):
                 yield given.id, call, use
 
@@ -356,6 +359,8 @@ class Seen:
         if value is None and isinstance(use.statement, ast.Assign) and self._is_counted(use.statement.targets[0], use):
             return ast.unparse(use.statement.targets[0].value), use.statement.value, False  # type: ignore[attr-defined]
         call = use.statement.value if isinstance(use.statement, ast.Expr) else None
+        if value is None and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            return self._kept_by_closure(call, call.func.id, use)
         if value is not None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return keeper, value, False
         function = self.project.callee(call, use) if self._from_outside(call.func.value, use) else None
@@ -364,6 +369,34 @@ class Seen:
             if lasting and (given := argument(call, function, name)) is not None:  # type: ignore[arg-type]
                 receiver = ast.unparse(call.func.value)
                 return inner if receiver == "self" else receiver, given, True
+        return "", None, False
+
+    def _kept_by_closure(self, call: ast.Call, called: str, use: Use) -> tuple[str, ast.expr | None, bool]:
+        """``track(loss)``, where a function inside another puts it into a list of that one, which is never emptied."""
+        function = self.project.callee(call, use)
+        outer = function.parent if function is not None and function.owner is None else None
+        loop, found = self.loop_of(use), self.scope.reaching(called, use) if called in self.scope.bindings else []
+        inside = [b for b in found if loop is not None and _lies_in(b.use.statement, loop)]
+        if (
+            function is None
+            or outer is None
+            or isinstance(outer.node, ast.Module)
+            or loop is None
+            or inside
+            or not found
+        ):
+            return "", None, False
+        text = ast.unparse(outer.node)
+        for each in function.statements:
+            keeper, value = kept_by(each.statement)
+            begun = outer.bindings.get(keeper, []) if keeper not in function.bindings else []
+            once = len(begun) == 1 and _plain_binding(begun[0]) and isinstance(each.statement, ast.Expr)
+            names = [n for n in function.params if _carries(value, n)] if once else []
+            emptied = re.search(
+                rf"\b{re.escape(keeper)}(\.(clear|pop|popleft)\(|\[.*\] = )|\bdel {re.escape(keeper)}", text
+            )
+            if names and not emptied and not seen_in(self.project, function).without_grad(each):
+                return keeper, argument(call, function, names[0]), True
         return "", None, False
 
     def _is_counted(self, target: ast.expr, use: Use) -> bool:
@@ -379,6 +412,8 @@ class Seen:
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
         loop = self.loop_of(use)
+        while isinstance(whole, ast.Attribute) and isinstance(whole.value, ast.Attribute):
+            whole = whole.value
         if loop is None and isinstance(whole, ast.Attribute) and isinstance(whole.value, ast.Name):
             return self.called_again and self._made_once(whole)
         found = (
@@ -550,7 +585,11 @@ class Seen:
         heads = [item.context_expr for node in around for item in node.items]
         off = [head for head in heads if ast.unparse(head) in ("torch.no_grad()", "torch.inference_mode()")]
         plain = isinstance(binding.value, ast.Call) and binding.use.scope is self.scope
-        function = self.project.callee(binding.value, binding.use) if isinstance(binding.value, ast.Call) else None
+        value, place = binding.value, binding.use
+        drawn = list(drawn_by(self.project, binding, ())) if value is None else []
+        if len(drawn) == 1 and drawn[0][0] is not None and not drawn[0][2]:
+            value, place, plain = drawn[0][0], drawn[0][1], True
+        function = self.project.callee(value, place) if isinstance(value, ast.Call) else None
         if not off and plain and function is not None and function.marked_without_grad is not None:
             return function.marked_without_grad
         on = any(re.search(r"enable_grad|set_grad|requires_grad|Parameter", ast.unparse(node)) for node in around)
@@ -580,7 +619,7 @@ class Seen:
             found = [use for use in later if self._replaces(use, model, built, thing) and self._usedafter(name, use)]
             for use in found if found and not self._built_again(built) else ():
                 yield self.fact("rebound", use.statement, name=name, other=built.statement)
-            for seen in self._later_methods() if self._bound_once(name) else ():
+            for seen in (*self._later_methods(), *self._called_behind(built)) if self._bound_once(name) else ():
                 found = [use for use in seen._new if seen._replaces(use, model, built, thing)]
                 for use in found if not any(_rebuilds(u.statement) for u in seen.scope.statements) else ():
                     yield seen.fact("rebound", use.statement, name=name, other=built.statement)
@@ -610,6 +649,14 @@ class Seen:
         found = owner.attributes.get(name.removeprefix("self."), []) if owner is not None else []
         return name.startswith("self.") and all(b.use.scope is self.scope for b in found)
 
+    def _called_behind(self, built: Use) -> Iterator[Seen]:
+        """Methods of its own that it calls once the optimizer is there, and never before."""
+        calls = [(self.project.callee(call, use), use) for call, use in self.scope.calls if _is_own(call)]
+        for method in {id(m): m for m, _ in calls if m is not None and m.owner is not None}.values():
+            places = [use for each, use in calls if each is method]
+            if all(built.before(use) and use.path == built.path for use in places):
+                yield seen_in(self.project, method)
+
     def _later_methods(self) -> Iterator[Seen]:
         """Methods that can only run when ``__init__``, which this is, is over."""
         owner = self.scope.owner
@@ -630,8 +677,8 @@ class Seen:
         target, text = node.targets[0], ast.unparse(model)
         things = self.project.things(node.value, use)
         here = optimizer.call is built.statement.value  # type: ignore[attr-defined]
-        if isinstance(target, ast.Attribute) and all(is_module(self.project, t) for t in things):
-            if here and ast.unparse(target).startswith(f"{text}."):
+        if isinstance(target, (ast.Attribute, ast.Subscript)) and all(is_module(self.project, t) for t in things):
+            if here and re.match(rf"{re.escape(text)}[.\[]", ast.unparse(target)):
                 return True
             return self._belongs(target.value, use, self._given(model, optimizer))
         if ast.unparse(target) != text:
@@ -708,7 +755,7 @@ class Seen:
         """float16 autocast around the call of a model in training, whose result is what a function returns."""
         returned = {name for name, _ in self._returned_names()}
         heads = [] if isinstance(self.scope.node, ast.Module) else self.scope.node.decorator_list
-        above = [head for head in heads if self._is_half(head, self.scope.statements[0])]
+        above = [head for head in heads if self._is_half(head, self.scope.statements[0])] or list(self._half_around())
         if above and any(_goes_out(u.statement, returned) and self._runs_trained(u) for u in self.scope.statements):
             yield above[0], self.scope.statements[0]
         for use in self.scope.statements:
@@ -720,6 +767,15 @@ class Seen:
             results = [u for u in results if CUT_OFF.search(ast.unparse(u.statement)) is None]
             if heads and any(_goes_out(u.statement, returned) for u in results):
                 yield heads[0], use
+
+    def _half_around(self) -> Iterator[ast.expr]:
+        """float16 autocast in what a decorator of the project puts around the function."""
+        wrapper, name = self.project.wrapper(self.scope) or (None, "")
+        for use in wrapper.statements if wrapper is not None else ():
+            node = use.statement
+            if isinstance(node, ast.With) and not use.path and f"{name}(" in ast.unparse(node):
+                seen = seen_in(self.project, use.scope)
+                yield from (i.context_expr for i in node.items if seen._is_half(*seen.sole(i.context_expr, use)))
 
     def _runs_trained(self, use: Use) -> bool:
         """A statement that calls a model which an optimizer of this file was given."""
@@ -751,7 +807,8 @@ class Seen:
         enabled = self.project.constant(named.get("enabled", ast.Constant(True)), use)
         if None in named or enabled is None or enabled.value is not True:
             return False
-        if (dtype := named.get("dtype")) is not None:
+        second = node.args[1] if len(node.args) > 1 and dotted != "torch.cuda.amp.autocast" else None
+        if (dtype := named.get("dtype", second)) is not None:
             kinds = [self.project.dotted(each.node, each.use) for each in origins(self.project, dtype, use)]
             return bool(kinds) and all(kind in ("torch.float16", "torch.half") for kind in kinds)
         device = self.project.constant(node.args[0] if node.args else named.get("device_type"), use)
@@ -783,7 +840,7 @@ class Seen:
 
     def _trained_on(self, loop: ast.For, use: Use) -> Sequence[Thing]:
         """The loaders of a loop, without those of calls that switch its backward off."""
-        node = iterated(loop.iter)
+        node, use = drawn_from(self.project, iterated(loop.iter), use)
         if not isinstance(node, ast.Name) or node.id not in self.scope.params:
             return self.project.things(node, use)
         backs = [
@@ -838,7 +895,8 @@ class Seen:
         """A pass without gradients over a loader, with a model that has Dropout or BatchNorm, in a file without eval()."""
         for call, use in self.scope.calls if trained and not self._set_by_callers() else ():
             drawn = _draws(use.statement, call)
-            if drawn or not self.never_recorded(use) or not (self._judged(use) or self._judged_at_once(call, use)):
+            plain = not drawn and self.never_recorded(use) and (self._judged(use) or self._judged_at_once(call, use))
+            if drawn or not (plain or self._switched_pass(use)):
                 continue
             for thing in self.project.things(call.func, use):
                 if thing.identity() in trained and (modes := modes_of(self.project, thing)):
@@ -854,6 +912,22 @@ class Seen:
         """In a loop, or beside one, that compares scores with labels."""
         loop = self.loop_of(use)
         return loop is not None and not self._within(loop, "backward") and self.scores(loop)
+
+    def _switched_pass(self, use: Use) -> bool:
+        """In a loop that scores, and whose backward some call of the function switches off, with the gradients."""
+        loop = self.loop_of(use) if self._switches else None
+        if loop is not None and id(loop) not in self._passes:
+            backs = [u for _, _, u in self.methods("backward") if _lies_in(u.statement, loop)]
+            sites = self.project.calls_of(self.scope) if backs else []
+            off = any(all(self._switched(back, call) for back in backs) for call, _ in sites)
+            self._passes[id(loop)] = off and self.scores(loop)
+        return loop is not None and self._passes[id(loop)]
+
+    @cached_property
+    def _switches(self) -> bool:
+        """Gradients are switched off in a function with a backward."""
+        back = any(True for _ in self.methods("backward"))
+        return back and re.search(r"set_grad_enabled|no_grad|inference", ast.unparse(self.scope.node)) is not None
 
     def _judged_at_once(self, call: ast.Call, use: Use) -> bool:
         """Without a loop of its own, in a function that trains nothing, and compared with labels there or by who calls it."""
@@ -990,11 +1064,11 @@ def _list_of(
         if len(found) != 1 or _loads(start.node, value.id) != len(held) + 1:
             return None  # it is given to something else, too, which may register what it holds
         value, source = found[0].value, found[0].use
+    value = _unlisted(value)
     if isinstance(value, ast.Call) and len(made := origins(project, value, source)) == 1:
         held += _filled_by(project.callee(value, source), made[0])
         value, source = made[0].node, made[0].use
-    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("list", "tuple") and len(value.args) == 1:
-        value = value.args[0]
+    value = _unlisted(value)
     if isinstance(value, (ast.List, ast.Tuple)):
         return binding, [*((element, source) for element in value.elts), *held]
     if isinstance(value, ast.Dict):
@@ -1002,6 +1076,12 @@ def _list_of(
     if isinstance(value, ast.DictComp):
         return binding, [(value.value, source)]
     return (binding, [(value.elt, source), *held]) if isinstance(value, (ast.ListComp, ast.GeneratorExp)) else None
+
+
+def _unlisted(value: ast.expr | None) -> ast.expr | None:
+    """``blocks`` in ``list(blocks)``."""
+    plain = isinstance(value, ast.Call) and ast.unparse(value.func) in ("list", "tuple") and len(value.args) == 1
+    return value.args[0] if plain and isinstance(value, ast.Call) else value
 
 
 def _put_into(scope: Scope, name: str) -> list[tuple[ast.expr, Use]]:
@@ -1160,7 +1240,9 @@ def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
     owner = function.owner
     found = owner.attributes.get(keeper.removeprefix("self."), []) if owner is not None else []
     begun = [b for b in found if not isinstance(b.use.statement, ast.AugAssign)]
-    once = [b.use.scope.name.rpartition(".")[2] for b in begun] == ["__init__"]
+    usual = owner.fields.get(keeper.removeprefix("self.")) if owner is not None and owner.is_record else None
+    listed = isinstance(usual, ast.Call) and ast.unparse(usual) == "field(default_factory=list)"
+    once = [b.use.scope.name.rpartition(".")[2] for b in begun] == ["__init__"] or (listed and not begun)
     name = re.escape(keeper.removeprefix("self"))
     taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = )|\bdel \S*{name}")
     outside = project.set_from_outside(keeper.removeprefix("self."), function.module)
@@ -1197,6 +1279,10 @@ def _carries(value: ast.expr | None, name: str) -> bool:
     if isinstance(value, ast.Dict):
         return any(_carries(element, name) for element in value.values)
     return isinstance(value, ast.Name) and value.id == name
+
+
+def _lies_in(node: ast.stmt, loop: ast.stmt) -> bool:
+    return loop.lineno <= node.lineno <= (loop.end_lineno or 0)
 
 
 def _plain_binding(binding: Binding) -> bool:
@@ -1268,12 +1354,39 @@ def iterated(node: ast.expr) -> ast.expr:
     return node
 
 
+def drawn_from(project: Project, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
+    """The loader behind a generator that goes through it, once, and hands its batches on."""
+    function = project.callee(node, use) if isinstance(node, ast.Call) else None
+    loops = [u for u in function.statements if isinstance(u.statement, ast.For)] if function is not None else []
+    if function is None or not isinstance(node, ast.Call) or len(function.yields) != 1 or len(loops) != 1:
+        return node, use
+    inner = iterated(loops[0].statement.iter)  # type: ignore[attr-defined]
+    if function.yields[0][1].path[:1] != ((id(loops[0].statement), "body"),):
+        return node, use
+    plain = (
+        isinstance(inner, ast.Name)
+        and all(b.parameter for b in function.bindings.get(inner.id, ()))
+        and inner.id in function.params
+    )
+    given = argument(node, function, inner.id) if plain and isinstance(inner, ast.Name) else None
+    if given is not None:
+        return drawn_from(project, iterated(given), use)
+    own = isinstance(inner, ast.Attribute) and function.own and ast.unparse(inner.value) == function.own[0]
+    return (inner, loops[0]) if own else (node, use)
+
+
 def model_of(thing: Thing) -> ast.expr | None:
     """``model`` in ``Adam(model.parameters())``."""
     given = thing.call.args[0] if thing.call is not None and thing.call.args else None
     if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "parameters":
         return given.func.value
     return None
+
+
+def _is_own(call: ast.Call) -> bool:
+    """``self.prepare()``."""
+    func = call.func
+    return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self"
 
 
 def _rebuilds(node: ast.stmt) -> bool:

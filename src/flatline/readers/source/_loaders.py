@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import Seen, iterated, seen_in
+from flatline.readers.source._facts import Seen, drawn_from, iterated, seen_in
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 
@@ -52,7 +52,7 @@ def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, d
     for use in scope.statements:
         node = use.statement
         if isinstance(node, ast.For) and first <= node.lineno <= last:
-            things = project.things(iterated(node.iter), use)
+            things = project.things(*drawn_from(project, iterated(node.iter), use))
             if things and all(t.name == LOADER and t.call is not None for t in things):
                 yield Pass(node, use, things, _goes_backward(project, scope, node, 0))
     for call, use in scope.calls if depth < CALLS else ():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
@@ -60,6 +60,7 @@ class Way:
     ticks: tuple[SourceTick, ...] = ()
     choices: tuple[tuple[str, bool], ...] = ()
     ended: str = ""  # by return or raise, break, continue
+    outside: Way | None = None  # in a generator: the way of whoever goes through it
 
 
 class TooMany(Exception):
@@ -75,6 +76,7 @@ class Loops:
         self._busy: dict[int, bool] = {}
         self._busy_calls: dict[tuple[int, Use], bool] = {}
         self._training: dict[int, bool] = {}
+        self._wrappers: dict[int, tuple[Scope, str] | None] = {}
         self.inlined: dict[tuple[object, ...], list[tuple[SourceTick, ...]] | None] = {}
         self.matters: dict[int, bool] = {}
         self._indexes: dict[int, Index] = {}
@@ -102,8 +104,16 @@ class Loops:
         if id(function) not in self._busy:
             self._busy[id(function)] = False
             wipes = any(isinstance(u.statement, ast.Assign) and _wipes(u.statement) for u in function.statements)
-            self._busy[id(function)] = wipes or any(self.busy_call(call, use) for call, use in function.calls)
+            around = self.wrapper(function)
+            calls = [*function.calls, *(around[0].calls if around is not None else ())]
+            self._busy[id(function)] = wipes or any(self.busy_call(call, use) for call, use in calls)
         return self._busy[id(function)]
+
+    def wrapper(self, function: Scope) -> tuple[Scope, str] | None:
+        """What a decorator of the project puts around a function, and how that calls it."""
+        if id(function) not in self._wrappers:
+            self._wrappers[id(function)] = self.project.wrapper(function)
+        return self._wrappers[id(function)]
 
     def trains(self, function: Scope) -> bool:
         """Whether a backward or a step may be in it, or in what it calls."""
@@ -112,9 +122,28 @@ class Loops:
             own = any(
                 isinstance(c.func, ast.Attribute) and c.func.attr in ("backward", "step") for c, _ in function.calls
             )
-            called = (self.project.callee(c, u) for c, u in function.calls if not own)
+            around = self.wrapper(function) if not own else None
+            calls = [*function.calls, *(around[0].calls if around is not None else ())] if not own else []
+            called = (self.project.callee(c, u) for c, u in calls)
+            own = own or any(
+                isinstance(c.func, ast.Attribute) and c.func.attr in ("backward", "step") for c, _ in calls
+            )
             self._training[id(function)] = own or any(f is not None and self.trains(f) for f in called)
         return self._training[id(function)]
+
+    def may_train_between(self, function: Scope) -> bool:
+        """Whether something may happen to the state of training while a generator waits."""
+        sites = self.project.calls_of(function)
+        if not sites or is_manager(function):
+            return True
+        loops = [u.statement for call, u in sites if _drawn_from(getattr(u.statement, "iter", None)) is call]
+        bodies = [(u, s) for s, (_, u) in zip(loops, sites, strict=False)]
+        return len(loops) != len(sites) or any(
+            self.busy_call(call, place)
+            for use, loop in bodies
+            for call, place in use.scope.calls
+            if loop.lineno < call.lineno <= (loop.end_lineno or 0)
+        )
 
     def busy_call(self, call: ast.Call, use: Use) -> bool:
         """Whether a call is a tick, or may be one, or leads to one."""
@@ -126,6 +155,8 @@ class Loops:
             function = None if known else self.project.callee(call, use)
             passed = not known and function is None and any(self.is_trainer(a, use) for a in call.args)
             listed = each_of(self.project, call, use, {}) if not known and not passed and function is None else ()
+            if function is None and isinstance(use.statement, (ast.With, ast.AsyncWith)):
+                listed = [*listed, *(each for each in managers(self.project, call, use) if each is not None)]
             inner = (function,) if function is not None else listed
             self._busy_calls[key] = known or passed or any(self.busy(each) for each in inner)
         return self._busy_calls[key]
@@ -168,8 +199,9 @@ class Loops:
         self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, *, repeats: bool
     ) -> Iterator[SourceLoop]:
         walker = _Walker(self, scope, node if repeats and isinstance(node, ast.stmt) else None)
+        source = walker.generator(node) if repeats and isinstance(node, ast.For) else None
         try:
-            ways = walker.block(body, [Way()], sure=True)
+            ways = walker.block(body, [Way()], sure=True) if source is None else walker.turn_of(node, source)  # type: ignore[arg-type]
         except (TooMany, RecursionError):
             return
         paths = tuple(way.ticks for way in ways if way.ended != "raise")
@@ -203,6 +235,8 @@ class _Walker:
         )
         self.nested = 0
         self.over_data = False
+        self.within: tuple[str, Callable[[], list[tuple[SourceTick, ...]] | None]] | None = None  # of a decorator
+        self.at_yield: Callable[[list[Way]], list[Way]] | None = None
         self.owners: dict[str, str] = {}  # names for a parameter, or a group of an optimizer, in loops over them
 
     # ----------------------------------------------------------------------- statements
@@ -228,10 +262,12 @@ class _Walker:
             return self._try(node, ways, sure=sure)
         if isinstance(node, (ast.With, ast.AsyncWith)):
             ways = self._expression(node, node, ways, sure=sure)
-            return self.block(node.body, ways, sure=sure)
+            return self._managed(node, node.items, ways, sure=sure)
         if isinstance(node, ast.Match):
             return [way for case in node.cases for way in self.block(case.body, ways, sure=False)] + ways
         ways = self._expression(node, node, ways, sure=sure)
+        if isinstance(getattr(node, "value", None), ast.Yield):
+            ways = self._yielded(node, ways)
         end = {ast.Return: "return", ast.Raise: "raise", ast.Break: "break", ast.Continue: "continue"}.get(type(node))
         return [replace(way, ended=end) for way in ways] if end else ways
 
@@ -272,6 +308,8 @@ class _Walker:
                 return True
             if any(self.loops.busy_call(call, use) for call in self.calls.get(id(inner), ())):
                 return True
+            if self.within is not None and f"{self.within[0]}(" in ast.unparse(inner):
+                return True
         return False
 
     def _use_of(self, node: ast.stmt) -> Use | None:
@@ -280,6 +318,11 @@ class _Walker:
     def _inner(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         """A loop within is gone through once."""
         ways = self._expression(node, node, ways, sure=True)
+        if (source := self.generator(node)) is not None:
+            return self._around(*source, ways, lambda given: self._turn(node, given))
+        return self._turn(node, ways)
+
+    def _turn(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and (use := self._use_of(node)) is not None:
             self.owners[node.target.id] = self._owner(node.iter, use)
         around = self.over_data
@@ -306,6 +349,80 @@ class _Walker:
         found = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
         return self.owners.get(found[0], "") if len(found) == 1 else ""
 
+    # ----------------------------------------------------------------------- generators and managers
+
+    def _yielded(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
+        """What happens where a generator yields: what is known of that, or anything."""
+        if self.at_yield is not None:
+            return self.at_yield(ways)
+        if not self.loops.may_train_between(self.scope):
+            return ways
+        return [replace(way, ticks=(*way.ticks, self._tick("opaque", node, name="yield"))) for way in ways]
+
+    def generator(self, node: ast.stmt) -> tuple[Scope, ast.Call, Use] | None:
+        """The generator of the project that a loop goes through."""
+        use = self._use_of(node)
+        call = _drawn_from(node.iter) if isinstance(node, ast.For) else None
+        function = self.project.callee(call, use) if isinstance(call, ast.Call) and use is not None else None
+        if function is None or not function.yields or not self.loops.busy(function) or not isinstance(call, ast.Call):
+            return None
+        return (function, call, use) if use is not None and self.depth < INLINED else None
+
+    def _managed(
+        self, node: ast.With | ast.AsyncWith, items: Sequence[ast.withitem], ways: list[Way], *, sure: bool
+    ) -> list[Way]:
+        """The body of a with statement, and what its managers do before and behind it."""
+        use = self._use_of(node)
+        if not items or use is None:
+            return self.block(node.body, ways, sure=sure)
+
+        def within(given: list[Way]) -> list[Way]:
+            return self._managed(node, items[1:], given, sure=sure)
+
+        head = items[0].context_expr
+        function = self.project.callee(head, use) if isinstance(head, ast.Call) else None
+        if function is not None and isinstance(head, ast.Call) and is_manager(function):
+            return self._around(function, head, use, ways, within) if self.loops.busy(function) else within(ways)
+        call = ast.copy_location(ast.Call(head, [], []), head)
+        enter, leave = (self._inlined(each, call, use) for each in managers(self.project, head, use))
+        ends = within(self._through(enter, ways, sure=sure))
+        return self._through(leave, ends, sure=sure)
+
+    def _around(
+        self,
+        function: Scope,
+        call: ast.Call,
+        use: Use,
+        ways: list[Way],
+        within: Callable[[list[Way]], list[Way]],
+        body: Sequence[ast.stmt] | None = None,
+    ) -> list[Way]:
+        """All ways through a generator, with something else in the place of its yield."""
+        if self.depth >= INLINED or isinstance(function.node, ast.Module):
+            return within(ways)
+        found: list[Way] = []
+        for way in ways:
+            walker = self._into(function, call, use)
+            walker.at_yield = lambda given, way=way: [
+                replace(each, ticks=after.ticks, outside=after)
+                for each in given
+                for after in within([replace(way, ticks=each.ticks)])
+            ]
+            for end in walker.block(body or function.node.body, [Way(way.ticks)], sure=True):
+                ended = "raise" if end.ended == "raise" else (end.outside or way).ended
+                found.append(replace(end.outside or way, ticks=end.ticks, ended=ended))
+        if len(found) > WAYS:
+            raise TooMany
+        return _distinct(found)
+
+    def turn_of(self, node: ast.For, source: tuple[Scope, ast.Call, Use]) -> list[Way]:
+        """One turn of a loop that goes through a generator: what that does before and after it yields."""
+        function = source[0]
+        inner = [u.statement for u in function.statements if isinstance(u.statement, LOOPS)]
+        around = [each for each in inner if any(_holds(each, y) for y, _ in function.yields)]
+        body = around[-1].body if len(function.yields) == 1 and around else None
+        return self._around(*source, [Way()], lambda given: self.block(node.body, given, sure=True), body)
+
     def _try(self, node: ast.Try, ways: list[Way], *, sure: bool) -> list[Way]:
         return self.block([*node.body, *node.orelse, *node.finalbody], ways, sure=sure)
 
@@ -329,6 +446,8 @@ class _Walker:
 
     def call(self, call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
         """The ways, with what a call does."""
+        if self.within is not None and isinstance(call.func, ast.Name) and call.func.id == self.within[0]:
+            return self._through(self.within[1](), ways, sure=sure)
         if not self.loops.busy_call(call, use):
             return ways
         if methods := each_of(self.project, call, use, self.keys):
@@ -355,22 +474,53 @@ class _Walker:
             raise TooMany
         return found
 
+    def _into(self, function: Scope, call: ast.Call, use: Use) -> _Walker:
+        """Who follows the statements of a function that is called."""
+        via = (*self.via, id(call)) if _makes(function) else self.via
+        keys = self._handed(function, call, use)
+        walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1, via, self.own)
+        walker.nested, walker.over_data = self.nested, self.over_data
+        return walker
+
+    def _handed(self, function: Scope, call: ast.Call, use: Use) -> dict[str, str]:
+        """What a function is given, by the names of its parameters."""
+        given = {name: argument(call, function, name) for name in function.params}
+        return {name: self.key(node, use) for name, node in given.items() if node is not None}
+
     def _inlined(self, function: Scope | None, call: ast.Call, use: Use) -> list[tuple[SourceTick, ...]] | None:
         """The ways through a function of the project that is called."""
+        if function is not None and (wrapped := self.loops.wrapper(function)) is not None:
+            return self._wrapped(function, *wrapped, call, use)
+        return self._plainly(function, call, use)
+
+    def _wrapped(
+        self, function: Scope, wrapper: Scope, name: str, call: ast.Call, use: Use
+    ) -> list[tuple[SourceTick, ...]] | None:
+        """The ways through what a decorator puts around a function, and through the function within."""
+        if self.depth >= INLINED or wrapper is self.scope or isinstance(wrapper.node, ast.Module):
+            return None
+        walker = _Walker(self.loops, wrapper, self.loop, {}, self.depth + 1, self.via, self.own)
+        walker.nested, walker.over_data = self.nested, self.over_data
+        walker.within = name, lambda: self._plainly(function, call, use)
+        ways = walker.block(wrapper.node.body, [Way()], sure=True)
+        return [way.ticks for way in ways if way.ended != "raise"] or None
+
+    def _plainly(self, function: Scope | None, call: ast.Call, use: Use) -> list[tuple[SourceTick, ...]] | None:
+        """The ways through the function itself."""
         if self.depth >= INLINED:
             return None
         if function is None or function is self.scope or isinstance(function.node, ast.Module):
             return None
+        if is_manager(function) or (_drawn_from(getattr(use.statement, "iter", None)) is call and function.yields):
+            return None  # it runs where its results are drawn
         if not self.loops.busy(function):
             return None
-        given = {name: argument(call, function, name) for name in function.params}
-        keys = {name: self.key(node, use) for name, node in given.items() if node is not None}
+        keys = self._handed(function, call, use)
         via = (*self.via, id(call)) if _makes(function) else self.via
         memory = (id(function), tuple(keys.items()), self.nested, self.over_data, self.depth, id(self.loop), via)
         if memory not in self.loops.inlined:
             self.loops.inlined[memory] = None
-            walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1, via, self.own)
-            walker.nested, walker.over_data = self.nested, self.over_data
+            walker = self._into(function, call, use)
             body = [] if isinstance(function.node, ast.Module) else function.node.body
             try:
                 ways = walker.block(body, [Way()], sure=True)
@@ -600,6 +750,31 @@ def _lengths(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Iter
                     yield from _lengths(project, each.node, each.use, depth + 1)
 
 
+def _drawn_from(node: ast.expr | None) -> ast.expr | None:
+    """What a loop goes through, without what counts and shows its turns."""
+    while isinstance(node, ast.Call) and node.args and spelled(node.func).rpartition(".")[2] in ("enumerate", "tqdm"):
+        node = node.args[0]
+    return node
+
+
+def _holds(node: ast.stmt, inner: ast.AST) -> bool:
+    return node.lineno <= getattr(inner, "lineno", 0) <= (node.end_lineno or 0)
+
+
+def is_manager(function: Scope) -> bool:
+    """``@contextmanager``."""
+    return bool(function.yields) and function.marked("contextmanager", "asynccontextmanager")
+
+
+def managers(project: Project, node: ast.expr, use: Use) -> tuple[Scope | None, Scope | None]:
+    """What runs when an object of the project is entered and left."""
+    things = project.things(node, use)
+    owner = things[0].made_of if len(things) == 1 and things[0].call is not None else None
+    if owner is None:
+        return None, None
+    return project.method(owner, "__enter__"), project.method(owner, "__exit__")
+
+
 def _repeated(statement: ast.stmt) -> set[int]:
     """What a comprehension computes for each of its elements."""
     found = set()
@@ -616,7 +791,9 @@ def _distinct(ways: list[Way]) -> list[Way]:
         return ways
     found: dict[tuple[object, ...], Way] = {}
     for way in ways:
-        found.setdefault((tuple((t.kind, t.where, t.of) for t in way.ticks), way.choices, way.ended), way)
+        around = (way.outside.choices, way.outside.ended) if way.outside is not None else None
+        ticks = tuple((t.kind, t.where, t.of) for t in way.ticks)
+        found.setdefault((ticks, way.choices, way.ended, around), way)
     return list(found.values())
 
 

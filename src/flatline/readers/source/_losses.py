@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from flatline.events import SourceLoss
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Use, spelled
+from flatline.readers.source._values import origins
 
 FUNCTIONS = {
     "torch.nn.functional.cross_entropy": "cross_entropy",
@@ -51,7 +52,7 @@ def losses(project: Project, module: Module) -> Iterator[SourceLoss]:
 def _handed_on(project: Project, call: ast.Call, use: Use) -> tuple[str, ast.expr | None]:
     """The loss that a function returns of what it is given, and what this call gives it for that."""
     bindings = project.holding(call.func, use, 0) if isinstance(call.func, ast.Name) else []
-    if len(bindings) != 1 or not isinstance(bindings[0].value, (ast.Lambda, ast.Call)):
+    if len(bindings) != 1 or not isinstance(bindings[0].value, (ast.Lambda, ast.Call, ast.Subscript)):
         return "", None
     function = project.callee(call, use)
     value, place = function.returns[0] if function is not None and len(function.returns) == 1 else (None, use)
@@ -66,13 +67,13 @@ def _handed_on(project: Project, call: ast.Call, use: Use) -> tuple[str, ast.exp
 
 def _of_lambda(project: Project, call: ast.Call, use: Use) -> tuple[str, ast.expr | None]:
     """``lambda scores, labels: F.cross_entropy(scores, labels)``."""
-    bindings = project.holding(call.func, use, 0) if isinstance(call.func, ast.Name) else []
-    value = bindings[0].value if len(bindings) == 1 else None
+    found = origins(project, call.func, use)
+    value = found[0].node if len(found) == 1 else None
     if not isinstance(value, ast.Lambda) or not isinstance(value.body, ast.Call):
         return "", None
     given, names = _input(value.body), [each.arg for each in value.args.args]
     place = names.index(given.id) if isinstance(given, ast.Name) and given.id in names else len(call.args)
-    return kind_of(project, value.body, bindings[0].use), call.args[place] if place < len(call.args) else None
+    return kind_of(project, value.body, found[0].use), call.args[place] if place < len(call.args) else None
 
 
 def kind_of(project: Project, call: ast.Call, use: Use) -> str:

@@ -12,14 +12,18 @@ from flatline.events import SourceParsed, Where
 from flatline.readers.source._cuts import cut_layers
 from flatline.readers.source._facts import facts
 from flatline.readers.source._files import Text, Unparsable, parse
+from flatline.readers.source._frozen import drifting
 from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
+from flatline.readers.source._labels import masked_labels
 from flatline.readers.source._loaders import loaders
+from flatline.readers.source._loads import loose_loads
 from flatline.readers.source._loops import Loops
 from flatline.readers.source._losses import losses
 from flatline.readers.source._micro import micro
 from flatline.readers.source._orphans import orphans
 from flatline.readers.source._outlive import outliving
+from flatline.readers.source._padding import padded_targets
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 from flatline.readers.source._terms import cut_terms
@@ -53,6 +57,10 @@ def event(project: Project, text: Text) -> SourceParsed:
             outliving(project, module),
             micro(project, module),
             halved(project, module),
+            padded_targets(project, module, reached),
+            drifting(project, module, reached),
+            loose_loads(project, module),
+            masked_labels(project, module),
         )
         return SourceParsed(
             file=text.path,

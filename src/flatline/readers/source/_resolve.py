@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
-from flatline.readers.source import _tables, _values
+from flatline.readers.source import _registries, _tables, _values
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
@@ -92,7 +93,9 @@ class Project:
     _set: dict[int, set[str]] = field(default_factory=dict)  # attributes that are set from outside, by module
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
-    registries: dict[tuple[int, str], list[tuple[object, Source]]] = field(default_factory=dict)  # filled by decorators
+    registries: dict[tuple[int, str], list[Any]] = field(default_factory=dict)  # filled by decorators
+    _decorated: dict[str, list[Scope]] = field(default_factory=dict)  # functions by their decorators
+    _heirs: dict[str, list[Class]] = field(default_factory=dict)  # classes by what they inherit from
 
     def forget(self) -> None:
         """What was concluded so far: more calls of a function may be known by now."""
@@ -122,6 +125,13 @@ class Project:
     def add(self, module: Module, path: str) -> None:
         """A module that is parsed already."""
         self.modules[os.path.normpath(path)] = module
+        for made in module.classes.values():
+            for base in made.node.bases:
+                self._heirs.setdefault(ast.unparse(base).rpartition(".")[2], []).append(made)
+        for below in module.functions.values():
+            for head in getattr(below.node, "decorator_list", ()):
+                name = ast.unparse(head.func if isinstance(head, ast.Call) else head)
+                self._decorated.setdefault(name, []).append(below)
         for scope in module.scopes:
             for call, use in scope.calls:
                 function = self._callee(call, use)
@@ -148,12 +158,24 @@ class Project:
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
-                found += [pair for pair in known if self.callee(*pair) is function]
+                found += [pair for pair in known if self.callee(*pair) is function or self._is_each(*pair, function)]
             if not asked and function.owner is not None and not node.name.startswith("__"):
                 asked = [pair for pair in self._asked.get("getattr", ()) if node.name in quoted(pair[1].scope.module)]
             near = [pair for pair in asked if _knows(pair[1].scope.module, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
+
+    def _forwarded(self, function: Scope) -> list[tuple[ast.Call, Use]]:
+        """``criterion(scores, labels)``, calls of modules that a forward answers."""
+        if function.owner is None or getattr(function.node, "name", "") != "forward":
+            return []
+        known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
+        return [pair for pair in known[:SITES] if self.callee(*pair) is function]
+
+    def _is_each(self, call: ast.Call, use: Use, function: Scope) -> bool:
+        """``hook(self)`` in a loop over objects, of which one is of this class."""
+        each = _values.looped(self, call.func.id, use) if isinstance(call.func, ast.Name) else ()
+        return any(t.made_of is function.owner for s in each for t in self.things(s.node, s.use) if t.call)
 
     def _may_reach(self, call: ast.Call, use: Use, function: Scope) -> bool:
         """A call of a method of an object whose class is this one, or is not known."""
@@ -270,7 +292,7 @@ class Project:
         """What the calls of a function give for a parameter, or leave it at; nothing if one of them is unknown."""
         found: list[tuple[ast.expr, Use]] = []
         usual = default(use.scope, name)
-        for call, site in self.calls_of(use.scope):
+        for call, site in self.calls_of(use.scope) or self._forwarded(use.scope):
             value = argument(call, use.scope, name)
             if value is not None:
                 found.append((value, site))
@@ -484,8 +506,32 @@ class Project:
         things = self.things(node, use, depth + 1)
         found = {id(thing.made_of): thing.made_of for thing in things if thing.call}
         if not things and isinstance(node, ast.Name) and node.id in use.scope.params:
-            return self._handed_over(node.id, use)
+            first = use.scope.owner is None and use.scope.params[:1] == (node.id,) and use.scope.parent is not None
+            return self._handed_over(node.id, use) or (self._around(use.scope) if first else None)
         return next(iter(found.values())) if len(found) == 1 else None
+
+    def wrapper(self, function: Scope) -> tuple[Scope, str] | None:
+        """What the decorator of the project puts around a function, and how that calls it."""
+        module, heads = function.module, getattr(function.node, "decorator_list", ())
+        end = Use(module.top, len(module.top.statements), (), module.tree.body[-1]) if heads else None
+        for head in heads:
+            func = head.func if isinstance(head, ast.Call) else head
+            things = self.things(func, end, DEPTH - 8) if isinstance(func, ast.Name) and end is not None else ()
+            outer = things[0].function if len(things) == 1 else None
+            outer = _inner(outer) if outer is not None and isinstance(head, ast.Call) else outer
+            inner = _inner(outer) if outer is not None else None
+            if outer is None or inner is None or not outer.params:
+                continue
+            if any(isinstance(c.func, ast.Name) and c.func.id == outer.params[0] for c, _ in inner.calls):
+                return inner, outer.params[0]
+        return None
+
+    def _around(self, scope: Scope) -> Class | None:
+        """The one class whose methods a decorator is put above, of the function that takes their place."""
+        makers = {each.name for each in (scope.parent, scope.parent.parent if scope.parent else None) if each}
+        found = {id(f.owner): f for name in makers for f in self._decorated.get(name, ())}
+        fits = [f.owner for f in found.values() if (made := self.wrapper(f)) is not None and made[0] is scope]
+        return fits[0] if len(fits) == len(found) == 1 else None
 
     def _handed_over(self, name: str, use: Use) -> Class | None:
         """The class of an object that gives itself to every call of a function: ``hook.after(self)``."""
@@ -510,8 +556,25 @@ class Project:
                     yield from self.bases(thing.made_of, depth + 1)
 
     def attributes(self, owner: Class, name: str) -> list[Binding]:
-        """The assignments to an attribute of self."""
-        return [b for each in self.bases(owner) for b in each.attributes.get(name, ())]
+        """The assignments to an attribute of self; of a mixin, those of the classes that it is mixed into."""
+        found = [b for each in self.bases(owner) for b in each.attributes.get(name, ())]
+        mixed = {id(c): c for heir in self.heirs(owner) for c in self.bases(heir)} if not found else {}
+        return found or [b for each in mixed.values() for b in each.attributes.get(name, ())]
+
+    def heirs(self, owner: Class, depth: int = 0) -> Iterator[Class]:
+        """The classes of the project that inherit from one."""
+        for heir in self._heirs.get(owner.node.name, ()) if depth < 4 else ():
+            if heir is not owner and any(each is owner for each in self.bases(heir)):
+                yield heir
+                yield from self.heirs(heir, depth + 1)
+
+    def _filled_in(self, owner: Class, method: Scope) -> Scope:
+        """What the one class that inherits from it puts in the place of an abstract method."""
+        if not _is_abstract(method):
+            return method
+        name = getattr(method.node, "name", "")
+        found = {id(m): m for heir in self.heirs(owner) if (m := heir.methods.get(name)) is not None}
+        return next(iter(found.values())) if len(found) == 1 else method
 
     def method(self, owner: Class, name: str) -> Scope | None:
         """The method, perhaps inherited."""
@@ -537,7 +600,9 @@ class Project:
                     else ()
                 )
         if isinstance(func, ast.Attribute) and (function := self.callee(node, use, depth)) is not None:
-            return _via(node, self._returned(function, depth, index))
+            asked = _registries.asked(self, node, use, function) if function.owner is not None else None
+            returned = self._returned(function, depth, index) if asked is None else ()
+            return _via(node, returned) if asked is None else self._registered(asked, node, use, depth)
         found: list[Thing] = []
         for thing in self.things(func, use, depth + 1):
             if thing.call is not None:
@@ -552,6 +617,26 @@ class Project:
                 made = self._with(thing.given, node) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
         return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
+
+    def _registered(self, asked: _registries.Asked, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
+        """What a registry holds under a name, or makes of that."""
+        held = self.things(asked.entry.node, asked.entry.use, depth + 1)
+        if not asked.makes or len(held) != 1 or held[0].call is not None:
+            return held if not asked.makes else ()
+        if held[0].function is not None:
+            return _via(node, self._returned(held[0].function, depth, ()))
+        key = id(node), 0
+        if key not in self._merged:
+            named = any(k.arg == asked.key for k in node.keywords)
+            kept = [k for k in node.keywords if k.arg != asked.key]
+            made = ast.Call(node.func, node.args if named else node.args[1:], kept)
+            self._merged[key] = ast.copy_location(made, node)
+        return (Thing(held[0].name, use, self._merged[key], held[0].made_of),)
+
+    @staticmethod
+    def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
+        """What a call gives for a parameter."""
+        return argument(call, function, name)
 
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
         """``getattr(nn, "CrossEntropyLoss")``."""
@@ -592,7 +677,10 @@ class Project:
                 return next((method for method in above if method is not None), None)
             owner = self._class_of(func.value, use, depth + 1) or self._class_itself(func.value, use, depth)
             if owner is not None and (method := self.method(owner, func.attr)) is not None:
-                return method
+                return self._filled_in(owner, method) if use.scope.owner is owner else method
+            for heir in self.heirs(owner) if owner is not None and owner is use.scope.owner else ():
+                if (method := self.method(heir, func.attr)) is not None:
+                    return method
         found = self.things(func, use, depth + 1)
         if len({id(t.made_of) for t in found}) == 1 and found[0].call is not None and found[0].made_of is not None:
             return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")
@@ -697,6 +785,9 @@ class Project:
             return self.made(node.value, use, depth + 1, (node.slice.value,))
         if isinstance(node.slice, ast.Constant):
             return self._made_from(_values.sources(self, node, use, depth), depth, ())
+        comps = [s for s in _values.origins(self, node.value, use) if isinstance(s.node, ast.DictComp)]
+        if comps and isinstance(node.slice, ast.Name):
+            return self._made_from([Source(s.node.value, s.use) for s in comps], depth, ())  # type: ignore[attr-defined]
         chosen = isinstance(node.slice, (ast.Name, ast.Slice, ast.Compare)) and isinstance(node.value, ast.Name)
         return self.made(node.value, use, depth + 1) if chosen else ()  # rows of a tensor; of a tuple nothing is known
 
@@ -737,7 +828,7 @@ class Project:
                 return _logged(self.made(func.value, use, depth + 1))
             if func.attr in REDUCES and not dotted and not node.args:
                 return tuple(m for m in self.made(func.value, use, depth + 1) if m.by in CUT)
-        things = self.things(func, use, depth + 1)
+        things = self.things(func, use, depth + 1) or self._each_layer(func, use, depth)
         layers = [thing for thing in things if thing.call is not None and thing.name.startswith("torch.nn.")]
         if layers:
             return self._made_layers(layers, node, use, depth) if len(layers) == len(things) and not index else ()
@@ -745,6 +836,14 @@ class Project:
             return self._made_torch(things[0].name, node, use, depth) if not index else ()
         function = self.callee(node, use, depth)
         return self._made_return(function, depth, index) if function is not None else ()
+
+    def _each_layer(self, node: ast.expr, use: Use, depth: int) -> tuple[Thing, ...]:
+        """All layers that ``head`` is, in ``{t: head(x) for t, head in self.heads.items()}`` and in such loops."""
+        listed = _values.gone_through(use, node.id) if isinstance(node, ast.Name) else None
+        if listed is None or depth > DEPTH - SHORT:
+            return ()
+        found = [] if isinstance(listed, ast.Call) else list(_values.each_of(self, listed, use))
+        return self._from(found, depth + 1)
 
     def _made_torch(self, dotted: str, node: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
         last = dotted.rpartition(".")[2]
@@ -891,6 +990,25 @@ def default(function: Scope, name: str) -> ast.expr | None:
     pairs = [*zip(names[::-1], given.defaults[::-1], strict=False)]
     pairs += [(a.arg, value) for a, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is not None]
     return dict(pairs).get(name)
+
+
+def _inner(function: Scope) -> Scope | None:
+    """The function that another one makes and returns."""
+    value = function.returns[0][0] if len(function.returns) == 1 else None
+    found = function.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
+    return function.module.functions.get(id(found[0].definition)) if len(found) == 1 else None
+
+
+def _is_abstract(function: Scope) -> bool:
+    """It raises, or does nothing at all."""
+    body = [u.statement for u in function.statements if not _is_text(u.statement)]
+    first = body[0] if body else None
+    raises = isinstance(first, ast.Raise) and "NotImplemented" in ast.unparse(first)
+    return function.marked("abstractmethod") or (len(body) == 1 and (raises or isinstance(first, ast.Pass))) or not body
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _knows(module: Module, function: Scope) -> bool:

@@ -60,6 +60,8 @@ class Scope:
     outer: set[str] = field(default_factory=set)  # names that are declared global or nonlocal
     masked: dict[int, set[str]] = field(default_factory=dict)  # names of comprehensions, by statement
     choices: dict[int, ast.If] = field(default_factory=dict)  # by the id that a path has
+    matches: dict[int, ast.Match] = field(default_factory=dict)
+    yields: list[tuple[ast.Yield, Use]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -217,6 +219,8 @@ class _Builder:
         self._expressions(_own(node), use)
         if isinstance(node, ast.If):
             use.scope.choices[id(node)] = node
+        elif isinstance(node, ast.Match):
+            use.scope.matches[id(node)] = node
         self._below(node, use)
 
     def _below(self, node: ast.stmt, use: Use) -> None:
@@ -310,6 +314,8 @@ class _Builder:
             for inner in evaluated(node):
                 if isinstance(inner, ast.Call):
                     use.scope.calls.append((inner, use))
+                elif isinstance(inner, ast.Yield):
+                    use.scope.yields.append((inner, use))
                 elif isinstance(inner, ast.NamedExpr):
                     self._target(inner.target, inner.value, use, ())
                 elif isinstance(inner, ast.comprehension):

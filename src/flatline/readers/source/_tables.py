@@ -18,12 +18,28 @@ Entry = tuple[object, Source]
 def put(project: Project, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
     """What was put into a table under a key, in this function or by decorators."""
     if not isinstance(node, ast.Name):
-        return []
+        return _appended(project, node, use) if key is None and isinstance(node, ast.Attribute) else []
     if node.id in use.scope.bindings:
         found = _put_here(node.id, key, use)
         if found or use.scope is not use.scope.module.top:
             return found
     return _registered(project, node, key, use)
+
+
+def _appended(project: Project, node: ast.Attribute, use: Use) -> Sequence[Source]:
+    """What the methods of a class append to ``self.hooks``, which begins empty; of a parameter, what each call gives."""
+    owner = use.scope.owner if isinstance(node.value, ast.Name) and use.scope.own == (node.value.id,) else None
+    begun = project.attributes(owner, node.attr) if owner is not None else []
+    empty = len(begun) == 1 and isinstance(begun[0].value, ast.List) and not begun[0].value.elts and not begun[0].index
+    found: list[Source] = []
+    for method in owner.methods.values() if owner is not None and empty else ():
+        for call, place in method.calls:
+            if ast.unparse(call.func) == f"{ast.unparse(node)}.append" and len(call.args) == 1:
+                given = call.args[0]
+                name = given.id if isinstance(given, ast.Name) and given.id in method.params else ""
+                pairs = project.given(name, method.bindings[name][0].use) if name else [(given, place)]
+                found += [Source(*pair) for pair in pairs]
+    return found
 
 
 def _put_here(name: str, key: ast.Constant | None, use: Use) -> Sequence[Source]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
@@ -116,10 +117,72 @@ def _back(project: Project, node: ast.expr, use: Use, index: tuple[int, ...], de
 
 
 def _behind(project: Project, node: ast.expr, binding: Binding, index: tuple[int, ...]) -> Sequence[Step]:
+    if binding.value is None and (drawn := list(drawn_by(project, binding, index))):
+        return drawn
     if binding.parameter and isinstance(node, ast.Name):
         given = project.given(node.id, binding.use)
         return [(value, site, index) for value, site in given] or [(None, binding.use, index)]
     return [(binding.value, binding.use, (*binding.index, *index))]
+
+
+def looped(project: Project, name: str, use: Use) -> Sequence[Source]:
+    """The objects that a loop goes through under a name."""
+    found = use.scope.bindings.get(name, [])
+    loop = found[0].use.statement if len(found) == 1 else None
+    plain = isinstance(loop, ast.For) and isinstance(loop.target, ast.Name)
+    return held(project, loop.iter, None, found[0].use, 0) if plain else []  # type: ignore[union-attr]
+
+
+def gone_through(use: Use, name: str) -> ast.expr | None:
+    """What a comprehension of a statement, or the loop that binds a name, goes through."""
+    if name in use.scope.masked.get(id(use.statement), ()):
+        comps = [n for n in ast.walk(use.statement) if isinstance(n, ast.comprehension)]
+        found = [(c.target, c.iter) for c in comps if name in _names(c.target)]
+    else:
+        bound = use.scope.bindings.get(name, [])
+        loops = [b.use.statement for b in bound if isinstance(b.use.statement, ast.For)]
+        found = [(loop.target, loop.iter) for loop in loops] if len(bound) == 1 else []
+    if len(found) != 1:
+        return None
+    target, head = found[0]
+    asked = head.func if isinstance(head, ast.Call) and not head.args else None
+    method = asked.attr if isinstance(asked, ast.Attribute) else ""
+    last = isinstance(target, ast.Tuple) and len(target.elts) == 2 and _names(target.elts[1]) == {name}
+    if isinstance(asked, ast.Attribute) and (last if method == "items" else method == "values"):
+        return asked.value if last or isinstance(target, ast.Name) else None
+    return head if isinstance(target, ast.Name) and not isinstance(head, ast.Call) else None
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def each_of(project: Project, node: ast.expr, use: Use) -> Sequence[Source]:
+    """All that a table holds, also one that a comprehension fills."""
+    found: list[Source] = []
+    for each in origins(project, node, use):
+        inner = each.node
+        if isinstance(inner, ast.Call) and project.dotted(inner.func, each.use) in TABLES and len(inner.args) == 1:
+            inner = inner.args[0]
+        comp = (
+            inner.value if isinstance(inner, ast.DictComp) else inner.elt if isinstance(inner, ast.ListComp) else None
+        )
+        found += [Source(comp, each.use)] if comp is not None else held(project, inner, None, each.use, 0)
+    return found
+
+
+def drawn_by(project: Project, binding: Binding, index: tuple[int, ...]) -> Iterator[Step]:
+    """What a generator of the project yields to the loop that binds a name."""
+    node, use = binding.use.statement, binding.use
+    if not isinstance(node, ast.For):
+        return
+    head, inner = node.iter, (*binding.index, *index)
+    if isinstance(head, ast.Call) and ast.unparse(head.func) == "enumerate" and inner[:1] == (1,) and head.args:
+        head, inner = head.args[0], inner[1:]
+    around = replace(use, path=use.path[:-1])
+    function = project.callee(head, around) if isinstance(head, ast.Call) else None
+    for yielded, place in function.yields if function is not None else ():
+        yield yielded.value, place, inner
 
 
 # --------------------------------------------------------------------------- fields
@@ -162,8 +225,20 @@ def _by_place(owner: Class, thing: Thing, call: ast.Call, name: str) -> Sequence
         return []
     if place < len(call.args):
         return [Source(call.args[place], thing.use, thing.via)]
-    usual = owner.fields[name]
+    usual = _usual(owner.fields[name])
     return [Source(usual, owner.use, thing.via)] if usual is not None else []
+
+
+@cache
+def _usual(node: ast.expr | None) -> ast.expr | None:
+    """What a field begins with: ``Meter()`` of ``field(default_factory=Meter)``."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "field":
+        return node
+    named = {k.arg: k.value for k in node.keywords}
+    factory = named.get("default_factory")
+    if isinstance(factory, ast.Lambda):
+        return factory.body
+    return ast.copy_location(ast.Call(factory, [], []), factory) if factory is not None else named.get("default")
 
 
 def _returns(project: Project, function: Scope) -> Sequence[Source]:
@@ -179,11 +254,16 @@ def held(project: Project, node: ast.expr, key: ast.Constant | None, use: Use, d
         return []
     if isinstance(node, ast.Dict):
         return [] if None in node.keys else _listed([*zip(node.keys, node.values, strict=True)], key, use)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and key is None:
+        return [s for part in (node.left, node.right) for s in held(project, part, None, use, depth + 1)]
     if isinstance(node, (ast.List, ast.Tuple)):
         numbered = [(ast.Constant(n), each) for n, each in enumerate(node.elts)]
         return _listed(numbered, key, use) if not any(isinstance(e, ast.Starred) for e in node.elts) else []
     if isinstance(node, ast.Call):
         return _held_by_call(project, node, key, use, depth)
+    if isinstance(node, ast.Subscript):
+        inside = held(project, node.value, project.constant(node.slice, use), use, depth + 1)
+        return [s for each in inside for s in held(project, each.node, key, each.use, depth + 1)]
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return []
     found: list[Source] = []
@@ -221,7 +301,8 @@ def _held_by_call(project: Project, call: ast.Call, key: ast.Constant | None, us
     if isinstance(call.func, ast.Name) and call.func.id == "dict" and not call.args:
         pairs = [(ast.Constant(k.arg), k.value) for k in call.keywords]
         return _listed(pairs, key, use) if all(k.arg for k in call.keywords) else []
-    if dotted in TABLES and len(call.args) == 1:
+    listed = isinstance(call.func, ast.Name) and call.func.id in ("list", "tuple")
+    if (dotted in TABLES or listed) and len(call.args) == 1:
         return held(project, call.args[0], key, use, depth + 1)
     function = project.callee(call, use)
     found: list[Source] = []
@@ -266,11 +347,37 @@ def comes_by(project: Project, use: Use) -> bool | None:
 
 
 def _choice(project: Project, use: Use, block: tuple[int, str]) -> bool | None:
+    if (match := use.scope.matches.get(block[0])) is not None:
+        return _case(project, match, use, int(block[1].rpartition(" ")[2]))
     node = use.scope.choices.get(block[0])
     if node is None:
         return None
     truth = project.truth(node, use.scope)
     return truth if truth is None else truth == (block[1] == "body")
+
+
+def _case(project: Project, match: ast.Match, use: Use, number: int) -> bool | None:
+    """Whether a case of a match is the one that is taken."""
+    subject = project.constant(match.subject, replace(use, path=()), strict=True)
+    if subject is None:
+        return None
+    for place, case in enumerate(match.cases[: number + 1]):
+        fits = _fits(case.pattern, subject.value) if case.guard is None else None
+        if fits is not False or place == number:
+            return fits if place == number or fits is None else False
+    return None
+
+
+def _fits(pattern: ast.pattern, value: object) -> bool | None:
+    """Whether a value that is written out matches; None where that is not known."""
+    if isinstance(pattern, ast.MatchValue):
+        return pattern.value.value == value if isinstance(pattern.value, ast.Constant) else None
+    if isinstance(pattern, ast.MatchSingleton):
+        return pattern.value is value
+    if isinstance(pattern, ast.MatchOr):
+        each = [_fits(part, value) for part in pattern.patterns]
+        return True if True in each else None if None in each else False
+    return True if isinstance(pattern, ast.MatchAs) and pattern.pattern is None else None
 
 
 def truth_of(project: Project, test: ast.expr, use: Use) -> bool | None:

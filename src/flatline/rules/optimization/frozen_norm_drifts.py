@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ParametersAudited
+from flatline.events import ParametersAudited, SourceParsed, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -75,3 +75,14 @@ class FrozenNormDrifts(Rule):
             drift=worst.drifted,
             layer=worst.name,
         )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A frozen trunk with BatchNorm, and train() on the model around it in every epoch."""
+        for fact in event.of("drifting norms"):
+            yield self.finding(
+                event,
+                f"{fact.text} puts the BatchNorm layers of {fact.name} into train mode, whose parameters are frozen"
+                f"{beside(fact.other, fact.where)}",
+                where=fact.where,
+                key=line_of(fact.where),
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import CheckpointLoaded, ScriptCrashed
+from flatline.events import CheckpointLoaded, ScriptCrashed, SourceParsed, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -74,6 +74,18 @@ class HeadShapeMismatch(Rule):
             unexpected=unexpected,
             tensors=event.tensors,
         )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A loose load whose result is dropped."""
+        for fact in event.of("loose load"):
+            yield self.finding(
+                event,
+                f"nobody looks at which tensors {fact.text} leaves out",
+                severity="hint",
+                cause="strict=False hides names that do not fit, and what is not loaded keeps its random values",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
 
     def on_script_crashed(self, event: ScriptCrashed) -> Iterator[Finding]:
         """Shapes that do not fit."""

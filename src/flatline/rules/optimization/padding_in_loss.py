@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed
+from flatline.events import LossComputed, SourceParsed, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -51,7 +51,8 @@ class PaddingInLoss(Rule):
 
     code = "O15"
     severity = "warning"
-    share: float = 0.05  # of the positions: less is lost in the noise of the batch
+    share: float = 0.05  # of the positions, by a mask: less is lost in the noise of the batch
+    unnamed: float = 0.1  # by what stands there alone: a word that ends with a mark or two has as much
     certain_after: int = 2  # losses that agree
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class PaddingInLoss(Rule):
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
         """Padding among the scored targets; a masked loss under a plain mean."""
         pad, masked = event.target.padding_share, event.masked_mean
-        if event.reduction == "mean" and self._certain("targets", pad >= self.share):
+        if event.reduction == "mean" and self._certain("targets", pad >= self.unnamed):
             yield self.finding(
                 event,
                 f"{pad:.0%} of the scored targets are id {event.target.padding_id}, in the rows' tails where the inputs "
@@ -79,6 +80,20 @@ class PaddingInLoss(Rule):
                 fix="(loss * mask).sum() / mask.sum().clamp(min=1)",
                 key="mask",
                 share=masked,
+            )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """Targets that are filled up with a number, under a loss that leaves another one out."""
+        for fact in event.of("padded target"):
+            yield self.finding(
+                event,
+                f"the targets are filled up with {fact.name} by {fact.text}{beside(fact.other, fact.where)}, and this "
+                "loss averages over them",
+                cause="the mean counts padded positions: it is diluted, and the model learns to predict padding",
+                fix=f"ignore_index={fact.name} in the loss",
+                where=fact.where,
+                key=line_of(fact.where),
+                pad_id=fact.name,
             )
 
     def _certain(self, what: str, seen: bool) -> bool:

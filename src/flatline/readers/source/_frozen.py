@@ -1,0 +1,137 @@
+"""Frozen trunks with BatchNorm, in a model that every epoch puts back into train mode."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import seen_in
+from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._values import Source
+
+WITH_NORMS = re.compile(
+    r"torchvision\.models\.((wide_)?res(net|next)\w+|densenet\w+|mobilenet\w+|efficientnet\w+|mnasnet\w+|regnet\w+|"
+    r"shufflenet\w+|vgg\d+_bn)"
+)
+NORM = re.compile(r"torch\.nn\.(Sync)?BatchNorm([123]d)?")
+OTHERWISE = re.compile(
+    r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|def train\(|momentum\s*=\s*(0\.0|0|None)\b|\.training\s*=|"
+    r"deepcopy|lerp|\.copy_\(|\.mul_\(|AveragedModel|\bema\b|\.state_dict\(\)\)|"  # an averaged copy of another
+    r"requires_grad_?\s*(\(\s*(True)?\s*\)|=\s*(?!False)\w)"
+)
+DEEP = 6
+
+
+def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
+    """One fact a file."""
+    text = "\n".join(line for each in reached for line in each.text.lines)
+    if "requires_grad" not in text or ".backward(" not in text or OTHERWISE.search(text) is not None:
+        return
+    scopes = [scope for each in reached for scope in each.scopes]
+    asked = {name: [c for s in scopes for c in seen_in(project, s).methods(name)] for name in ("train", "eval")}
+    for frozen in (each for scope in module.scopes for each in _frozen(project, scope)):
+        wanted = {each for whole in _wholes(frozen) for each in _identities(project, whole)}
+        if not wanted or not all(_has_norms(project, t, 0) for t in _things(project, frozen)):
+            continue
+        again = [
+            (call, use) for call, held, use in asked["train"]
+            if _plain(call) and _identities(project, Source(held, use)) & wanted and _repeats(project, use)
+        ]  # fmt: skip
+        trained = {i for call, use in again for i in _identities(project, Source(call.func.value, use))}  # type: ignore[attr-defined]
+        if again and all(_identities(project, Source(held, use)) & trained for _, held, use in asked["eval"]):
+            (call, place), other = again[0], frozen.use
+            yield SourceFact(
+                kind="drifting norms", name=spelled(frozen.node), text=spelled(call),
+                where=place.scope.module.where(call, place.scope), other=other.scope.module.where(frozen.node, other.scope),
+            )  # fmt: skip
+            return
+
+
+def _plain(call: ast.Call) -> bool:
+    """``train()`` and ``train(True)``."""
+    return not call.keywords and all(isinstance(a, ast.Constant) and a.value is True for a in call.args)
+
+
+def _repeats(project: Project, use: Use) -> bool:
+    """In a loop, or in a function that a loop calls."""
+    seen = seen_in(project, use.scope)
+    return seen.loop_of(use) is not None or seen.called_again
+
+
+def _frozen(project: Project, scope: Scope) -> Iterator[Source]:
+    """What has ``requires_grad_(False)`` called on it or its parameters; where a helper does it, what it is given."""
+    for call, receiver, use in seen_in(project, scope).methods("requires_grad_"):
+        off = call.args[:1] or [k.value for k in call.keywords]
+        if len(off) == 1 and isinstance(off[0], ast.Constant) and off[0].value is False:
+            yield from _given(project, receiver, use)
+    for use in scope.statements:
+        head = use.statement.iter if isinstance(use.statement, ast.For) else None
+        func = head.func if isinstance(head, ast.Call) and not head.args else None
+        if (
+            isinstance(func, ast.Attribute)
+            and func.attr in ("parameters", "named_parameters")
+            and _switches_off(use.statement)
+        ):
+            yield from _given(project, func.value, use)
+
+
+def _switches_off(loop: ast.stmt) -> bool:
+    """``p.requires_grad = False`` for each of them."""
+    body = loop.body if isinstance(loop, ast.For) else []
+    return len(body) == 1 and re.fullmatch(r"\w+\.requires_grad( = False|_\(False\))", ast.unparse(body[0])) is not None
+
+
+def _given(project: Project, node: ast.expr, use: Use) -> Iterator[Source]:
+    found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
+    if found and all(b.parameter for b in found) and isinstance(node, ast.Name):
+        yield from (Source(*pair) for pair in project.given(node.id, found[0].use))
+    else:
+        yield Source(node, use)
+
+
+def _wholes(frozen: Source) -> list[Source]:
+    """The models around a trunk; the trunk itself, if it gets a new head later."""
+    node, scope = frozen.node, frozen.use.scope
+    if isinstance(node, ast.Name):
+        heads = (u.statement.targets[0] for u in scope.statements if isinstance(u.statement, ast.Assign))
+        new = any(isinstance(t, ast.Attribute) and ast.unparse(t.value) == node.id for t in heads)
+        return [frozen] if new else []
+    found = []
+    while isinstance(node, ast.Attribute):
+        node = node.value
+        found.append(Source(node, frozen.use))
+    return found
+
+
+def _identities(project: Project, source: Source) -> set[str]:
+    """Of the objects; of ``self``, and of what a class of the project made, the class."""
+    node, use = source.node, source.use
+    owner = use.scope.owner if isinstance(node, ast.Name) and use.scope.own == (node.id,) else None
+    if owner is not None:
+        return {f"class {id(each)}" for each in (owner, *project.heirs(owner))}
+    things = [t for t in project.things(node, use) if t.call is not None]
+    return {f"class {id(t.made_of)}" if t.made_of is not None else t.identity() for t in things}
+
+
+def _things(project: Project, source: Source) -> Sequence[Thing]:
+    return project.things(source.node, source.use) or (Thing("", source.use),)
+
+
+def _has_norms(project: Project, thing: Thing, depth: int) -> bool:
+    """A BatchNorm that the source shows, or a network of torchvision that is full of them."""
+    if thing.call is None or depth > DEEP:
+        return False
+    if WITH_NORMS.fullmatch(thing.name) or NORM.fullmatch(thing.name):
+        return True
+    if thing.made_of is None:
+        parts = [n for a in thing.call.args for n in ast.walk(a) if isinstance(n, (ast.Name, ast.Call))]
+        return thing.name == "torch.nn.Sequential" and any(_within(project, part, thing.use, depth) for part in parts)
+    starts = [each.methods["__init__"] for each in project.bases(thing.made_of) if "__init__" in each.methods]
+    return any(_within(project, call, use, depth) for start in starts for call, use in start.calls)
+
+
+def _within(project: Project, node: ast.expr, use: Use, depth: int) -> bool:
+    return any(_has_norms(project, thing, depth + 1) for thing in project.things(node, use))

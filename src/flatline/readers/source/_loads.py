@@ -1,0 +1,28 @@
+"""Checkpoints that are loaded loosely, and whose misses nobody looks at."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import seen_in
+from flatline.readers.source._resolve import Project, argument_at
+from flatline.readers.source._scopes import Module, spelled
+
+LOADED = re.compile(r"torch\.load\(|load_file\(|load_url\(|load_state_dict_from_url\(")
+
+
+def loose_loads(project: Project, module: Module) -> Iterator[SourceFact]:
+    """``model.load_state_dict(state, strict=False)``, and what it returns is dropped."""
+    if not any(LOADED.search(line) for line in module.text.lines):
+        return
+    for scope in module.scopes:
+        for call, receiver, use in seen_in(project, scope).methods("load_state_dict"):
+            strict = argument_at(call, "strict", 1)
+            loose = isinstance(strict, ast.Constant) and strict.value is False
+            if loose and isinstance(use.statement, ast.Expr) and use.statement.value is call:
+                yield SourceFact(
+                    kind="loose load", name=spelled(receiver), text=spelled(call), where=module.where(call, scope)
+                )

@@ -1,0 +1,207 @@
+"""Targets that were filled up to one length, in a loss that does not leave the filling out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import seen_in
+from flatline.readers.source._losses import kind_of
+from flatline.readers.source._resolve import SHAPES, Project, argument_at
+from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
+from flatline.readers.source._values import Source, drawn_by
+
+Path: TypeAlias = tuple[object, ...]  # keys and places, outermost first
+DEEP = 24
+SAME = SHAPES | {"long", "int", "pin_memory", "detach", "transpose"}
+TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack"}
+PADS = "torch.nn.utils.rnn.pad_sequence"
+LOADER = "torch.utils.data.DataLoader"
+MASKED = re.compile(
+    r"masked_fill|masked_select|pack_padded|pack_sequence|torch\.where|\] = -100|\bignore_idx|nonzero\("
+)
+USUALLY = -100.0  # ignore_index of torch
+
+
+def padded_targets(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
+    """One fact a loss."""
+    text = "\n".join(line for each in reached for line in each.text.lines)
+    if ".backward(" not in text or "pad" not in text.lower() or MASKED.search(text) is not None:
+        return
+    for scope in module.scopes:
+        for call, use in scope.calls:
+            if kind_of(project, call, use) not in ("cross_entropy", "nll") or len(call.args) != 2:
+                continue
+            ignored = _ignored(project, call, use)
+            filled = _fillings(project, call.args[1], use, (), 0) if ignored is not None else []
+            values = {value for _, value in filled}
+            if len(values) == 1 and not values & {ignored, None} and not seen_in(project, scope).never_recorded(use):
+                source, value = filled[0]
+                yield SourceFact(
+                    kind="padded target", name=f"{value:g}", text=spelled(source.node),
+                    where=module.where(call, scope), other=source.use.scope.module.where(source.node, source.use.scope),
+                )  # fmt: skip
+
+
+def _ignored(project: Project, call: ast.Call, use: Use) -> float | None:
+    """The target that a loss leaves out; None where that, or how it is averaged, is not known."""
+    things = project.things(call.func, use)
+    made = [(t.call, t.use) for t in things if t.call is not None] or [(call, use)]
+    if len(made) != 1:
+        return None
+    named = {k.arg: k.value for k in made[0][0].keywords}
+    if {None, "weight", "reduction", "reduce", "size_average"} & set(named) or (
+        made[0][0] is not call and made[0][0].args
+    ):
+        return None
+    return _number(project, named["ignore_index"], made[0][1]) if "ignore_index" in named else USUALLY
+
+
+def _number(project: Project, node: ast.expr | None, use: Use) -> float | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = project.number(node.operand, use)
+        return -inner if inner is not None else None
+    return project.number(node, use)
+
+
+Filled: TypeAlias = tuple[Source, "float | None"]
+
+
+def _fillings(project: Project, node: ast.expr | None, use: Use, path: Path, depth: int) -> list[Filled]:
+    """What fills up the rows of a tensor, on all ways that lead to it; nothing if one of them is unknown."""
+    if node is None or depth > DEEP:
+        return []
+    if isinstance(node, ast.Call):
+        return _by_call(project, node, use, path, depth)
+    if isinstance(node, (ast.Tuple, ast.List)) and path and isinstance(path[0], int) and path[0] < len(node.elts):
+        return _fillings(project, node.elts[path[0]], use, path[1:], depth + 1)
+    if isinstance(node, ast.Dict) and path:
+        held = [
+            v for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant) and k.value == path[0]
+        ]
+        return _fillings(project, held[0], use, path[1:], depth + 1) if len(held) == 1 else []
+    if isinstance(node, ast.Subscript):
+        if isinstance(node.slice, ast.Constant):
+            return _fillings(project, node.value, use, (node.slice.value, *path), depth + 1)
+        return _fillings(project, node.value, use, path, depth + 1) if not path and _is_sliced(node.slice) else []
+    if isinstance(node, (ast.GeneratorExp, ast.ListComp)) and path and len(node.generators) == 1:
+        return _moved(project, node, use, path, depth)
+    if isinstance(node, ast.BinOp) and not path:
+        return _added(project, node, use)
+    return _by_name(project, node, use, path, depth) if isinstance(node, (ast.Name, ast.Attribute)) else []
+
+
+def _is_sliced(node: ast.expr) -> bool:
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return all(isinstance(part, ast.Slice) for part in parts)
+
+
+def _moved(project: Project, node: ast.GeneratorExp | ast.ListComp, use: Use, path: Path, depth: int) -> list[Filled]:
+    """``(part.to(device) for part in batch)``."""
+    head, inner = node.generators[0], node.elt
+    while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in SAME:
+        inner = inner.func.value
+    same = isinstance(inner, ast.Name) and ast.unparse(head.target) == inner.id and not head.ifs
+    return _fillings(project, head.iter, use, path, depth + 1) if same else []
+
+
+def _added(project: Project, node: ast.BinOp, use: Use) -> list[Filled]:
+    """``ids + [PAD] * (longest - len(ids))``."""
+    more = node.right
+    listed = more.left if isinstance(node.op, ast.Add) and isinstance(more, ast.BinOp) else None
+    if not isinstance(listed, ast.List) or len(listed.elts) != 1 or not isinstance(more, ast.BinOp):
+        return []
+    counted = (
+        isinstance(more.op, ast.Mult) and isinstance(more.right, (ast.BinOp, ast.Name)) and "len(" in ast.unparse(node)
+    )
+    return [(Source(node, use), _number(project, listed.elts[0], use))] if counted else []
+
+
+def _by_call(project: Project, node: ast.Call, use: Use, path: Path, depth: int) -> list[Filled]:
+    func, dotted = node.func, project.dotted(node.func, use)
+    if dotted == PADS and not path:
+        value = argument_at(node, "padding_value", 2)
+        return [(Source(node, use), 0.0 if value is None else _number(project, value, use))]
+    if dotted in ("torch.nn.functional.pad",) and not path:
+        value = argument_at(node, "value", 3)
+        return [(Source(node, use), 0.0 if value is None else _number(project, value, use))]
+    if dotted in TENSORS and node.args:
+        inner = node.args[0]
+        if isinstance(inner, ast.ListComp) and not path:
+            return _fillings(project, inner.elt, use, (), depth + 1)
+        return _fillings(project, inner, use, path, depth + 1)
+    if isinstance(func, ast.Attribute) and func.attr in SAME and not dotted:
+        return _fillings(project, func.value, use, path, depth + 1)
+    if isinstance(func, ast.Name) and func.id in ("next", "iter") and node.args:
+        return _served(project, node.args[0], use, path, depth) if func.id == "next" else []
+    function = project.callee(node, use)
+    return _returned(project, function, path, depth) if function is not None else []
+
+
+def _returned(project: Project, function: Scope, path: Path, depth: int) -> list[Filled]:
+    each = [_fillings(project, value, place, path, depth + 1) for value, place in project.returns(function)]
+    return [filled for found in each for filled in found] if each and all(each) else []
+
+
+def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: Path, depth: int) -> list[Filled]:
+    each: list[list[Filled]] = []
+    for binding in project.holding(node, use, 0):
+        if binding.parameter and isinstance(node, ast.Name):
+            given = project.given(node.id, binding.use)
+            each += [_fillings(project, value, site, path, depth + 1) for value, site in given] or [[]]
+        elif binding.value is not None:
+            each.append(_fillings(project, binding.value, binding.use, (*binding.index, *path), depth + 1))
+        else:
+            each.append(_looped(project, binding, path, depth))
+    return [filled for found in each for filled in found] if each and all(each) else []
+
+
+def _looped(project: Project, binding: Binding, path: Path, depth: int) -> list[Filled]:
+    """Of what a loop over a loader, or over a generator, binds."""
+    node, inner = binding.use.statement, (*binding.index, *path)
+    if not isinstance(node, ast.For):
+        return []
+    drawn = list(drawn_by(project, binding, ()))
+    if drawn:
+        each = [_fillings(project, value, place, (*index, *path), depth + 1) for value, place, index in drawn]
+        return [filled for found in each for filled in found] if all(each) else []
+    head: ast.expr = node.iter
+    while isinstance(head, ast.Call) and head.args and spelled(head.func).rpartition(".")[2] in ("enumerate", "tqdm"):
+        counted = spelled(head.func) == "enumerate"
+        if counted and inner[:1] != (1,):
+            return []
+        head, inner = head.args[0], inner[1:] if counted else inner
+    return _served(project, head, replace(binding.use, path=binding.use.path[:-1]), inner, depth)
+
+
+def _served(project: Project, node: ast.expr, use: Use, path: Path, depth: int) -> list[Filled]:
+    """A part of the batches of a loader: as its collate function makes them, or the data set its items."""
+    each: list[list[Filled]] = []
+    for thing in project.things(node, use):
+        if thing.name != LOADER or thing.call is None:
+            return []
+        collate, data = argument_at(thing.call, "collate_fn", 6), argument_at(thing.call, "dataset", 0)
+        functions = [_function(project, t) for t in project.things(collate if collate is not None else data, thing.use)]
+        if collate is not None and isinstance(collate, ast.Lambda):
+            return _fillings(project, collate.body, thing.use, path, depth + 1)
+        if collate is not None and not functions:
+            functions = [_method(project, collate, thing.use)]
+        each += [
+            _returned(project, function, path, depth + 1) if function is not None else [] for function in functions
+        ]
+    return [filled for found in each for filled in found] if each and all(each) else []
+
+
+def _method(project: Project, node: ast.expr, use: Use) -> Scope | None:
+    """``self.collate`` and ``data.collate``."""
+    return project.callee(ast.copy_location(ast.Call(node, [], []), node), use)
+
+
+def _function(project: Project, thing: object) -> Scope | None:
+    made = getattr(thing, "made_of", None)
+    name = "__getitem__" if made is not None and "__getitem__" in made.methods else "__call__"
+    return project.method(made, name) if made is not None else getattr(thing, "function", None)

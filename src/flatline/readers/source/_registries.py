@@ -1,0 +1,155 @@
+"""Objects that hold things by name: ``@MODELS.register("mlp")`` fills them, ``MODELS.build("mlp")`` asks them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flatline.readers.source._scopes import Class, Module, Scope, Use
+from flatline.readers.source._values import Source
+
+if TYPE_CHECKING:
+    from flatline.readers.source._resolve import Project
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one call of a registry finds, and whether the call makes something of it."""
+
+    entry: Source
+    key: str  # the parameter that holds the name
+    makes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing of a registry."""
+
+    holder: str  # which object
+    name: object  # None where it is not known
+    source: Source
+
+
+def asked(project: Project, call: ast.Call, use: Use, function: Scope) -> Asked | None:
+    """What ``MODELS.build("mlp", width)`` and ``MODELS.get("mlp")`` find; None for any other call."""
+    owner, values = function.owner, function.returns
+    if owner is None or len(values) != 1 or values[0][0] is None or not isinstance(call.func, ast.Attribute):
+        return None
+    value, place = _behind_name(values[0][0], values[0][1])
+    makes = isinstance(value, ast.Call) and not _is_get(value)
+    inner, place = _behind_name(value.func, place) if makes and isinstance(value, ast.Call) else (value, place)
+    table, key = _looked_up(inner)
+    own = function.params[:1]
+    if not isinstance(key, ast.Name) or key.id not in function.params or table is None:
+        return None
+    if not isinstance(table.value, ast.Name) or own != (table.value.id,):
+        return None
+    name = project.constant(project.argument(call, function, key.id), use)
+    found = [e for e in entries(project, owner, table.attr) if e.holder == _holder(project, call.func.value, use)]
+    known = [e for e in found if name is not None and e.name == name.value]
+    return Asked(known[0].source, key.id, makes) if len(known) == 1 else None
+
+
+def _behind_name(node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
+    found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
+    plain = len(found) == 1 and not found[0].index and found[0].value is not None
+    return (found[0].value, found[0].use) if plain else (node, use)  # type: ignore[return-value]
+
+
+def _is_get(call: ast.Call) -> bool:
+    return (
+        isinstance(call.func, ast.Attribute) and call.func.attr == "get" and isinstance(call.func.value, ast.Attribute)
+    )
+
+
+def _looked_up(node: ast.expr) -> tuple[ast.Attribute | None, ast.expr | None]:
+    """``self._items`` and ``name``, of ``self._items[name]`` and ``self._items.get(name)``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+        return node.value, node.slice
+    if isinstance(node, ast.Call) and _is_get(node) and node.args:
+        return node.func.value, node.args[0]  # type: ignore[attr-defined]
+    return None, None
+
+
+def _holder(project: Project, node: ast.expr, use: Use) -> str:
+    """Equal for one registry."""
+    things = project.things(node, use)
+    return things[0].identity() if len(things) == 1 else ""
+
+
+def entries(project: Project, owner: Class, table: str) -> Sequence[Entry]:
+    """All that is put into the registries of a class."""
+    key = id(owner), f".{table}"
+    known = project.registries.get(key)
+    if known is None:
+        project.registries[key] = []
+        modules = [m for m in project.modules.values() if m is not None and m.tree.body]
+        names = {name for name, method in owner.methods.items() if _fills(method, table)}
+        found = [
+            e
+            for m in modules
+            for e in (*_by_decorators(project, m, owner, names), *_by_calls(project, m, owner, names))
+        ]
+        known = project.registries[key] = found if names else []
+    return known
+
+
+def _fills(method: Scope, table: str) -> bool:
+    """``self._items[name] = given``, in a method or in what it gives back."""
+    inner = [
+        s for s in method.module.scopes if s is method or s.parent is method or (s.parent and s.parent.parent is method)
+    ]
+    for scope in inner:
+        for use in scope.statements:
+            node = use.statement
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if (
+                isinstance(target, ast.Subscript)
+                and isinstance(target.value, ast.Attribute)
+                and target.value.attr == table
+            ):
+                value = node.value  # type: ignore[attr-defined]
+                return isinstance(value, ast.Name) and value.id in scope.params
+    return False
+
+
+def _by_decorators(project: Project, module: Module, owner: Class, names: set[str]) -> Iterator[Entry]:
+    """``@MODELS.register("mlp")`` above a class or a function."""
+    owners: list[Class | Scope] = [*module.classes.values(), *module.functions.values()]
+    nodes = [each.node for each in owners if not isinstance(each.node, ast.Module)]
+    end = Use(module.top, len(module.top.statements), (), module.tree.body[-1])
+    for node in nodes:
+        for head in node.decorator_list:
+            func = head.func if isinstance(head, ast.Call) else head
+            if isinstance(func, ast.Attribute) and func.attr in names and _is_one(project, func.value, end, owner):
+                given = _name_given(head) if isinstance(head, ast.Call) else None
+                name = node.name if given is None else given.value if isinstance(given, ast.Constant) else None
+                yield Entry(_holder(project, func.value, end), name, Source(ast.Name(node.name, ast.Load()), end))
+
+
+def _by_calls(project: Project, module: Module, owner: Class, names: set[str]) -> Iterator[Entry]:
+    """``MODELS.register("mlp", Net)`` and ``MODELS.register("mlp")(Net)``."""
+    for scope in module.scopes:
+        for call, use in scope.calls:
+            head = call.func if isinstance(call.func, ast.Call) else call
+            func, given = head.func, call.args[-1:] if head is not call else head.args[1:2]
+            if (
+                given
+                and isinstance(func, ast.Attribute)
+                and func.attr in names
+                and _is_one(project, func.value, use, owner)
+            ):
+                name = _name_given(head)
+                known = name.value if isinstance(name, ast.Constant) else None
+                yield Entry(_holder(project, func.value, use), known, Source(given[0], use))
+
+
+def _name_given(call: ast.Call) -> ast.expr | None:
+    named = [k.value for k in call.keywords if k.arg in ("name", "key")]
+    return call.args[0] if call.args else named[0] if named else None
+
+
+def _is_one(project: Project, node: ast.expr, use: Use, owner: Class) -> bool:
+    return any(t.made_of is owner for t in project.things(node, use))
