@@ -19,7 +19,7 @@ A training loop, with every event at its place::
                                                    # NonFiniteReplayed,
                                                    # LossesRead, HistogramsTaken
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
-        scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced
+        scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost
     validate(model)                                # ValidationObserved
                                                    # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
@@ -724,6 +724,19 @@ class RateMisplaced(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RateLost(Event):
+    """A rate that the loop works out as it goes, and that the optimizer never gets: its own stood still."""
+
+    absent = "no rate was worked out beside the one in use"
+    defect = True
+    optimizer: OptimizerFacts = OptimizerFacts()
+    text: str = ""  # of the statement that writes it to a copy, or its name
+    copied: bool = True  # else it is only told
+    values: tuple[float, ...] = ()  # those seen, one after the other; empty where it has no name
+    lr: float = 0.0  # that is in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchesServed(Event):
     """The batches that the last training steps learned from."""
 
@@ -924,6 +937,7 @@ class LayerNumbers:
     gradient_rms: float = 0.0
     update_ratio: float | None = None  # change of the weights in this step over their size; None if they were zero
     weight_decay: float = 0.0
+    momentum: float = 0.0  # of SGD: what the gradient and the decay add up to is 1 / (1 - momentum) of them
     matrix: bool = True  # two or more dimensions
     kind: str = "Linear"  # class of its module; "" if unknown
     learning_rate: float = 1e-3

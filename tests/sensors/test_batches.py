@@ -288,8 +288,38 @@ order = rng.permutation(n)
 table['x'] = table['x'][order]
 table['id'] = table['id'][order]
 x, y = table['x'], table['y']
+---
+order = torch.randperm(n)
+x = windows[order[:800]]
+order = torch.randperm(n)
+y = gesture[order[:800]]
+test = order[800:]
+rest = windows[test], gesture[test]
+---
+class Scans:
+    def __init__(self, images, labels):
+        self.images = [images[k] for k in sorted(images)]
+        self.labels = [labels[name] for name in labels.keys()]
+---
+images = sorted(glob.glob('images/*.png'))
+masks = list(Path('masks').glob('*.png'))
 """
 TOGETHER = """
+order = torch.randperm(n)
+x, y = windows[order], gesture[order]
+order = torch.randperm(n)
+more = windows[order], gesture[order]
+---
+images = [images[k] for k in sorted(images)]
+labels = [labels[k] for k in sorted(labels)]
+---
+classes = [codes[k] for k in sorted(codes)]
+rows = [encode(text) for text in texts]
+lengths = [sizes[i] for i in range(9)]
+---
+files = sorted(os.listdir(root))
+labels = [int(name[0]) for name in files]
+---
 order = rng.permutation(n)
 table["x"] = table["x"][order]
 table["y"] = table["y"][order]

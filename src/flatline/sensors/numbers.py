@@ -107,6 +107,7 @@ class Sampled:
     parameters: list[Any] = field(default_factory=list)
     numbers: list[Tensor] = field(default_factory=list)  # [9, tensors] for each device
     decays: list[float] = field(default_factory=list)
+    momenta: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     clips: tuple[ClipFacts, ...] = ()
     norm: Any = None  # of the newest clip, while it lies on the device
@@ -150,6 +151,7 @@ class NumbersSensor:
         settings = _settings(state)
         taken.rates = [settings[id(p)][0] for p in taken.parameters]
         taken.decays = [settings[id(p)][1] for p in taken.parameters]
+        taken.momenta = [settings[id(p)][2] for p in taken.parameters]
         self._waiting.append(taken)
         if self.loop.dense or all(numbers.is_cpu for numbers in taken.numbers):
             self.flush()
@@ -188,8 +190,9 @@ class NumbersSensor:
         self._learn()
         state, loop = taken.state, self.loop
         self.changes = {id(p): _relative(row) for p, row in zip(taken.parameters, rows, strict=True)}
-        each = zip(taken.parameters, rows, taken.rates, taken.decays, strict=True)
-        layers = [self._layer(place, p, row, rate, decay) for place, (p, row, rate, decay) in enumerate(each)]
+        settings = zip(taken.rates, taken.decays, taken.momenta, strict=True)
+        each = enumerate(zip(taken.parameters, rows, settings, strict=True))
+        layers = [self._layer(place, p, row, *those) for place, (p, row, those) in each]
         ours, dots, theirs = (sum(row[at] for row in rows) for at in (0, 3, 4))
         loop.emit(
             NumbersSampled(
@@ -207,7 +210,7 @@ class NumbersSensor:
             )
         )
 
-    def _layer(self, place: int, p: Any, row: list[float], rate: float, decay: float) -> LayerNumbers:
+    def _layer(self, place: int, p: Any, row: list[float], rate: float, decay: float, momentum: float) -> LayerNumbers:
         _, size_before, changed, _, _, dot, size_left, weight, gradient = row
         size = (p.numel() * (2 if p.is_complex() else 1)) ** 0.5
         kind = self._kinds.get(id(p))
@@ -220,6 +223,7 @@ class NumbersSensor:
             update_ratio=_relative(row) if changed == 0 or size_before > 0 else None,
             learning_rate=rate,
             weight_decay=decay,
+            momentum=momentum,
             matrix=p.dim() >= 2,
             elements=p.numel(),
             kept=dot / (size_before * size_left) ** 0.5 if size_before * size_left > 0 else None,
@@ -247,13 +251,12 @@ def _by_device(pairs: Iterable[tuple[Any, Tensor]]) -> Iterable[tuple[str, list[
     return found.items()
 
 
-def _settings(state: OptimizerState) -> dict[int, tuple[float, float]]:
-    """id of a parameter -> its rate and its weight decay."""
+def _settings(state: OptimizerState) -> dict[int, tuple[float, float, float]]:
+    """id of a parameter -> its rate, its weight decay, its momentum."""
     optimizer = state.ref()
     groups = optimizer.param_groups if optimizer is not None else []
-    return {
-        id(p): (number(group.get("lr")), number(group.get("weight_decay"))) for group in groups for p in group["params"]
-    }
+    read = (([number(g.get(name)) for name in ("lr", "weight_decay", "momentum")], g["params"]) for g in groups)
+    return {id(p): (rate, decay, momentum) for (rate, decay, momentum), parameters in read for p in parameters}
 
 
 def number(value: Any) -> float:

@@ -212,7 +212,7 @@ def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
         return "", None
     _own_names(tree)
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
-        for node in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope)):
+        for node in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope), *_sorted_apart(scope)):
             if _to_come(scope, node, before) or _told_by(scope, node):
                 continue
             return ast.unparse(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
@@ -237,10 +237,46 @@ def _permuted(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
             yield node
         elif isinstance(node, ast.Assign) and _makes_order(_bare(node.value)):
             name = ast.unparse(node.targets[0])
-            found = _uses(name, list(ast.walk(tree)) if "." in name else nodes)
+            found = _uses(name, list(ast.walk(tree)) if "." in name else _until_made_anew(node, scope, nodes))
             alone = found is not None and (len(found.arrays) == 1 or _leaves_a_column(found.arrays, nodes))
             if found is not None and alone and not found.escaped:
                 yield found.node
+
+
+def _until_made_anew(made: ast.Assign, scope: ast.AST, nodes: list[ast.AST]) -> list[ast.AST]:
+    """The nodes between an assignment and the next of the same name, where both are statements of the scope itself."""
+    body = getattr(scope, "body", [])
+    name = ast.unparse(made.targets[0])
+    again = [each for each in body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == name]
+    if made not in again or len(again) < 2:
+        return nodes
+    end = min((each.lineno for each in again if each.lineno > made.lineno), default=math.inf)
+    return [node for node in nodes if made.lineno <= getattr(node, "lineno", made.lineno) < end]
+
+
+def _sorted_apart(scope: ast.AST) -> Iterator[ast.expr]:
+    """``[images[k] for k in sorted(images)]`` beside ``[labels[k] for k in labels]``: one list by name, the other as it came."""
+    assigned = [n.value for n in own_nodes(scope) if isinstance(n, ast.Assign)]
+    sources = [source for value in assigned if (source := _listed(value)) is not None]
+    by_name = [each for each in sources if isinstance(each, ast.Call) and called_name(each) == "sorted"]
+    if len(by_name) == 1 and len(sources) > 1:
+        yield by_name[0]
+
+
+def _listed(value: ast.expr) -> ast.expr | None:
+    """What a list goes through: the keys of a table that it looks up one by one, or the names in a folder."""
+    if isinstance(value, ast.ListComp) and len(value.generators) == 1:
+        source, target = value.generators[0].iter, ast.unparse(value.generators[0].target)
+        looked_up = isinstance(value.elt, ast.Subscript) and ast.unparse(value.elt.slice) == target
+        named = looked_up and not (isinstance(source, ast.Call) and called_name(source) in ("range", "enumerate"))
+        return source if named or _of_folder(source) else None
+    return value if _of_folder(value) else None
+
+
+def _of_folder(value: ast.expr) -> bool:
+    while isinstance(value, ast.Call) and called_name(value) in ("sorted", "list") and value.args:
+        value = value.args[0]
+    return isinstance(value, ast.Call) and called_name(value) in ("listdir", "glob", "iglob", "iterdir", "rglob")
 
 
 def _leaves_a_column(arrays: set[str], nodes: list[ast.AST]) -> bool:

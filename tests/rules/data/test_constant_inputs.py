@@ -3,9 +3,9 @@ from flatline.rules.data.constant_inputs import ConstantInputs
 from flatline.testing import play
 
 
-def steps(count=7, *, model="net", low=0.0, high=4.0, reduction="mean", content=5, **facts):
+def steps(count=7, *, start=1, model="net", low=0.0, high=4.0, reduction="mean", content=5, **facts):
     events = []
-    for step in range(1, count + 1):
+    for step in range(start, start + count):
         seen = {"rows": 32, "features": 12, "equal_rows": True, **facts}
         events.append(InputsObserved(step=step, model=model, content=content, **seen))
         events.append(LossComputed(step=step, target=TargetFacts(low=low, high=high, total=32), reduction=reduction))
@@ -48,3 +48,18 @@ def test_near_miss_policy_with_one_state():
 
 def test_near_miss_too_large_to_compare():
     assert play(ConstantInputs, *steps(content=0)) == []
+
+
+def test_fires_on_one_buffer_for_all_samples_of_a_batch():
+    (finding,) = play(ConstantInputs, *steps(3, loader=True), *steps(3, start=4, content=6, loader=True))
+    assert finding.severity == "error"
+    assert finding.message == (
+        "in all 6 steps looked at, the loader gave net one sample many times over: every one of the 32 samples of a batch "
+        "equal to the others, while its targets range from 0 to 4"
+    )
+
+
+def test_near_miss_repeated_by_hand_or_once_by_a_loader():
+    assert play(ConstantInputs, *steps(3), *steps(9, content=6)) == []
+    mixed = [*steps(3, loader=True), *steps(9, start=4, content=6, loader=True, equal_rows=False)]
+    assert play(ConstantInputs, *mixed) == []

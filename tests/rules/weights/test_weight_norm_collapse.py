@@ -5,13 +5,16 @@ from flatline.rules.weights.weight_norm_collapse import WeightNormCollapse
 from flatline.testing import play
 
 
-def run(shrink, losses, *, decay=1.0, lr=0.1):
+def run(shrink, losses, *, decay=1.0, lr=0.1, momentum=0.0):
     return [
         NumbersSampled(
             step=i + 1,
             index=i + 1,
             layers=tuple(
-                LayerNumbers(name=n, weight_rms=0.1 * shrink**i, weight_decay=decay, learning_rate=lr) for n in "ab"
+                LayerNumbers(
+                    name=n, weight_rms=0.1 * shrink**i, weight_decay=decay, learning_rate=lr, momentum=momentum
+                )
+                for n in "ab"
             ),
             loss=loss,
             first_loss=losses[0],
@@ -34,6 +37,16 @@ def test_fires_when_every_step_forgets_most_of_the_last_twenty():
               for event, share in zip(run(1.0, [2.3] * 40, decay=60.0, lr=0.005), shares, strict=True)]  # fmt: skip
     finding, *_ = play(WeightNormCollapse, *events)
     assert "decay takes 30.00% of them at every step (lr 0.005 × weight_decay 60)" in finding.message
+
+
+def test_fires_where_momentum_adds_up_what_decay_takes():
+    events = [replace(event, layers=tuple(replace(each, weight_rms=0.1 * max(0.9**i, 0.2)) for each in event.layers))
+              for i, event in enumerate(run(1.0, [2.3] * 40, decay=0.08, momentum=0.9))]  # fmt: skip
+    finding, *_ = play(WeightNormCollapse, *events)
+    assert (
+        "decay takes 8.00% of them at every step (lr 0.1 × weight_decay 0.08, which momentum 0.9 adds up)"
+        in finding.message
+    )
 
 
 def test_near_miss_a_fifth_of_the_size_by_decay_that_remembers():

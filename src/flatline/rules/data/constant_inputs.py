@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from flatline.events import InputsObserved, LossComputed
 from flatline.findings import Finding
@@ -20,11 +21,13 @@ class ConstantInputs(Rule):
     Root cause
     ----------
     The numbers were lost on the way: a buffer that is allocated and never filled, an integer division that leaves zeros, a
-    crop outside the image, a transform that overwrites its input, the mean over the wrong axis.
+    crop outside the image, a transform that overwrites its input, the mean over the wrong axis. Or ``__getitem__`` returns one
+    buffer that it fills anew each time: a batch is made of as many views of its last content.
 
     Fix
     ---
-    Look at a batch: ``x.std(0)`` must not be 0. Then follow it back through the transforms to the file.
+    Look at a batch: ``x.std(0)`` must not be 0. Then follow it back through the transforms to the file. Return a copy of what
+    is written to again.
 
     Example
     -------
@@ -41,7 +44,8 @@ class ConstantInputs(Rule):
     Healthy look-alikes
     -------------------
     A network that learns one picture from one fixed noise; token ids that all begin with the same one; a policy with a single
-    state; a second model, or a second argument, through which the data come; a batch of one.
+    state; a second model, or a second argument, through which the data come; a batch of one; a state that is repeated by hand
+    for several actions.
 
     References
     ----------
@@ -62,13 +66,14 @@ class ConstantInputs(Rule):
     def __init__(self) -> None:
         self._steps: set[int] = set()
         self._contents: set[tuple[str, int]] = set()
-        self._spoilt = False
+        self._spoilt = self._varied = False
         self._last: InputsObserved | None = None
 
     def on_inputs_observed(self, event: InputsObserved) -> None:
         """Keep in mind whether anything that any model was given has ever varied."""
         self._contents.add((event.model, event.content))
         constant = event.equal_rows and event.floating and event.content and event.rows >= self.rows_needed
+        self._varied = self._varied or not constant or not event.loader
         self._spoilt = self._spoilt or not constant or len(self._contents) > 1
         self._steps.add(event.step)
         self._last = event
@@ -77,19 +82,26 @@ class ConstantInputs(Rule):
         """Targets that vary, where the inputs do not."""
         low, high, seen = event.target.low, event.target.high, self._last
         varied = low is not None and high is not None and high > low
-        if (
-            self._spoilt
-            or seen is None
-            or len(self._steps) < self.steps_needed
-            or not varied
-            or event.reduction != "mean"
-        ):
+        if seen is None or len(self._steps) < self.steps_needed or not varied or event.reduction != "mean":
             return
-        yield self.finding(
-            event,
-            f"{seen.model} was given the same numbers in all {len(self._steps)} steps looked at, every one of the {seen.rows} "
-            f"samples of a batch equal to the others, while its targets range from {low:.4g} to {high:.4g}",
-            rows=seen.rows,
-            features=seen.features,
-            steps=len(self._steps),
+        told = (
+            f"every one of the {seen.rows} samples of a batch equal to the others, while its targets range from {low:.4g} "
+            f"to {high:.4g}"
         )
+        if not self._spoilt:
+            yield self._told(
+                event, seen, f"{seen.model} was given the same numbers in all {{}} steps looked at, {told}"
+            )
+        elif not self._varied:
+            yield self._told(
+                event,
+                seen,
+                f"in all {{}} steps looked at, the loader gave {seen.model} one sample many times over: {told}",
+                severity="error",
+                cause="__getitem__ returns one tensor that it writes to again, so that all samples of a batch are its last content",
+                fix="return a copy: `return self.buffer.clone(), label`, or make a new tensor for each sample",
+            )
+
+    def _told(self, event: LossComputed, seen: InputsObserved, message: str, **how: Any) -> Finding:
+        steps = len(self._steps)
+        return self.finding(event, message.format(steps), rows=seen.rows, features=seen.features, steps=steps, **how)

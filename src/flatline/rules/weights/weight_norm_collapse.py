@@ -54,7 +54,7 @@ class WeightNormCollapse(Rule):
 
     collapsed: float = 0.1  # weight now over weight when first seen, for the typical matrix
     decayed: float = 1.0  # lr * weight_decay summed over the steps: decay alone leaves 1/e
-    forgetful: float = 0.05  # lr * weight_decay: a weight is made of the last 20 steps; grokking runs use 1e-3
+    forgetful: float = 0.05  # taken at every step: a weight is made of the last 20 steps; grokking runs use 1e-3
     halved: float = 0.5  # weight now over weight when first seen, where that is so
     samples_needed: int = 15  # fewer say nothing about a trend
     learned: float = 0.7  # a loss under this share of the first one was worth it
@@ -71,7 +71,7 @@ class WeightNormCollapse(Rule):
             return
         losses.add(event.index, event.loss)
         shares = [self._share(event, layer) for layer in layers]
-        rate = median(layer.learning_rate * layer.weight_decay for layer in layers)
+        rate = median(map(_taken, layers))
         collapsed = self.halved if rate >= self.forgetful else self.collapsed
         small = median(shares) <= collapsed and rate * event.index >= self.decayed
         if (
@@ -89,7 +89,8 @@ class WeightNormCollapse(Rule):
         return self.finding(
             event,
             f"the weights shrank to {share:.1%} of their first size in {event.index} steps; decay takes {rate:.2%} of them at "
-            f"every step (lr {layer.learning_rate:g} × weight_decay {layer.weight_decay:g}), and the loss stands at "
+            f"every step (lr {layer.learning_rate:g} × weight_decay {layer.weight_decay:g}"
+            f"{f', which momentum {layer.momentum:g} adds up' if layer.momentum else ''}), and the loss stands at "
             f"{losses.last:.4g} ({event.first_loss or losses.first:.4g} at first)",
             cause="weight decay takes more than the gradient gives back: the model is pulled to zero",
             fix=f"lower weight_decay from {layer.weight_decay:g} to about {min(better, 0.1):.1g}: lr × weight_decay near 1e-5",
@@ -98,3 +99,9 @@ class WeightNormCollapse(Rule):
             weight_decay=layer.weight_decay,
             lr=layer.learning_rate,
         )
+
+
+def _taken(layer: LayerNumbers) -> float:
+    """The share of the weights that decay takes for each step; momentum adds it up as it does the gradient."""
+    lasting = 1 - layer.momentum if 0 <= layer.momentum < 1 else 1.0
+    return layer.learning_rate * layer.weight_decay / lasting
