@@ -87,6 +87,7 @@ class OptimizerFacts:
     groups: tuple[GroupFacts, ...] = ()
     steps: int = 0
     seen: bool = True  # every backward since it was built was looked at
+    by_hand: bool = False  # no optimizer of torch: the loop changes its weights itself, and no setting is known
     where: Where | None = None
 
 
@@ -1216,6 +1217,7 @@ class OneBatchTrained(Event):
     kind: str = ""  # of the loss
     rate: float = 0.0
     weights: int = 0  # that may change
+    frozen: int = 0  # the others of the models
     targets: int = 0  # in the batch
 
 
@@ -1330,6 +1332,7 @@ class RatesSwept(Event):
     configured: float = 0.0  # the script's own
     steepest: float = 0.0  # where the loss fell fastest
     diverges: float | None = None  # from which on it rose beyond every bound
+    factor: float | None = None  # the most that the function of a LambdaLR ever returns; None without one
     first_loss: float = 0.0
     lowest_loss: float = 0.0
 

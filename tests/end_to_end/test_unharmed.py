@@ -118,6 +118,39 @@ model = mlp()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 done("plain", fit(model, optimizer, 40), model, optimizer)
 
+# --- by_hand
+from torch.utils.data import DataLoader, TensorDataset
+model, losses = nn.Sequential(mlp(), nn.BatchNorm1d(3), nn.Dropout(0.1)), []
+data = torch.randn(160, 8)
+for epoch in range(4):
+    model.train()
+    for x, y in DataLoader(TensorDataset(data, data[:, :3].argmax(1)), 16, shuffle=True):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        losses += [loss.item(), nn.utils.clip_grad_norm_(model.parameters(), 1.0)]
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad.zero_()
+    model.eval()
+    with torch.no_grad():
+        losses.append(model(data))
+done("by_hand", losses, model)
+
+# --- by_hand_and_data
+model, losses = mlp(), []
+for change in (lambda p: p.data.sub_(p.grad * 0.1), lambda p: setattr(p, "data", p.data - 0.1 * p.grad)):
+    for x, y in batches(20):
+        loss = F.cross_entropy(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        for p in model.parameters():
+            change(p)
+optimizer = adam(model)
+fit(model, optimizer, 12, losses)
+done("by_hand_and_data", losses, model, optimizer)
+
 # --- accumulation
 model, losses = mlp(), []
 optimizer = adam(model)

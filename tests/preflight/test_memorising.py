@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flatline.preflight.likely import likely
 from flatline.preflight.memorising import SAID
+from flatline.preflight.sweeping import highest_factor
 from flatline.rules.optimization.batch_not_memorised import Failure
 
 OPEN = {"verdict": "open", "why": "loss 1 → 0.5 in 300 steps"}
@@ -47,3 +50,11 @@ def test_nothing_where_nothing_stands_out_or_the_batch_was_learned():
     assert likely({"memorise": OPEN, "rates": {"configured": 0.01, "steepest": 0.03}}) == []
     assert likely({"memorise": {"verdict": "passed"}, "rates": RATES}) == []
     assert likely({"look": {"findings": []}}) == []
+
+
+def test_the_highest_factor_of_a_schedule():
+    assert highest_factor([]) is None
+    assert highest_factor([lambda step: min(1.0, (step + 1) / 4000)]) == 1.0
+    warm = [lambda step: 64**-0.5 * min(max(step, 1) ** -0.5, max(step, 1) * 4000**-1.5)]
+    assert highest_factor(warm) == pytest.approx(64**-0.5 * 4000**-0.5, rel=0.15)
+    assert highest_factor([lambda step: [1.0, 0.5][step]]) is None

@@ -36,7 +36,7 @@ class Memorising(Steered):
         super().__init__(Loaders(lambda: 0), *args, **kwargs)
         self.repeated, self.hearing = Repeated(), Hearing()
         self._loss: LossComputed | None = None
-        self._rate, self._weights = 0.0, 0
+        self._rate, self._weights, self._whole = 0.0, 0, 0
         self._foreign: set[int] = set()  # steps, counted from 0, that took another batch
         self._at_first: list[tuple[float, float]] = []  # losses of the first step, and what they cannot fall below
 
@@ -76,7 +76,9 @@ class Memorising(Steered):
     def after_step(self, optimizer: Any) -> None:
         """From now on the batch of this step comes again."""
         super().after_step(optimizer)
-        _, losses = self.hearing.step()
+        calls, losses = self.hearing.step()
+        models = {id(call.module): call.module for call in calls}
+        self._whole = self._whole or sum(p.numel() for module in models.values() for p in module.parameters())
         if not self.loaders.training and not self.repeated.stepped():
             self._foreign.add(self.steps_done - 1)
         elif not self._at_first:
@@ -107,6 +109,7 @@ class Memorising(Steered):
             kind=self._loss.kind if self._loss is not None else "",
             rate=self._rate,
             weights=self._weights,
+            frozen=max(0, self._whole - self._weights),
             targets=self._loss.target.total or math.prod(self._loss.shape) if self._loss is not None else 0,
         )
         found, codes = self.judged([event])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
+
+from torch.optim.lr_scheduler import LambdaLR
 
 from flatline.events import Event, OptimizerStepped, RatesSwept, Where
 from flatline.preflight.likely import misplaced
@@ -23,6 +26,7 @@ DOUBTS = {
     "below": "the configured rate is far below what makes the loss fall",
 }
 FALL = 0.02  # of the first loss: less is no fall
+TIMES = [0, *(round(1.25**at) for at in range(60))]  # steps up to half a million at which a schedule is asked
 
 
 class Sweeping(Steered):
@@ -37,6 +41,18 @@ class Sweeping(Steered):
         self.rates: list[float] = []
         self._name = ""
         self._where: Where | None = None
+        self._functions: list[Callable[[int], float]] = []  # of LambdaLR schedules
+
+    def attach(self) -> None:
+        """Learn of schedules that multiply the rate with what a function returns."""
+        super().attach()
+        building = LambdaLR.__init__
+
+        def built(schedule: LambdaLR, *args: Any, **kwargs: Any) -> None:
+            building(schedule, *args, **kwargs)
+            self._functions += schedule.lr_lambdas
+
+        LambdaLR.__init__ = built  # type: ignore[method-assign, assignment]
 
     def heard(self, event: Event) -> None:
         """Where the optimizer was built."""
@@ -89,6 +105,7 @@ class Sweeping(Steered):
             configured=own,
             steepest=steepest,
             diverges=diverges,
+            factor=highest_factor(self._functions),
             first_loss=losses[0],
             lowest_loss=min(smoothed(losses)),
         )
@@ -103,6 +120,14 @@ class Sweeping(Steered):
             "diverges": diverges,
             **told,
         }
+
+
+def highest_factor(functions: Sequence[Callable[[int], float]]) -> float | None:
+    """The most that they return at any step, over half a million; None if there are none, or one cannot be asked."""
+    highest = [0.0] if functions else []
+    with suppress(Exception):  # the user's function may know an end, or anything else
+        return max([*highest, *(float(function(at)) for function in functions for at in TIMES)], default=None)
+    return None
 
 
 def _gone(losses: Sequence[float]) -> bool:

@@ -44,6 +44,8 @@ class BackwardSensor:
         self.on_backward: list[Any] = []  # called on closely watched steps
         self.on_graph: list[Any] = []  # called with every graph that was walked, and the user's line, before it runs
         self.fed: Any = None  # called after every backward
+        self.begins: Any = None  # called before every backward
+        self.ended: Any = None  # called with its graph, if that was walked, when all else was done
         self.watch: Any = None  # of --on-nan: told of every backward, none is passed over lightly
         self.outliers = Outliers(loop)
         self._compare = patches.guard_inner(self.outliers.add)
@@ -129,6 +131,8 @@ class BackwardSensor:
         self._depth += 1  # a reentrant checkpoint runs a backward inside the backward
         if self._depth > 1 or not roots or not isinstance(roots[0], torch.Tensor):
             return
+        if self.begins is not None:
+            self.begins()
         self.models.in_backward = True
         self._factor = None
         for state in list(self.loop.optimizers.values()):
@@ -170,7 +174,7 @@ class BackwardSensor:
         graph = self._graph = walk(node) if node is not None else None
         step, looks, nodes = self._looks
         self._looks = step, looks + 1, nodes + (len(graph.nodes) if graph is not None else 0)
-        trainable = sum(len(state.ids) for state in self.loop.optimizers.values())
+        trainable = sum(len(state.ids) for state in self.loop.optimizers.values() if not state.by_hand)
         if graph is None or not graph.leaves:
             self._tell_started(root, graph, trainable)
             return
@@ -218,7 +222,8 @@ class BackwardSensor:
             if not again:
                 continue
             held = [p.grad for p in state.probes if p.grad is not None]
-            window.leftover = "zero" not in window.tape and any(is_nonzero(g) for g in held)
+            untouched = "zero" not in window.tape and not state.touched
+            window.leftover = untouched and any(is_nonzero(g) for g in held)
 
     def _choose_probes(self, graph: Graph) -> None:
         for state in list(self.loop.optimizers.values()):
@@ -307,7 +312,7 @@ class BackwardSensor:
                 last_finite_step=loop.last_loss_step,
                 origin=first,
                 gradient_note=forensics.risky_operations(root, self.models) if first.kind == "weights" else "",
-                lr=states[0].peak_lr or states[0].lr if states else None,
+                lr=states[0].peak_lr or states[0].lr if states and not states[0].by_hand else None,
                 optimizer=states[0].facts.name if states else "",
                 scaled=scaled,
                 in_a_row=self._bad_in_a_row,
@@ -341,6 +346,8 @@ class BackwardSensor:
             state.window.fed.append(keys)
         if self._newest is not None:
             self._write_down(self.loop.step, self._newest, keys)
+        if self.ended is not None:
+            self.ended(graph if self._looked else None)
 
     def _failed(self) -> None:
         self._depth = 0

@@ -13,6 +13,7 @@ from flatline.sensors.activations import ActivationSensor
 from flatline.sensors.attention import AttentionSensor
 from flatline.sensors.audit import AuditSensor
 from flatline.sensors.backward import BackwardSensor
+from flatline.sensors.by_hand import HandStepSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.checkpoints import CheckpointSensor
 from flatline.sensors.clipping import ClipSensor
@@ -23,6 +24,7 @@ from flatline.sensors.graph import HOOKED
 from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.logged import LoggedSensor
 from flatline.sensors.loop import Loop
+from flatline.sensors.lost_rates import LostRates
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.numbers import NumbersSensor
 from flatline.sensors.optimizers import OptimizerSensor
@@ -73,6 +75,10 @@ class LiveSensors:
         self.logged = LoggedSensor(loop, self.patches)
         self.recording = RecordingSensor(loop, self.patches, self.models)
         self.misplaced = MisplacedRates(loop)
+        self.by_hand = HandStepSensor(
+            loop, self.backward, self.models, self.optimizers, self.numbers, self.audit, self.data, self.recording
+        )
+        self.lost_rates = LostRates(loop)
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
@@ -93,6 +99,7 @@ class LiveSensors:
         self.optimizers.before_sample.append(guard(self.numbers.before_step))
         self.optimizers.after_sample.append(guard(self.numbers.after_step))
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
+        self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
         self.backward.on_graph.append(guard(self.precision.before_backward))
         self.backward.on_graph.append(guard(self.derivatives.before_backward))
@@ -114,6 +121,7 @@ class LiveSensors:
         self.optimizers.after_step.append(guard(self.recording.after_step))
         self.optimizers.hand_on = self.patches.guard(self.recording.hand_on)
         self.backward.fed = guard(self._fed)
+        self.backward.begins, self.backward.ended = guard(self.by_hand.begins), guard(self.by_hand.ended)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
         self.optimizers.in_backward = lambda: self.models.in_backward
         self.optimizers.light_step = guard(self._light_step)
@@ -180,6 +188,7 @@ class LiveSensors:
     def finish(self, how: Any, error: BaseException | None) -> None:
         """Tell what is known only at the end."""
         guard = self.patches.guard
+        guard(self.by_hand.finish)()
         guard(self.backward.flush)()
         guard(self.recording.finish)()
         guard(self.precision.finish)(how)
@@ -187,6 +196,7 @@ class LiveSensors:
         guard(self.backward.imbalance.finish)()
         guard(self.data.finish)()
         guard(self.numbers.flush)()
+        guard(self.lost_rates.finish)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()

@@ -85,12 +85,36 @@ class Window:
         return True
 
 
+class StandIn:
+    """Weights that the script steps by hand, in the place of an optimizer. It keeps none of them alive."""
+
+    def __init__(self, parameters: list[Any]) -> None:
+        self._parameters = [weakref.ref(p) for p in parameters]
+
+    def add(self, parameters: list[Any]) -> None:
+        """More of them."""
+        self._parameters += [weakref.ref(p) for p in parameters]
+
+    @property
+    def gone(self) -> bool:
+        """Most of them are; a few may be alive as probes."""
+        return 2 * sum(ref() is not None for ref in self._parameters) < len(self._parameters)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """One group without settings."""
+        return [{"params": [p for ref in self._parameters if (p := ref()) is not None]}]
+
+
 class OptimizerState:
     """One optimizer under watch."""
 
     def __init__(self, optimizer: Any, key: int, where: Where | None) -> None:
         self.key, self.where = key, where
         self.ref = weakref.ref(optimizer)
+        self.by_hand = isinstance(optimizer, StandIn)
+        self.touched = False  # gradients that a step by hand was taken with were changed after their backward
+        self.norms: dict[str, list[Any]] = {}  # of those gradients, by device, while that step is measured
         self.born = 0
         self.steps = 0
         self.unseen_backwards = 0  # that were not looked at: what they reached is not known
@@ -168,6 +192,7 @@ class OptimizerState:
         """What rules see of it."""
         optimizer = self.ref()
         name = type(optimizer).__name__ if optimizer is not None else "optimizer"
+        name = "a step by hand" if self.by_hand else name
         groups = tuple(_group_facts(group) for group in optimizer.param_groups) if optimizer is not None else ()
         return OptimizerFacts(
             key=self.key,
@@ -178,6 +203,7 @@ class OptimizerState:
             steps=self.steps,
             seen=not self.unseen_backwards,
             where=self.where,
+            by_hand=self.by_hand,
         )
 
 
@@ -209,6 +235,7 @@ class Loop:
     ) -> None:
         self._emit, self._budget, self._patches = emit, budget, patches
         self._light_nanoseconds, self._timed_from = 0.0, 0
+        self._next_timed = TIMED_EVERY
         self.wants = wants
         self.clock = 0  # counts parameters registered and optimizers built
         self.born: dict[int, int] = {}  # id of a parameter -> when it was registered
@@ -235,6 +262,8 @@ class Loop:
         self.lead: OptimizerState | None = None
         self.beside = 0  # steps of others since the lead's last one
         self.light = False  # an ordinary step, neither looked at closely nor timed
+        self.built = False  # an optimizer of torch was seen: from then on no step is taken for one by hand
+        self.by_hand = False  # steps by hand are counted: no step is light
         self.stepping = False  # inside an optimizer's step
         self.next_look = 0  # up to this step there is nothing to do but to count
         self._keys = 0
@@ -257,6 +286,10 @@ class Loop:
         """The state kept for an optimizer, made when it is first seen."""
         state = self.optimizers.get(id(optimizer))
         if state is None or state.ref() is not optimizer:
+            by_hand = isinstance(optimizer, StandIn)
+            if not by_hand:
+                self.drop_stand_in()
+            self.built, self.by_hand = self.built or not by_hand, by_hand
             self._keys += 1
             self.clock += 1
             state = self.optimizers[id(optimizer)] = OptimizerState(optimizer, self._keys, where)
@@ -265,8 +298,18 @@ class Loop:
             self.look_closely()
         return state
 
+    def drop_stand_in(self) -> None:
+        """Steps by hand are not followed any more."""
+        self.by_hand = False
+        for identity, state in list(self.optimizers.items()):
+            if state.by_hand:
+                del self.optimizers[identity]
+                state.retire()
+
     def _retire(self, identity: int) -> None:
         state = self.optimizers.pop(identity, None)
+        if state is not None and state.by_hand:
+            self.by_hand = False
         if state is not None and state.steps:
             state.retire()
             self.retired.append(state)
@@ -281,9 +324,12 @@ class Loop:
 
     def stepped(self, state: OptimizerState) -> None:
         """An optimizer stepped: advance the count, decide how closely to look at the next step."""
-        if not self._leads(state):
-            return
-        self.steps += 1
+        if self._leads(state):
+            self.steps += 1
+            self.look_ahead(state)
+
+    def look_ahead(self, state: OptimizerState) -> None:
+        """A step was counted: decide how closely to look at the next one."""
         self._keep_time()
         if self.dense:
             self.sampled += 1
@@ -308,7 +354,7 @@ class Loop:
             self._next_numbers = self.steps + max(2, self.steps // SAMPLE_GAP)
         self.sampling = self.dense or second or self._first_of_pair
         self._patches.timed = self._patches.timed or self.sampling
-        self.light = not self._patches.timed
+        self.light = not self._patches.timed and not self.by_hand
 
     def _affordable(self) -> bool:
         """Half of the budget is for numbers."""
@@ -357,7 +403,7 @@ class Loop:
             for callback in self.on_dense:
                 callback(dense)
         self._patches.timed = self._patches.timed or dense
-        self.light = not self._patches.timed
+        self.light = not self._patches.timed and not self.by_hand
 
     def _keep_time(self) -> None:
         """Time is counted on closely watched steps, and on one light step in some; the other light ones cost the same."""
@@ -367,7 +413,9 @@ class Loop:
             patches.nanoseconds = self._timed_from
         elif not self.dense:
             self.sampling_nanoseconds += patches.nanoseconds - self._timed_from
-        patches.timed = self.steps % TIMED_EVERY == 0
+        patches.timed = not self.sampling and self.steps >= self._next_timed  # what follows a sample is not light
+        if patches.timed:
+            self._next_timed = self.steps + TIMED_EVERY
         self._timed_from = patches.nanoseconds
 
     @property

@@ -41,10 +41,27 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
         groups.setdefault((tensor.dtype, tensor.device), []).append(place)
     found: list[Tensor] = [torch.empty(0)] * len(tensors)
     for (dtype, _), places in groups.items():
-        wide = torch.float32 if dtype in HALF else None
-        for place, norm in zip(places, torch._foreach_norm([tensors[at] for at in places], 2, wide), strict=True):
+        those = [tensors[at] for at in places]
+        for place, norm in zip(places, _wide(those) if dtype in HALF else torch._foreach_norm(those, 2), strict=True):
             found[place] = norm
     return found
+
+
+def _wide(tensors: list[Tensor]) -> Sequence[Tensor]:
+    """In float32, of half precision."""
+    try:
+        return torch._foreach_norm(tensors, 2, torch.float32)
+    except TypeError:  # torch 2.3
+        return torch._foreach_norm([tensor.float() for tensor in tensors], 2)
+
+
+def gradient_norms(parameters: Sequence[Any], like: Tensor) -> list[Tensor]:
+    """L2 norm of the gradient of each parameter; -1 where it has none."""
+    gradients = [local(p.grad) if p.grad is not None else None for p in parameters]
+    found = [g for g in gradients if g is not None]
+    measured = iter(norms(found))
+    none = found[0].new_full((), -1.0, dtype=torch.float32) if found else like.new_full((), -1.0)
+    return [next(measured) if g is not None else none for g in gradients]
 
 
 def stacked(scalars: Sequence[Tensor]) -> Tensor:
@@ -145,7 +162,8 @@ class NumbersSensor:
         left: dict[Any, Left] = {}
         for device, (parameters, elements) in before.items():
             taken.parameters += parameters
-            left[device], numbers = self._measure(parameters, elements, self._previous(state, device))
+            previous, sizes = self._previous(state, device), state.norms.get(device)
+            left[device], numbers = self._measure(parameters, elements, previous, sizes)
             taken.numbers.append(numbers)
         state.left = self.loop.step, left
         settings = _settings(state)
@@ -160,22 +178,20 @@ class NumbersSensor:
         step, left = state.left or (0, {})
         return left.get(device) if step == self.loop.step - 1 else None
 
-    def _measure(self, parameters: list[Any], elements: Elements, previous: Left | None) -> tuple[Left, Tensor]:
+    def _measure(
+        self, parameters: list[Any], elements: Elements, previous: Left | None, sizes: list[Tensor] | None
+    ) -> tuple[Left, Tensor]:
         """The update of the elements and what it left, and nine numbers for every tensor."""
         before, after = elements.values, elements.take()
         update = torch.nan_to_num(after - before, nan=1.0, posinf=1.0, neginf=1.0)
-        gradients = [local(p.grad) if p.grad is not None else None for p in parameters]
-        found = [g for g in gradients if g is not None]
-        measured = iter(norms(found))
-        none = found[0].new_full((), -1.0, dtype=torch.float32) if found else update.new_full((), -1.0)
         known = previous is not None and previous.update.shape == update.shape
         last, kept = previous if previous is not None and known else Left(*[torch.zeros_like(update)] * 2)
         changed = (before != after).to(update.dtype)
         of_elements = torch.stack(
             [update * update, before * before, changed, update * last, last * last, before * kept, kept * kept]
         )
-        of_gradients = [next(measured) if g is not None else none for g in gradients]
-        of_tensors = torch.stack([stacked(norms(elements.tensors)), stacked(of_gradients)])
+        of_gradients = stacked(sizes if sizes is not None else gradient_norms(parameters, update))
+        of_tensors = torch.stack([stacked(norms(elements.tensors)), of_gradients])
         return Left(update, after), torch.cat([elements.sums(of_elements), of_tensors])
 
     # ------------------------------------------------------------------ telling

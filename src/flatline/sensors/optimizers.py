@@ -151,7 +151,7 @@ class OptimizerSensor:
         steps = sum(other.steps for other in self.loop.optimizers.values())
         state.idle_cycles = state.idle_cycles + 1 if steps == state.others_steps else 0
         state.others_steps = steps
-        if state.idle_cycles == IDLE_CYCLES:
+        if state.idle_cycles == IDLE_CYCLES and not state.by_hand:
             self.loop.emit(
                 StepMissing(
                     step=self.loop.steps, where=state.window.zero_where, optimizer=state.facts, cycles=IDLE_CYCLES

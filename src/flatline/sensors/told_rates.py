@@ -125,7 +125,7 @@ def constant_told(file: str, line: int) -> Told | None:
     loop = max(around, key=lambda n: n.lineno)
     function = _function_of(tree, loop)
     settings = {ast.unparse(each) for each in _settings(tree, function)} - set(_assigned(loop))
-    found = [node for node in _told(loop) if isinstance(node, SETTING) and ast.unparse(node) in settings]
+    found = [node for node in tellings(loop) if isinstance(node, SETTING) and ast.unparse(node) in settings]
     return Told(Where(file, found[0].lineno), ast.unparse(found[0])) if found else None
 
 
@@ -155,7 +155,7 @@ def _assigned(loop: ast.AST) -> Iterator[str]:
                 yield from (ast.unparse(each) for each in ast.walk(target) if isinstance(each, SETTING))
 
 
-def _told(loop: ast.AST) -> Iterator[ast.expr]:
+def tellings(loop: ast.AST) -> Iterator[ast.expr]:
     """Values that stand behind the word for the rate, in a text, a call or a dictionary."""
     waiting: list[ast.AST] = [*ast.iter_child_nodes(loop)]
     while waiting:

@@ -111,3 +111,10 @@ def test_near_miss_logged_beside_an_adversary_or_alone():
     sides = (logged("g_loss", "train_loss", FLAT.values), logged("d_loss", "train_loss", FLAT.values))
     assert play(GradientCreepsUp, CurvesUpdated(curves=(*sides, CREEPS))) == []
     assert play(GradientCreepsUp, CurvesUpdated(curves=(CREEPS,))) == []
+
+
+def test_near_miss_step_by_hand_whose_rate_may_rise():
+    by_hand = OptimizerFacts(name="a step by hand", by_hand=True)
+    events = run([1e-3 * 1.1**i for i in range(150)], [2.3] * 150)
+    assert play(GradientCreepsUp, *events)
+    assert not play(GradientCreepsUp, *(replace(event, optimizer=by_hand) for event in events))

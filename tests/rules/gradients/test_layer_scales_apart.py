@@ -26,3 +26,7 @@ def test_near_miss_adam_embeddings_or_frozen():
 def test_near_miss_a_thousandfold_or_for_a_moment():
     assert play(LayerScalesApart, *run(1e-5, 1e-2)) == []
     assert play(LayerScalesApart, *run(1e-7, 1e-2, count=5)) == []
+
+
+def test_near_miss_step_by_hand_that_may_be_adaptive():
+    assert not play(LayerScalesApart, *run(1e-9, 1e-2, optimizer=OptimizerFacts(name="a step by hand", by_hand=True)))

@@ -187,3 +187,8 @@ def test_source_parts_of_a_batch(loss):
 )
 def test_near_miss_source_parts_of_a_batch(parts, loss, back):
     assert lint(AccumulationNotAveraged, PARTS.format(parts, loss, back)) == []
+
+
+def test_near_miss_update_by_hand_may_divide():
+    by_hand = OptimizerFacts(name="a step by hand", by_hand=True)
+    assert not play(AccumulationNotAveraged, *windows(*[BACKWARD] * 4, optimizer=by_hand))

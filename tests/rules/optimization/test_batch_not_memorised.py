@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,19 @@ def test_memorised():
     assert memorised([2.0, 1.0, *[0.019] * 5])
     assert not memorised([2.0, 1.0, *[0.03] * 5])
     assert not memorised([])
+
+
+def test_fires_where_next_to_nothing_trains():
+    stays = replace(trained(lambda t: 1.817 - 0.006 * t, weights=8), frozen=48_678)
+    (finding,) = play(BatchNotMemorised, stays)
+    assert finding.cause.startswith("only 8 of 48,686 weights train")
+    assert "most often the head" in finding.fix
+
+
+def test_near_miss_a_few_weights_that_learn_or_that_are_all_there_is():
+    learns = replace(trained(lambda t: 1.817 - 0.5 * t, weights=8), frozen=48_678)
+    assert play(BatchNotMemorised, learns) == []
+    assert play(BatchNotMemorised, replace(trained(lambda t: 1.8, weights=8), frozen=40)) == []
 
 
 def test_near_miss_few_weights_for_the_batch():

@@ -103,3 +103,11 @@ def test_near_miss_a_rate_at_the_edge():
 
 def test_near_miss_a_sweep_without_divergence():
     assert play(LearningRateTooHigh, swept(1.5, diverges=None)) == []
+
+
+def test_fires_on_a_step_by_hand_without_naming_a_rate():
+    by_hand = OptimizerFacts(key=1, name="a step by hand", by_hand=True)
+    (finding,) = play(LearningRateTooHigh, *run([0.25] * 40, [2.3, 5.0] * 20, optimizer=by_hand, lr=0.0))
+    assert finding.message.startswith("a step by hand overshoots: every step changes the weights by 25%")
+    assert finding.fix.startswith("divide the rate by ten, and again until the loss falls")
+    assert finding.evidence.get("lr") is None

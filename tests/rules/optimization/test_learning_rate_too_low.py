@@ -1,6 +1,15 @@
 from dataclasses import replace
 
-from flatline.events import Curve, CurvesUpdated, FirstCrossEntropy, LayerNumbers, NumbersSampled, OptimizerFacts, Where
+from flatline.events import (
+    Curve,
+    CurvesUpdated,
+    FirstCrossEntropy,
+    LayerNumbers,
+    NumbersSampled,
+    OptimizerFacts,
+    RatesSwept,
+    Where,
+)
 from flatline.rules.optimization.learning_rate_too_low import LearningRateTooLow
 from flatline.testing import play
 
@@ -126,3 +135,29 @@ def test_near_miss_logged_warm_up_or_an_ordinary_rate():
     assert play(LearningRateTooLow, CurvesUpdated(curves=(FLAT, rising))) == []
     assert play(LearningRateTooLow, CurvesUpdated(curves=(FLAT, usual))) == []
     assert play(LearningRateTooLow, CurvesUpdated(curves=(FLAT,))) == []
+
+
+def test_near_miss_step_by_hand_whose_rate_is_not_known():
+    by_hand = OptimizerFacts(name="a step by hand", by_hand=True)
+    assert not play(LearningRateTooLow, *(replace(event, optimizer=by_hand) for event in samples()))
+
+
+def swept(**facts):
+    return RatesSwept(
+        **{"step": 110, "optimizer": "Adam", "configured": 1e-4, "steepest": 5.9e-3, "factor": 1.9e-3, **facts}
+    )
+
+
+def test_fires_on_a_schedule_that_returns_rates_for_factors():
+    (finding,) = play(LearningRateTooLow, swept())
+    assert finding.message == (
+        "LambdaLR multiplies lr=0.0001 with at most 0.0019 at any step, so the rate of Adam never exceeds 1.9e-07; raised "
+        "step by step, the loss falls fastest at 5.9e-03"
+    )
+
+
+def test_near_miss_factors_and_rates_that_fit():
+    assert play(LearningRateTooLow, swept(factor=1.0)) == []
+    assert play(LearningRateTooLow, swept(factor=None)) == []
+    assert play(LearningRateTooLow, swept(configured=1.0)) == []  # the original recipe
+    assert play(LearningRateTooLow, swept(factor=0.05, configured=1e-2)) == []

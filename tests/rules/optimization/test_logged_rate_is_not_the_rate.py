@@ -2,7 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import Curve, CurvesUpdated, OptimizerFacts, RateMisplaced, RateRead, ScheduleObserved, Where
+from flatline.events import (
+    Curve,
+    CurvesUpdated,
+    OptimizerFacts,
+    RateLost,
+    RateMisplaced,
+    RateRead,
+    ScheduleObserved,
+    Where,
+)
 from flatline.rules.optimization.logged_rate_is_not_the_rate import LoggedRateIsNotTheRate
 from flatline.testing import lint, play
 
@@ -165,3 +174,67 @@ def test_near_miss_another_key_written_once_or_twice():
 def test_fires_on_an_attribute():
     (finding,) = play(LoggedRateIsNotTheRate, replace(MISPLACED, place="optimizer.lr"))
     assert finding.message.startswith("optimizer.lr went from 0.3 to 0.25 in 120 steps")
+
+
+LOST = RateLost(
+    optimizer=OptimizerFacts(name="SGD", steps=900),
+    text="group = dict(group, lr=lr)",
+    values=(0.001, 0.05, 0.0001),
+    lr=0.05,
+)
+
+
+def test_a_rate_that_goes_to_a_copy():
+    (finding,) = play(LoggedRateIsNotTheRate, LOST)
+    assert (finding.code, finding.severity) == ("O23", "warning")
+    assert "went from 0.001 by way of 0.05 to 0.0001" in finding.message
+    assert "dict(group, lr=lr)" in finding.message
+    (finding,) = play(LoggedRateIsNotTheRate, replace(LOST, values=()))
+    assert "stayed at 0.05" in finding.message
+
+
+def test_a_rate_that_is_only_told():
+    (finding,) = play(LoggedRateIsNotTheRate, replace(LOST, copied=False, text="lr"))
+    assert "nothing but the log gets lr" in finding.message
+
+
+def test_near_miss_a_rate_that_hardly_moves():
+    assert play(LoggedRateIsNotTheRate, replace(LOST, values=(0.05, 0.048, 0.05))) == []
+
+
+def test_near_miss_a_few_steps_or_nothing_seen():
+    assert play(LoggedRateIsNotTheRate, replace(LOST, optimizer=OptimizerFacts(name="SGD", steps=9))) == []
+    assert play(LoggedRateIsNotTheRate, replace(LOST, values=(), copied=False)) == []
+
+
+CONSTANT = """
+    import torch
+    import torch.nn.functional as F
+    lr = 0.1
+    model = torch.nn.Linear(8, 2)
+    opt = torch.optim.SGD(model.parameters(), lr=lr)
+    sched = torch.optim.lr_scheduler.{}
+    for x, y in data:
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        sched.step()
+        {}
+"""
+COSINE = "CosineAnnealingLR(opt, 100)"
+
+
+def test_source_tells_the_first_rate_as_the_rate():
+    (finding,) = lint(LoggedRateIsNotTheRate, CONSTANT.format(COSINE, "log({'loss': loss.item(), 'lr': lr})"))
+    assert (finding.code, finding.severity, finding.where.line) == ("O23", "warning", 13)
+    assert "lr is reported as the rate" in finding.message
+
+
+def test_near_miss_source_tells_the_rate_in_use():
+    read = "log({'loss': loss.item(), 'lr': opt.param_groups[0]['lr']})"
+    assert lint(LoggedRateIsNotTheRate, CONSTANT.format(COSINE, read)) == []
+
+
+def test_near_miss_source_saves_the_settings():
+    assert lint(LoggedRateIsNotTheRate, CONSTANT.format(COSINE, "torch.save({'net': model, 'lr': lr}, 'x.pt')")) == []

@@ -395,3 +395,27 @@ for k in range(3):
     all_of()
 """
     assert lint(UpdateOrderBroken, code) == []
+
+
+# --------------------------------------------------------------------------- a loop that steps by hand
+
+BY_HAND = OptimizerFacts(key=7, name="a step by hand", by_hand=True)
+
+
+def test_fires_on_gradients_that_a_step_by_hand_never_zeroes():
+    (finding,) = play(UpdateOrderBroken, *steps(*[GOOD[1:]] * 4, leftover=True, optimizer=BY_HAND))
+    assert (
+        finding.message == "the gradients of the step before were still there when the backward of step 2 added to them"
+    )
+    assert (
+        finding.fix
+        == "call model.zero_grad(), or set p.grad = None for every parameter, once per step, before backward()"
+    )
+
+
+def test_near_miss_gradients_that_a_step_by_hand_leaves_empty():
+    assert not play(UpdateOrderBroken, *steps(*[BETWEEN] * 4, gradients="none", backward_ever=True, optimizer=BY_HAND))
+
+
+def test_near_miss_forward_before_a_step_by_hand_is_seen():
+    assert not play(UpdateOrderBroken, *steps(*[("backward", "forward")] * 4, optimizer=BY_HAND))

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from flatline.events import ActivationsSampled, LayerActivations, NumbersSampled, RunEnded
+from flatline.events import ActivationsSampled, FirstCrossEntropy, LayerActivations, NumbersSampled, RunEnded
 from flatline.rules.weights.activation_scale_with_depth import ActivationScaleWithDepth
 from flatline.testing import play
 
@@ -160,3 +162,34 @@ def test_near_miss_losses_that_fell_and_a_last_batch_that_is_hard():
 def test_near_miss_few_losses_and_the_last_one_fell():
     few = losses_of(1.0, 1.0, 0.5)
     assert play(ActivationScaleWithDepth, *shrunk(), *few, RunEnded(step=60, loss=0.5, first_loss=1.0)) == []
+
+
+MILD = [1.65**i for i in range(13)]  # 400 times
+OFF = FirstCrossEntropy(classes=5, value=702.0, targets=64, spread=605.0, layer="net.12", gain=2.3, input_rms=227.0)
+
+
+def test_fires_where_growth_shows_in_the_first_loss():
+    (finding,) = play(ActivationScaleWithDepth, sampled(MILD, gain=2.4), OFF)
+    assert (finding.code, finding.severity) == ("W3", "warning")
+    assert finding.message.startswith("before the first step the activations grow 1.6 × per layer: std 1 at net.0")
+    assert finding.message.endswith("the first cross entropy is 702, and ln 5 is 1.61")
+
+
+def test_fires_under_a_head_of_another_scale():
+    (finding,) = play(ActivationScaleWithDepth, sampled([*MILD[:-1], 30.0], gain=2.4), OFF)
+    assert finding.evidence["last"] == MILD[-2]
+
+
+def test_near_miss_a_first_loss_in_order():
+    assert play(ActivationScaleWithDepth, sampled(MILD, gain=2.4)) == []
+    assert play(ActivationScaleWithDepth, sampled(MILD, gain=2.4), replace(OFF, value=9.0)) == []
+
+
+def test_near_miss_a_last_layer_whose_own_doing_it_is():
+    assert play(ActivationScaleWithDepth, sampled(MILD, gain=2.4), replace(OFF, input_rms=1.0)) == []
+    assert play(ActivationScaleWithDepth, sampled(MILD, gain=2.4), replace(OFF, layer="other.12")) == []
+
+
+def test_near_miss_growth_that_is_not_the_weights():
+    assert play(ActivationScaleWithDepth, sampled(MILD, gain=1.4), OFF) == []
+    assert play(ActivationScaleWithDepth, sampled([1.3**i for i in range(13)], gain=2.4), OFF) == []

@@ -88,7 +88,7 @@ def _result_cut(seen: Seen, mentions: Mentions, call: ast.Call) -> ast.AST | Non
         return mentions.parent(call)
     if seen.without_grad(use) or (isinstance(use.statement, ast.Expr) and CUT_OFF.search(ast.unparse(use.statement))):
         return call
-    found = _name_cut(mentions, seen.scope, use, call)
+    found = _name_cut(seen.project, mentions, seen.scope, use, call)
     return found[1] if found is not None else None
 
 
@@ -121,13 +121,26 @@ def _detached(
     above = mentions.parent(call)
     if mentions.asked(call) == "detach" or (isinstance(above, ast.Attribute) and above.attr == "data"):
         return scope, above
+    if (found := _cut_above(project, mentions, scope, call, use)) is not None:
+        return scope, found
     head = _switched_off(seen_in(project, scope), use)
     if head is not None and not ON_PURPOSE.search(ast.unparse(read)):
         return scope, head
     forward = project.method(thing.made_of, "forward") if thing.made_of is not None else None
     if forward is not None:
         return _returns_cut(project, forward)
-    return _name_cut(mentions, scope, use, call)
+    return _name_cut(project, mentions, scope, use, call)
+
+
+def _cut_above(project: Project, mentions: Mentions, scope: Scope, node: ast.AST, use: Use) -> ast.AST | None:
+    """What cuts an expression off in the statement that it is a part of: ``self.smooth(self.net(x))`` under no_grad."""
+    while not isinstance(node, ast.stmt):
+        node = mentions.parent(node)
+        function = project.callee(node, use) if isinstance(node, ast.Call) else None
+        off = function is not None and function.marked_without_grad is not None and function is not scope
+        if off and function is not None and not ON_PURPOSE.search(f"{scope.name} {function.name}"):
+            return function.marked_without_grad
+    return None
 
 
 def _switched_off(seen: Seen, use: Use) -> ast.expr | None:
@@ -156,12 +169,18 @@ def _returns_cut(project: Project, forward: Scope) -> tuple[Scope, ast.AST] | No
     return (forward, cut[0]) if cut and len(cut) == len(found) else None
 
 
-def _name_cut(mentions: Mentions, scope: Scope, use: Use, call: ast.Call) -> tuple[Scope, ast.AST] | None:
-    """``h = self.body(x)``, and nothing but ``h.detach()`` after it."""
+def _name_cut(
+    project: Project, mentions: Mentions, scope: Scope, use: Use, call: ast.Call
+) -> tuple[Scope, ast.AST] | None:
+    """``h = self.body(x)``, and nothing but ``h.detach()``, or a function under no_grad, after it."""
     node = use.statement
     target = node.targets[0] if isinstance(node, ast.Assign) and node.value is call else None
     if not isinstance(target, ast.Name) or len(scope.bindings.get(target.id, ())) != 1:
         return None
     reads = mentions.reads(target, scope.bindings[target.id][0]) or []
-    cut = [mentions.parent(read) for read in reads if mentions.asked(read) == "detach"]
+    cuts = [
+        mentions.parent(read) if mentions.asked(read) == "detach" else _cut_above(project, mentions, scope, read, use)
+        for read in reads
+    ]
+    cut = [each for each in cuts if each is not None]
     return (scope, cut[0]) if cut and len(cut) == len(reads) else None

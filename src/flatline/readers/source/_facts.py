@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -10,12 +11,12 @@ from dataclasses import replace
 from functools import cached_property
 
 from flatline.events import SourceEdit, SourceFact
-from flatline.readers.source._loops import LOOPS, modes_of
+from flatline.readers.source._loops import LOOPS, modes_of, repeated
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._ordered import class_by_class, told
 from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
-from flatline.readers.source._values import Source, comes_by, drawn_by, origins
+from flatline.readers.source._values import Source, comes_by, drawn_by, origins, truth_of
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
 WHOSE = 400  # nodes in which parameters are looked for
@@ -487,9 +488,12 @@ class Seen:
         """Every call of this function that is known stands in a loop, or in a function of which that is so."""
         sites = self.project.calls_of(self.scope)
         self.__dict__["called_again"] = False  # of itself nothing is known
-        return bool(sites) and all(
-            (each := seen_in(self.project, use.scope)).loop_of(use) is not None or each.called_again for _, use in sites
-        )
+        return bool(sites) and all(seen_in(self.project, use.scope).repeats(call, use) for call, use in sites)
+
+    def repeats(self, call: ast.Call, use: Use) -> bool:
+        """A call in a loop, for each element of a comprehension, or in a function that is called so."""
+        listed = id(use.statement) in self.scope.masked and id(call) in repeated(use.statement)
+        return listed or self.loop_of(use) is not None or self.called_again
 
     def loop_of(self, use: Use) -> ast.stmt | None:
         """The innermost loop around a place."""
@@ -619,9 +623,13 @@ class Seen:
             found = [use for use in later if self._replaces(use, model, built, thing) and self._usedafter(name, use)]
             for use in found if found and not self._built_again(built) else ():
                 yield self.fact("rebound", use.statement, name=name, other=built.statement)
+            for function, use in self._handed_behind(built) if not self._built_again(built) else ():
+                found = [u for u in function._new if not u.path and function._replaces(u, model, built, thing)]
+                for new in found if self._usedafter(name, use) and not function._rebuilds else ():
+                    yield function.fact("rebound", new.statement, name=name, other=built.statement)
             for seen in (*self._later_methods(), *self._called_behind(built)) if self._bound_once(name) else ():
                 found = [use for use in seen._new if seen._replaces(use, model, built, thing)]
-                for use in found if not any(_rebuilds(u.statement) for u in seen.scope.statements) else ():
+                for use in found if not seen._rebuilds else ():
                     yield seen.fact("rebound", use.statement, name=name, other=built.statement)
 
     @cached_property
@@ -648,6 +656,19 @@ class Seen:
         owner = self.scope.owner
         found = owner.attributes.get(name.removeprefix("self."), []) if owner is not None else []
         return name.startswith("self.") and all(b.use.scope is self.scope for b in found)
+
+    def _handed_behind(self, built: Use) -> Iterator[tuple[Seen, Use]]:
+        """Functions of the project that are called, on every way, once the optimizer is there."""
+        for call, use in self.scope.calls:
+            function = self.project.callee(call, use) if built.before(use) and use.path == built.path else None
+            plain = function is not None and function.owner is None and function is not self.scope and call.args
+            if plain and function is not None and not isinstance(function.node, ast.Module):
+                yield seen_in(self.project, function), use
+
+    @property
+    def _rebuilds(self) -> bool:
+        """It makes another optimizer, or gives one more parameters."""
+        return any(_rebuilds(use.statement) for use in self.scope.statements)
 
     def _called_behind(self, built: Use) -> Iterator[Seen]:
         """Methods of its own that it calls once the optimizer is there, and never before."""
@@ -804,8 +825,7 @@ class Seen:
         if dotted not in AUTOCASTS:
             return False
         named = {k.arg: k.value for k in node.keywords}
-        enabled = self.project.constant(named.get("enabled", ast.Constant(True)), use)
-        if None in named or enabled is None or enabled.value is not True:
+        if None in named or not self._is_on(named.get("enabled"), use):
             return False
         second = node.args[1] if len(node.args) > 1 and dotted != "torch.cuda.amp.autocast" else None
         if (dtype := named.get("dtype", second)) is not None:
@@ -815,6 +835,12 @@ class Seen:
         cuda = device is not None and device.value == "cuda"
         plain = dotted == "torch.cuda.amp.autocast" and not node.args
         return plain or (dotted != "torch.cuda.amp.autocast" and cuda and len(node.args) < 2)
+
+    def _is_on(self, node: ast.expr | None, use: Use) -> bool:
+        """A switch that is left alone, or that is True wherever it is known."""
+        found = self.project.constant(node, use) if not isinstance(node, ast.Compare) else None
+        compared = isinstance(node, ast.Compare) and truth_of(self.project, node, use) is True
+        return node is None or compared or (found is not None and found.value is True)
 
     def _enters_half(self) -> bool:
         """A float16 autocast in a context manager that is a function."""
@@ -880,7 +906,7 @@ class Seen:
         call = thing.call
         if call is None or thing.name != "torch.utils.data.DataLoader":
             return False
-        named = {k.arg: k.value for k in call.keywords}
+        named = self.project.keywords(call, thing.use)
         shuffle = told(self.project, named.get("shuffle", ast.Constant(False)), thing)
         if len(call.args) > 2 or {None, "sampler", "batch_sampler"} & set(named):
             return False
@@ -1054,7 +1080,7 @@ def _list_of(
 ) -> tuple[Binding, list[tuple[ast.expr, Use]]] | None:
     """The one list that an attribute is given, and what it begins with."""
     (binding, *more) = bindings
-    value, held = binding.value, []
+    value, held = _unlisted(binding.value), []
     if more or binding.use.scope is not start or binding.index:
         return None
     source = binding.use
@@ -1126,7 +1152,14 @@ def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
 
 def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
     things = project.things(node, use)
-    return bool(things) and all((t.call is node or t.via[:1] == (id(node),)) and is_module(project, t) for t in things)
+    return bool(things) and all(_is_made_by(t, node) and is_module(project, t) for t in things)
+
+
+def _is_made_by(thing: Thing, node: ast.expr) -> bool:
+    """By a call itself, by the function that it calls, or with what ``partial()`` added to it."""
+    place = operator.attrgetter("lineno", "col_offset", "end_lineno", "end_col_offset")
+    merged = thing.call is not None and isinstance(node, ast.Call) and place(thing.call) == place(node)
+    return thing.call is node or thing.via[:1] == (id(node),) or merged
 
 
 def is_module(project: Project, thing: Thing) -> bool:

@@ -98,12 +98,22 @@ def _wholes(frozen: Source) -> list[Source]:
     if isinstance(node, ast.Name):
         heads = (u.statement.targets[0] for u in scope.statements if isinstance(u.statement, ast.Assign))
         new = any(isinstance(t, ast.Attribute) and ast.unparse(t.value) == node.id for t in heads)
-        return [frozen] if new else []
+        return [*([frozen] if new else []), *_held_as(node.id, frozen.use)]
     found = []
     while isinstance(node, ast.Attribute):
         node = node.value
         found.append(Source(node, frozen.use))
     return found
+
+
+def _held_as(name: str, use: Use) -> list[Source]:
+    """``self`` where the trunk, or what a function gave back of it, becomes an attribute: ``self.trunk = freeze(trunk)``."""
+    node = use.statement
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    given = node.value.args if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
+    own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
+    plain = own and len(given) == 1 and ast.unparse(given[0]) == name
+    return [Source(target.value, use)] if plain and isinstance(target, ast.Attribute) else []
 
 
 def _identities(project: Project, source: Source) -> set[str]:

@@ -11,8 +11,10 @@ from flatline.events import SourceFact
 from flatline.readers.source._facts import Seen, drawn_from, iterated, seen_in
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._values import Source, origins
 
 LOADER = "torch.utils.data.DataLoader"
+SUBSET = "torch.utils.data.Subset"
 SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 RANDOM = re.compile(
     r"torchvision\.transforms\.(v2\.)?(Random(?!Order|Choice|Apply|Invert|Grayscale)\w+|ColorJitter|RandAugment|"
@@ -173,17 +175,24 @@ def _datasets(project: Project, loader: Thing) -> tuple[Sequence[Thing], bool]:
     call = loader.call
     given = argument_at(call, "dataset", 0) if call is not None else None
     things = project.things(given, loader.use)
-    if things or not isinstance(given, ast.Name):
+    if things and all(t.name == SUBSET and t.call is not None and t.call.args for t in things):
+        wholes = [w for t in things if t.call is not None for w in project.things(t.call.args[0], t.use)]
+        return [_beside(loader, w) for w in wholes if w.call is not None], True
+    if things or not isinstance(given, (ast.Name, ast.Attribute)):
         return [_beside(loader, t) for t in things if t.call is not None], False
-    found = [b for b in loader.use.scope.reaching(given.id, loader.use) if given.id in loader.use.scope.bindings]
-    wholes: list[Thing] = []
-    for binding in found:
-        value = binding.value
-        split = isinstance(value, ast.Call) and project.dotted(value.func, binding.use)
+    wholes = []
+    for each in origins(project, given, loader.use) or _unpacked(project, given, loader.use):
+        value = each.node
+        split = isinstance(value, ast.Call) and project.dotted(value.func, each.use)
         if split != "torch.utils.data.random_split" or not isinstance(value, ast.Call) or not value.args:
             return [], False
-        wholes += project.things(value.args[0], binding.use)
+        wholes += project.things(value.args[0], each.use)
     return [t for t in wholes if t.call is not None], True
+
+
+def _unpacked(project: Project, node: ast.Name | ast.Attribute, use: Use) -> list[Source]:
+    """The call whose result is taken apart, of which a name or an attribute of self is a part."""
+    return [Source(b.value, b.use) for b in project.holding(node, use, 0) if b.value is not None]
 
 
 def _beside(loader: Thing, made: Thing) -> Thing:

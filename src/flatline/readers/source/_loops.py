@@ -181,8 +181,8 @@ class Loops:
 
     def _comprehension(self, scope: Scope, use: Use) -> Iterator[SourceLoop]:
         """``[train(batch) for batch in loader]`` is a loop, too."""
-        repeated = _repeated(use.statement)
-        calls = [call for call in self.index(scope)[1].get(id(use.statement), ()) if id(call) in repeated]
+        each = repeated(use.statement)
+        calls = [call for call in self.index(scope)[1].get(id(use.statement), ()) if id(call) in each]
         if not any(self.busy_call(call, use) for call in calls):
             return
         walker, ways = _Walker(self, scope, use.statement), [Way()]
@@ -234,7 +234,7 @@ class _Walker:
             {**(around or {}), **dict.fromkeys([id(call) for call, _ in scope.calls], via)} if via else around or {}
         )
         self.nested = 0
-        self.over_data = False
+        self.over_data = self.outside = False  # in the innermost loop, and around it
         self.within: tuple[str, Callable[[], list[tuple[SourceTick, ...]] | None]] | None = None  # of a decorator
         self.at_yield: Callable[[list[Way]], list[Way]] | None = None
         self.owners: dict[str, str] = {}  # names for a parameter, or a group of an optimizer, in loops over them
@@ -325,14 +325,15 @@ class _Walker:
     def _turn(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and (use := self._use_of(node)) is not None:
             self.owners[node.target.id] = self._owner(node.iter, use)
-        around = self.over_data
+        around, beyond = self.over_data, self.outside
+        self.outside = around
         self.over_data = (
             isinstance(node, ast.For) and _turns(node) is None and not isinstance(node.iter, (ast.List, ast.Tuple))
         )
         self.nested += 1
         through = self.block(node.body, ways, sure=True)  # type: ignore[attr-defined]
         self.nested -= 1
-        self.over_data = around
+        self.over_data, self.outside = around, beyond
         return [replace(way, ended="") if way.ended in ("break", "continue") else way for way in through]
 
     def _owner(self, node: ast.expr, use: Use) -> str:
@@ -430,11 +431,11 @@ class _Walker:
         use = self._use_of(statement)
         if use is None:
             return ways
-        repeated = _repeated(statement) if id(statement) in self.scope.masked else ()
+        each = repeated(statement) if id(statement) in self.scope.masked else ()
         for call in self.calls.get(id(statement), ()):
-            self.nested += id(call) in repeated
+            self.nested += id(call) in each
             ways = self.call(call, use, ways, sure=sure)
-            self.nested -= id(call) in repeated
+            self.nested -= id(call) in each
         if isinstance(node, ast.Assign) and (kind := _wipes(node)):
             owner = self._owned(node.targets[0])
             name = spelled(node.targets[0])
@@ -451,13 +452,20 @@ class _Walker:
         if not self.loops.busy_call(call, use):
             return ways
         if methods := each_of(self.project, call, use, self.keys):
-            for method in methods:
-                ways = self._through(self._inlined(method, call, use), ways, sure=sure)
-            return ways
+            return self._each(methods, call, use, ways, sure=sure)
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
         return self._through(self._inlined(self.project.callee(call, use), call, use), ways, sure=sure)
+
+    def _each(self, methods: Sequence[Scope], call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
+        """Each of the hooks of a list, once: the loop over them is none over data."""
+        once, kept = self.nested > 0 and _in_loop_over(call, use), (self.nested, self.over_data)
+        self.nested, self.over_data = (self.nested - 1, self.outside) if once else kept
+        for method in methods:
+            ways = self._through(self._inlined(method, call, use), ways, sure=sure)
+        self.nested, self.over_data = kept
+        return ways
 
     def _through(self, inner: list[tuple[SourceTick, ...]] | None, ways: list[Way], *, sure: bool) -> list[Way]:
         """The ways, each with all those through a function behind it."""
@@ -691,6 +699,18 @@ class _Walker:
         return SourceTick(kind=kind, where=self._where(node), depth=self.nested, **facts)  # type: ignore[arg-type]
 
 
+def _in_loop_over(call: ast.Call, use: Use) -> bool:
+    """``hook.after(self)`` in the body of the loop that binds ``hook``."""
+    names = {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
+    loops = [
+        b.use.statement
+        for name in names
+        for b in use.scope.bindings.get(name, ())
+        if isinstance(b.use.statement, ast.For)
+    ]
+    return bool(use.path) and use.path[-1] in {(id(loop), "body") for loop in loops}
+
+
 def _makes(function: Scope) -> bool:
     """It gives back something that it may have made."""
     return any(isinstance(node, (ast.Name, ast.Call, ast.Tuple)) for node, _ in function.returns)
@@ -775,7 +795,7 @@ def managers(project: Project, node: ast.expr, use: Use) -> tuple[Scope | None, 
     return project.method(owner, "__enter__"), project.method(owner, "__exit__")
 
 
-def _repeated(statement: ast.stmt) -> set[int]:
+def repeated(statement: ast.stmt) -> set[int]:
     """What a comprehension computes for each of its elements."""
     found = set()
     for node in ast.walk(statement):

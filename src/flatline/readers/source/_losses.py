@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flatline.events import SourceLoss
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._resolve import CLAMPED, Project, argument
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._values import origins
 
@@ -38,11 +38,11 @@ def losses(project: Project, module: Module) -> Iterator[SourceLoss]:
             if not kind or given is None:
                 continue
             made = project.made(given, use)
-            if made and len({m.by for m in made}) == 1:
+            if made and len({m.by.removeprefix(CLAMPED) for m in made}) == 1:
                 feed = made[0]
                 yield SourceLoss(
                     kind=kind,
-                    fed_by=feed.by,
+                    fed_by=feed.by.removeprefix(CLAMPED),
                     feed=spelled(feed.node),
                     feed_where=feed.use.scope.module.where(feed.node, feed.use.scope),
                     where=module.where(call, scope),

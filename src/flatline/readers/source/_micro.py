@@ -11,8 +11,9 @@ from flatline.readers.source._facts import Seen, iterated, names_in, seen_in
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
-from flatline.readers.source._values import origins
+from flatline.readers.source._values import drawn_by, origins
 
+FOLLOWED = 8  # spellings of one number
 BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 
 
@@ -34,11 +35,22 @@ def micro(project: Project, module: Module) -> Iterator[SourceFact]:
 
 def _in_parts(seen: Seen, use: Use) -> bool:
     """``for x, y in zip(xs.split(8), ys.split(8))``, perhaps as every call of the function gives them."""
-    node, place = seen.sole(iterated(use.statement.iter), use)  # type: ignore[attr-defined]
+    node, place = _drawn(seen, *seen.sole(iterated(use.statement.iter), use))  # type: ignore[attr-defined]
     if isinstance(node, ast.Name) and node.id in seen.scope.params:
         given = [seen_in(seen.project, site.scope).sole(each, site) for each, site in seen.project.given(node.id, use)]
         return bool(given) and all(_are_parts(seen, each, site, use) for each, site in given)
     return _are_parts(seen, node, place, use)
+
+
+def _drawn(seen: Seen, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
+    """``list(islice(it, n))``, which a generator of the project yields in turn under a name."""
+    found = seen.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in seen.scope.bindings else []
+    drawn = [step for b in found if b.value is None for step in drawn_by(seen.project, b, ())]
+    if len(found) != 1 or len(drawn) != 1 or drawn[0][0] is None or drawn[0][2]:
+        return node, use
+    value, place = seen_in(seen.project, drawn[0][1].scope).sole(drawn[0][0], drawn[0][1])
+    listed = isinstance(value, ast.Call) and spelled(value.func) in ("list", "tuple") and len(value.args) == 1
+    return (value.args[0], place) if listed and isinstance(value, ast.Call) else (value, place)
 
 
 def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:
@@ -53,9 +65,26 @@ def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:
 
 def _is_counted(seen: Seen, node: ast.expr, use: Use) -> bool:
     """More than one batch of a stream, by a number that nothing is divided by."""
-    count, name = seen.project.number(node, use), ast.unparse(node).rpartition(".")[2]
-    divided = re.compile(rf"/\s*\(?[\w.]*\b{re.escape(name)}\b")
+    count = seen.project.number(node, use)
+    names = [ast.unparse(each).rpartition(".")[2] for each in _spellings(seen.project, node, use)]
+    divided = re.compile(rf"/=?\s*\(?[\w.]*\b({'|'.join(map(re.escape, names))})\b")
     return count is not None and count > 1 and not any(divided.search(line) for line in seen.module.text.lines)
+
+
+def _spellings(project: Project, node: ast.expr, use: Use) -> list[ast.expr]:
+    """A name, and what the calls of its function give for it."""
+    found, waiting = [node], [(node, use)]
+    while waiting and len(found) < FOLLOWED:
+        each, place = waiting.pop()
+        if isinstance(each, ast.Name) and each.id in place.scope.params:
+            given = [
+                (value, site)
+                for value, site in project.given(each.id, place)
+                if isinstance(value, (ast.Name, ast.Attribute))
+            ]
+            found += [value for value, _ in given]
+            waiting += given
+    return found
 
 
 def _slices(use: Use) -> bool:

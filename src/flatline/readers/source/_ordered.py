@@ -24,7 +24,8 @@ def class_by_class(project: Project, thing: Thing, loader: Thing) -> bool:
 
 
 def _fits(project: Project, loader: Thing) -> bool:
-    given = argument_at(loader.call, "batch_size", 1) if loader.call is not None else None
+    named = project.keywords(loader.call, loader.use) if loader.call is not None else {}
+    given = named.get("batch_size") or (argument_at(loader.call, "batch_size", 1) if loader.call is not None else None)
     size = project.number(given, loader.use)
     return size is not None and 1 < size <= MANY
 

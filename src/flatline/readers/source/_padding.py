@@ -54,11 +54,32 @@ def _ignored(project: Project, call: ast.Call, use: Use) -> float | None:
     if len(made) != 1:
         return None
     named = {k.arg: k.value for k in made[0][0].keywords}
+    reduction = named.get("reduction")
+    if isinstance(reduction, ast.Constant) and reduction.value == "none" and _averaged(call, use):
+        del named["reduction"]
     if {None, "weight", "reduction", "reduce", "size_average"} & set(named) or (
         made[0][0] is not call and made[0][0].args
     ):
         return None
     return _number(project, named["ignore_index"], made[0][1]) if "ignore_index" in named else USUALLY
+
+
+def _averaged(call: ast.Call, use: Use) -> bool:
+    """The losses of all tokens are averaged as they are: ``loss_of(scores, labels).mean()``, perhaps behind a name."""
+    node = use.statement
+    means = {
+        ast.unparse(c.func.value): c
+        for c, _ in use.scope.calls
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "mean" and not c.args and not c.keywords
+    }
+    if any(isinstance(c.func, ast.Attribute) and c.func.value is call for c in means.values()):
+        return True
+    target = node.targets[0] if isinstance(node, ast.Assign) and node.value is call else None
+    reads = [
+        n for n in ast.walk(use.scope.node) if isinstance(n, ast.Name) and ast.unparse(n) == ast.unparse(target or n)
+    ]
+    loads = [n for n in reads if isinstance(n.ctx, ast.Load)]
+    return isinstance(target, ast.Name) and len(loads) == 1 and len(reads) == 2 and target.id in means
 
 
 def _number(project: Project, node: ast.expr | None, use: Use) -> float | None:

@@ -18,6 +18,7 @@ from flatline.readers.source._idle import idle
 from flatline.readers.source._labels import masked_labels
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loads import loose_loads
+from flatline.readers.source._logged_rates import logged_rates
 from flatline.readers.source._loops import Loops
 from flatline.readers.source._losses import losses
 from flatline.readers.source._micro import micro
@@ -61,6 +62,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             drifting(project, module, reached),
             loose_loads(project, module),
             masked_labels(project, module),
+            logged_rates(project, module),
         )
         return SourceParsed(
             file=text.path,

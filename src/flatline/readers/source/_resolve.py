@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from flatline.readers.source import _registries, _tables, _values
+from flatline.readers.source import _handlers, _registries, _tables, _values
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
@@ -32,7 +32,10 @@ MAKES = {
     "expit": "sigmoid", "detach": "detach", "item": "item", "tolist": "item", "numpy": "item",
 }  # fmt: skip
 LAYERS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid", "Linear": "linear",
-          "Softmax2d": "softmax"}  # fmt: skip
+          "Softmax2d": "softmax", "Conv1d": "linear", "Conv2d": "linear", "Conv3d": "linear",
+          "ConvTranspose1d": "linear", "ConvTranspose2d": "linear", "ConvTranspose3d": "linear"}  # fmt: skip
+CLAMPS = {"clamp", "clip", "clamp_", "clip_"}
+CLAMPED = "clamped "
 CUT = {"tensor", "detach", "item"}  # what has no graph
 REDUCES = {"mean", "sum", "max", "min", "abs"}
 UNBOUNDED = {"linear", "Embedding"}  # what a layer of weights makes
@@ -155,6 +158,7 @@ class Project:
             name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
             outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
+            found += _handlers.handed(self, function) if not found else []
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
@@ -267,10 +271,18 @@ class Project:
 
     def truth(self, node: ast.If, scope: Scope) -> bool | None:
         """What a condition always is; None where that is not known."""
+        place = (
+            next((use for use in scope.statements if use.statement is node), None)
+            if id(node) not in self._truths
+            else None
+        )
+        return self.once(node, lambda: _values.truth_of(self, node.test, place) if place is not None else None)
+
+    def once(self, node: ast.AST, asked: Callable[[], bool | None]) -> bool | None:
+        """What is asked about a place of the source, and is asked once; None while it is asked."""
         if id(node) not in self._truths:
             self._truths[id(node)] = None
-            place = next((use for use in scope.statements if use.statement is node), None)
-            self._truths[id(node)] = _values.truth_of(self, node.test, place) if place is not None else None
+            self._truths[id(node)] = asked()
         return self._truths[id(node)]
 
     def returns(self, function: Scope) -> list[tuple[ast.expr | None, Use]]:
@@ -387,7 +399,7 @@ class Project:
         if isinstance(node, ast.Attribute):
             return self._attribute(node, use, depth) if not index else ()
         if isinstance(node, ast.IfExp):
-            parts = [part for part in (node.body, node.orelse) if not _is_none(part)]
+            parts = [part for part in _values.chosen(self, node, use) if not _is_none(part)]
             both = [self.things(part, use, depth + 1, index) for part in parts]
             return tuple(thing for each in both for thing in each) if all(both) else ()
         if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
@@ -600,9 +612,7 @@ class Project:
                     else ()
                 )
         if isinstance(func, ast.Attribute) and (function := self.callee(node, use, depth)) is not None:
-            asked = _registries.asked(self, node, use, function) if function.owner is not None else None
-            returned = self._returned(function, depth, index) if asked is None else ()
-            return _via(node, returned) if asked is None else self._registered(asked, node, use, depth)
+            return self._by_method(function, node, use, depth, index)
         found: list[Thing] = []
         for thing in self.things(func, use, depth + 1):
             if thing.call is not None:
@@ -617,6 +627,16 @@ class Project:
                 made = self._with(thing.given, node) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
         return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
+
+    def _by_method(
+        self, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
+    ) -> tuple[Thing, ...]:
+        """What a method gives back: its own object, what it made, or what a registry holds."""
+        if not index and _is_fluent(function) and isinstance(node.func, ast.Attribute):
+            return self.things(node.func.value, use, depth + 1)
+        asked = _registries.asked(self, node, use, function) if function.owner is not None else None
+        returned = self._returned(function, depth, index) if asked is None else ()
+        return _via(node, returned) if asked is None else self._registered(asked, node, use, depth)
 
     def _registered(self, asked: _registries.Asked, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
         """What a registry holds under a name, or makes of that."""
@@ -637,6 +657,19 @@ class Project:
     def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
         """What a call gives for a parameter."""
         return argument(call, function, name)
+
+    def keywords(self, call: ast.Call, use: Use) -> dict[str | None, ast.expr]:
+        """What a call is given by name, also by ``**options`` of a dictionary that is written out; None if there are others."""
+        found: dict[str | None, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg is not None}
+        for spread in (k.value for k in call.keywords if k.arg is None):
+            made = _values.origins(self, spread, use)
+            table = made[0].node if len(made) == 1 and not self.written_to(spread, use) else None
+            keys = table.keys if isinstance(table, ast.Dict) else [None]
+            if not all(isinstance(key, ast.Constant) for key in keys):
+                return {**found, None: spread}
+            listed = table.values if isinstance(table, ast.Dict) else []
+            found |= {str(k.value): v for k, v in zip(keys, listed, strict=True) if isinstance(k, ast.Constant)}
+        return found
 
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
         """``getattr(nn, "CrossEntropyLoss")``."""
@@ -708,6 +741,11 @@ class Project:
         """What is written out, here or where a name got it; strictly, if it is never counted up, or set elsewhere."""
         if isinstance(node, ast.Constant):
             return node
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and depth < SHORT:
+            listed = [
+                self.constant(s.node, s.use, depth + 1, strict=strict) for s in _values.sources(self, node, use, 0)
+            ]
+            return listed[0] if len(listed) == 1 else None
         if not isinstance(node, (ast.Name, ast.Attribute)) or depth >= SHORT:
             return None
         bindings = self.holding(node, use, DEPTH - 6)
@@ -757,8 +795,8 @@ class Project:
         if isinstance(node, ast.Name):
             return self._made_name(node.id, use, depth, index)
         if isinstance(node, ast.IfExp):
-            both = [self.made(part, use, depth + 1, index) for part in (node.body, node.orelse)]
-            return both[0] + both[1] if all(both) else ()
+            both = [self.made(part, use, depth + 1, index) for part in _values.chosen(self, node, use)]
+            return tuple(m for each in both for m in each) if all(both) else ()
         if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
             return self.made(node.elts[index[0]], use, depth + 1, index[1:])
         if isinstance(node, ast.Subscript) and not index:
@@ -788,7 +826,7 @@ class Project:
         comps = [s for s in _values.origins(self, node.value, use) if isinstance(s.node, ast.DictComp)]
         if comps and isinstance(node.slice, ast.Name):
             return self._made_from([Source(s.node.value, s.use) for s in comps], depth, ())  # type: ignore[attr-defined]
-        chosen = isinstance(node.slice, (ast.Name, ast.Slice, ast.Compare)) and isinstance(node.value, ast.Name)
+        chosen = _chooses(node.slice) and isinstance(node.value, (ast.Name, ast.Call, ast.Subscript))
         return self.made(node.value, use, depth + 1) if chosen else ()  # rows of a tensor; of a tuple nothing is known
 
     def _made_name(self, name: str, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
@@ -826,6 +864,8 @@ class Project:
                 return (Made(MAKES[func.attr], node, use),)
             if func.attr == "log" and not dotted:
                 return _logged(self.made(func.value, use, depth + 1))
+            if func.attr in CLAMPS and not dotted:
+                return _clamped(self.made(func.value, use, depth + 1))
             if func.attr in REDUCES and not dotted and not node.args:
                 return tuple(m for m in self.made(func.value, use, depth + 1) if m.by in CUT)
         things = self.things(func, use, depth + 1) or self._each_layer(func, use, depth)
@@ -849,6 +889,8 @@ class Project:
         last = dotted.rpartition(".")[2]
         if (last in SHAPES or last == "Variable") and node.args:
             return self.made(node.args[0], use, depth + 1)
+        if last in CLAMPS and node.args:
+            return _clamped(self.made(node.args[0], use, depth + 1))
         if last == "log" and node.args:
             return _logged(self.made(node.args[0], use, depth + 1))
         if dotted in ("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.Tensor", "torch.FloatTensor"):
@@ -901,6 +943,13 @@ class Project:
                 return ()
             found += inner
         return tuple(found)
+
+
+def _chooses(node: ast.expr) -> bool:
+    """Rows of a tensor, or a part of each."""
+    if isinstance(node, ast.Tuple):
+        return all(isinstance(each, ast.Constant) or _chooses(each) for each in node.elts)
+    return isinstance(node, (ast.Name, ast.Slice, ast.Compare, ast.UnaryOp))
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -992,6 +1041,12 @@ def default(function: Scope, name: str) -> ast.expr | None:
     return dict(pairs).get(name)
 
 
+def _is_fluent(function: Scope) -> bool:
+    """A method that returns its own object, and nothing else."""
+    values = [value for value, _ in function.returns]
+    return bool(values) and all(isinstance(v, ast.Name) and function.own == (v.id,) for v in values)
+
+
 def _inner(function: Scope) -> Scope | None:
     """The function that another one makes and returns."""
     value = function.returns[0][0] if len(function.returns) == 1 else None
@@ -1071,6 +1126,11 @@ def _written(scope: Scope) -> Iterator[ast.expr]:
     for call, _ in scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("update", "setdefault", "pop", "clear"):
             yield call.func.value
+
+
+def _clamped(inner: tuple[Made, ...]) -> tuple[Made, ...]:
+    """Kept within bounds; for a loss it is what it was."""
+    return tuple(Made(f"{CLAMPED}{m.by.removeprefix(CLAMPED)}", m.node, m.use) for m in inner if m.by not in CUT)
 
 
 def _logged(inner: tuple[Made, ...]) -> tuple[Made, ...]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 STEPS = 12  # from a table to where it is written out
 TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
+SIZED = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "DataLoader", "TensorDataset"}
 BAGS = {"types.SimpleNamespace", "argparse.Namespace"}
 
 
@@ -32,7 +33,7 @@ def sources(project: Project, node: ast.expr, use: Use, depth: int) -> Sequence[
     if isinstance(node, ast.NamedExpr):
         return [Source(node.value, use)]
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
-        return [Source(part, use) for part in node.values if not _is_false(project, part, use)]
+        return _first_true(project, node, use)
     if isinstance(node, ast.Attribute):
         return _field(project, node, use, depth)
     if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
@@ -63,6 +64,44 @@ def _shadows(function: ast.Lambda, use: Use) -> bool:
     while scope is not None and not names & scope.bindings.keys():
         scope = scope.parent
     return scope is not None
+
+
+def _first_true(project: Project, node: ast.BoolOp, use: Use) -> Sequence[Source]:
+    """The parts of ``given or usual`` that it may be."""
+    found: list[Source] = []
+    for part in node.values:
+        if not _is_false(project, part, use):
+            found.append(Source(part, use))
+        if part is not node.values[-1] and _is_object(project, part, use, plain=True):
+            break
+    return found
+
+
+def chosen(project: Project, node: ast.IfExp, use: Use) -> Sequence[ast.expr]:
+    """Which of ``a if test else b`` it may be."""
+    truth = project.once(node, lambda: truth_of(project, node.test, use))
+    return [node.body, node.orelse] if truth is None else [node.body if truth else node.orelse]
+
+
+def _is_object(project: Project, node: ast.expr, use: Use, *, plain: bool) -> bool:
+    """Certainly something else than None; plainly, if it is also as good as true."""
+    return project.once(node, lambda: _is_made(project, node, use, plain)) is True
+
+
+def _is_made(project: Project, node: ast.expr, use: Use, plain: bool) -> bool:
+    found = origins(project, node, use) if isinstance(node, (ast.Name, ast.Attribute)) else []
+    for each in found:
+        made = isinstance(each.node, ast.Call)
+        things = project.things(each.node, each.use) if made else ()
+        owners = [t.made_of for t in things if t.made_of is not None]
+        sized = any(t.name.rpartition(".")[2] in SIZED for t in things) or any(
+            project.method(owner, name) for owner in owners for name in ("__len__", "__bool__")
+        )
+        known = bool(things) and all(t.call is not None for t in things) and not (plain and sized)
+        named = not made and not plain and project.dotted(each.node, each.use).startswith("torch.")
+        if not known and not named:
+            return False
+    return bool(found)
 
 
 def _is_false(project: Project, node: ast.expr, use: Use) -> bool:
@@ -103,7 +142,7 @@ def _back(project: Project, node: ast.expr, use: Use, index: tuple[int, ...], de
         if (bindings := project.holding(node, use, depth)) and not any(b.definition or b.imported for b in bindings):
             return [step for b in bindings for step in _behind(project, node, b, index)]
     if isinstance(node, ast.IfExp):
-        return [(node.body, use, index), (node.orelse, use, index)]
+        return [(part, use, index) for part in chosen(project, node, use)]
     if isinstance(node, (ast.Tuple, ast.List)) and index and index[0] < len(node.elts):
         return [(node.elts[index[0]], use, index[1:])]
     if found := sources(project, node, use, depth):
@@ -127,7 +166,9 @@ def _behind(project: Project, node: ast.expr, binding: Binding, index: tuple[int
 
 def looped(project: Project, name: str, use: Use) -> Sequence[Source]:
     """The objects that a loop goes through under a name."""
-    found = use.scope.bindings.get(name, [])
+    found, around = use.scope.bindings.get(name, []), {block for block, _ in use.path}
+    if len(found) > 1 and all(isinstance(b.use.statement, ast.For) for b in found):
+        found = [b for b in found if id(b.use.statement) in around]
     loop = found[0].use.statement if len(found) == 1 else None
     plain = isinstance(loop, ast.For) and isinstance(loop.target, ast.Name)
     return held(project, loop.iter, None, found[0].use, 0) if plain else []  # type: ignore[union-attr]
@@ -397,6 +438,9 @@ def truth_of(project: Project, test: ast.expr, use: Use) -> bool | None:
 
 def _compared(project: Project, test: ast.Compare, use: Use) -> bool | None:
     left, right = project.constant(test.left, use, strict=True), test.comparators[0]
+    if left is None and _is_none(right) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        there = _is_object(project, test.left, use, plain=False)
+        return isinstance(test.ops[0], ast.IsNot) if there else None
     if left is None:
         return None
     if isinstance(test.ops[0], (ast.In, ast.NotIn)):

@@ -202,8 +202,8 @@ class ExplodingGradient(Rule):
         if self._wild[key] >= self.steps_needed:
             yield self._tell(
                 event,
-                f"the gradient is {median(ratios):.3g} times as large as the weights, and each step of {event.optimizer.name} at "
-                f"lr={event.lr:g} changes them by {median(updates):.0%} of their size",
+                f"the gradient is {median(ratios):.3g} times as large as the weights, and each step{_rate(event)} "
+                f"changes them by {median(updates):.0%} of their size",
                 gradient_ratio=median(ratios),
                 update_ratio=median(updates),
             )
@@ -219,3 +219,8 @@ class ExplodingGradient(Rule):
             fix="clip between backward and step: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0); then lower lr",
             **evidence,
         )
+
+
+def _rate(event: NumbersSampled) -> str:
+    optimizer = event.optimizer
+    return " that is taken by hand" if optimizer.by_hand else f" of {optimizer.name} at lr={event.lr:g}"

@@ -75,7 +75,7 @@ class GradientCreepsUp(Rule):
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The typical gradient of the weight matrices, beside the loss."""
         layers = [each.gradient_rms for each in event.layers if each.matrix and each.gradient_rms > 0]
-        if not layers or event.loss is None:
+        if not layers or event.loss is None or event.optimizer.by_hand:  # a rate that is not known may rise
             return
         key = event.optimizer.key
         gradients = self._gradients.setdefault(key, History())

@@ -63,7 +63,7 @@ class LayerScalesApart(Rule):
         layers = [
             each for each in event.layers if each.matrix and each.gradient_rms > 0 and "Embedding" not in each.kind
         ]
-        if len(layers) < 2 or event.optimizer.adaptive:
+        if len(layers) < 2 or event.optimizer.adaptive or event.optimizer.by_hand:
             return
         low, high = min(layers, key=lambda each: each.gradient_rms), max(layers, key=lambda each: each.gradient_rms)
         key, ratio = event.optimizer.key, high.gradient_rms / low.gradient_rms

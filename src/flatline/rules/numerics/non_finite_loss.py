@@ -148,7 +148,7 @@ class NonFiniteLoss(Rule):
         return event.largest / abs(event.first_finite)
 
     def _hot(self, event: LossNotFinite) -> _Why:
-        rate = f"{event.lr:g}" if event.lr is not None else "the learning rate"
+        rate = f" ({event.lr:g})" if event.lr is not None else ""
         grown = self._growth(event)
         history = (
             f": the loss had grown {grown:.2g} × from {event.first_finite:.3g} before it broke" if grown > 1 else ""
@@ -156,7 +156,7 @@ class NonFiniteLoss(Rule):
         usual = self.usual_adaptive if event.optimizer.startswith(ADAPTIVE) else self.usual_plain
         lower = f"lower it to {min(event.lr / 10, usual):g} or less" if event.lr else "divide it by 10"
         return _Why(
-            f"the learning rate of {event.optimizer or 'the optimizer'} ({rate}) is too high, each step throws the "
+            f"the learning rate of {event.optimizer or 'the optimizer'}{rate} is too high, each step throws the "
             f"weights farther out until they overflow{history}",
             f"{lower}, with a warm-up and torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         )

@@ -116,6 +116,8 @@ class AccumulationNotAveraged(Rule):
             )
 
     def _undivided(self, event: OptimizerStepped) -> bool:
+        if event.optimizer.by_hand:
+            return False  # its own update may divide
         summed = _since_zeroed(event).count("backward")
         backwards = event.backwards[-summed:] if summed else ()
         if len(backwards) < 2 or event.closure or event.rescaled_by_hand or event.leftover:

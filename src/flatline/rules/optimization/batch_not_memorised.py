@@ -19,6 +19,16 @@ SWING = 0.1  # of the loss, from one step to the next
 GONE = 0.01  # of the first loss, or that loss itself: the batch is known by heart (seed: below 0.01 after 500 steps)
 
 
+FINDING = (
+    "mend what the other findings name first; without any, print every layer's gradient norm after one backward "
+    "and every weight's change after one step: next to the first zero is the fault"
+)
+THAWING = (
+    "look in the table of parameters which of them train: the name or type that they were chosen by misses the layer "
+    "that was meant, most often the head"
+)
+
+
 class BatchNotMemorised(Rule):
     """The model cannot learn a single batch by heart, so it will learn nothing.
 
@@ -68,6 +78,7 @@ class BatchNotMemorised(Rule):
     steps_needed: int = 100  # fewer say nothing: an expert's loss is gone after 50 to 500
     fallen: float = 0.02  # of the first loss: under it the loss stands (measured: 3.7 % with grey targets of a BCE)
     capacity: float = 10.0  # weights for each target; a smaller model may be at its end (measured: logistic regression)
+    trained: float = 0.01  # of the weights: where fewer train, it is they that are too few, not the model that is small
     falling: float = 0.005  # of the first loss, in the second half of the steps: it falls, if slowly
     risen: float = 1.5  # times the first loss, at the end
 
@@ -81,21 +92,28 @@ class BatchNotMemorised(Rule):
             first, middle, last = losses[0], _at(losses, 0.5), _at(losses, 1.0)
             if last > self.risen * first:
                 yield self._tell(event, f"the loss rises from {first:.4g} to {last:.4g}", "the steps are too large")
-            elif (
-                first - last < self.fallen * first
-                and middle - last < self.falling * first
-                and event.weights >= self.capacity * event.targets
-            ):
+            elif first - last < self.fallen * first and middle - last < self.falling * first:
                 said = f"the loss stays at {last:.4g}, from {first:.4g} at the start"
-                yield self._tell(event, said, "what the batch says does not reach the weights")
+                if event.weights >= self.capacity * event.targets:
+                    yield self._tell(event, said, "what the batch says does not reach the weights")
+                elif self._nearly_all_frozen(event):
+                    whole = event.weights + event.frozen
+                    few = (
+                        f"only {event.weights:,} of {whole:,} weights train, and they cannot carry what the batch says"
+                    )
+                    yield self._tell(event, said, few, THAWING)
 
-    def _tell(self, event: OneBatchTrained, said: str, cause: str) -> Finding:
+    def _nearly_all_frozen(self, event: OneBatchTrained) -> bool:
+        """The whole model would be large enough."""
+        whole = event.weights + event.frozen
+        return event.weights < self.trained * whole and whole >= self.capacity * event.targets
+
+    def _tell(self, event: OneBatchTrained, said: str, cause: str, fix: str = FINDING) -> Finding:
         return self.finding(
             event,
             f"one batch cannot be learned by heart: in {len(event.losses)} steps on it, at lr={event.rate:g}, {said}",
             cause=f"{cause}; with one batch there is nothing to generalise from, so data and model size are not at fault",
-            fix="mend what the other findings name first; without any, print every layer's gradient norm after one backward "
-            "and every weight's change after one step: next to the first zero is the fault",
+            fix=fix,
             first_loss=event.losses[0],
             last_loss=event.losses[-1],
             lowest_loss=min(event.losses),

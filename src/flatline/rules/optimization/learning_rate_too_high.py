@@ -114,15 +114,17 @@ class LearningRateTooHigh(Rule):
 
     def _tell(self, event: NumbersSampled, track: _Track, what: str) -> Finding:
         name, first = event.optimizer.name, event.first_loss or 0.0
+        by_hand = event.optimizer.by_hand  # its rate is not known
+        lower = "the rate by ten" if by_hand else f"lr by ten, from {event.lr:g} to {event.lr / 10:g}"
         return self.finding(
             event,
-            f"at lr={event.lr:g} {name} overshoots: {what} (healthy: about 0.1 % a step), and the loss went from "
-            f"{first:.4g} to {track.losses.last:.4g} (worst {max(track.losses.values):.4g})",
+            f"{'' if by_hand else f'at lr={event.lr:g} '}{name} overshoots: {what} (healthy: about 0.1 % a step), "
+            f"and the loss went from {first:.4g} to {track.losses.last:.4g} (worst {max(track.losses.values):.4g})",
             cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
-            fix=f"divide lr by ten, from {event.lr:g} to {event.lr / 10:g}, and again until the loss falls "
+            fix=f"divide {lower}, and again until the loss falls "
             f"({'Adam begins at 1e-3' if event.optimizer.adaptive else 'SGD begins at 1e-2'}); flatline lr-find finds it",
             where=event.optimizer.where or event.where,
-            lr=event.lr,
+            lr=None if by_hand else event.lr,
             path=track.path,
             update_ratio=track.updates.location,
             turn=event.turn,

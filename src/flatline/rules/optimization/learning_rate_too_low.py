@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled
+from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled, RatesSwept
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -75,6 +75,8 @@ class LearningRateTooLow(Rule):
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
     hopeless: float = 1e-8  # logged rate all along; the gentlest recipes (DPO) begin at 5e-7
+    factor: float = 0.1  # the most that a LambdaLR multiplies with; healthy: 1 at its peak
+    swept: float = 1000.0  # times the highest rate the loss falls fastest at; fine-tuning takes a hundredth
     points_needed: int = 50  # of the logged rate and loss; fewer may be a warm-up
 
     def __init__(self) -> None:
@@ -90,7 +92,7 @@ class LearningRateTooLow(Rule):
         """Updates, gradients and rate at one step."""
         key = event.optimizer.key
         sample = _measure(event)
-        if sample is None or key in self._fine:
+        if sample is None or key in self._fine or event.optimizer.by_hand:
             return
         if sample.update >= FINE * self.slow_ratio:
             self._fine.add(key)
@@ -120,6 +122,25 @@ class LearningRateTooLow(Rule):
             key="logged",
             peak=peak,
             loss=found.last,
+        )
+
+    def on_rates_swept(self, event: RatesSwept) -> Iterator[Finding]:
+        """A LambdaLR whose function returns rates: they are multiplied with the optimizer's own."""
+        if event.factor is None or not 0 < event.factor <= self.factor:
+            return
+        highest = event.factor * event.configured
+        if highest * self.swept >= event.steepest:
+            return
+        yield self.finding(
+            event,
+            f"LambdaLR multiplies lr={event.configured:g} with at most {event.factor:.2g} at any step, so the rate of "
+            f"{event.optimizer} never exceeds {highest:.1e}; raised step by step, the loss falls fastest at {event.steepest:.1e}",
+            cause="the function of a LambdaLR returns a factor, not a rate: what it returns is multiplied with the lr of the group",
+            fix="build the optimizer with lr=1.0, or divide what the function returns by its peak",
+            key="factor",
+            factor=event.factor,
+            highest=highest,
+            falls_fastest_at=event.steepest,
         )
 
     def _small(self, event: NumbersSampled, updates: list[float]) -> bool:

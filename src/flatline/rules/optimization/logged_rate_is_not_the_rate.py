@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import Curve, CurvesUpdated, RateMisplaced, RateRead, ScheduleObserved, SourceParsed, line_of
+from flatline.events import (
+    Curve,
+    CurvesUpdated,
+    RateLost,
+    RateMisplaced,
+    RateRead,
+    ScheduleObserved,
+    SourceParsed,
+    line_of,
+)
 from flatline.findings import Finding
 from flatline.rules import Rule
 from flatline.trends import curves
@@ -24,7 +33,8 @@ class LoggedRateIsNotTheRate(Rule):
     a factor that was applied already. And a scheduler writes into the groups of the optimizer that it was given: if
     another optimizer was built over the same parameters since then, the schedule moves rates that nobody reads. Or the
     number that is logged is the one of the configuration, which no schedule changes. Or the loop writes the rate to
-    ``optimizer.lr`` or ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``.
+    ``optimizer.lr`` or ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``; or to a copy of a group, as
+    ``dict(group, lr=lr)`` and ``state_dict()`` give one.
 
     Fix
     ---
@@ -145,6 +155,29 @@ class LoggedRateIsNotTheRate(Rule):
             written=event.value,
         )
 
+    def on_rate_lost(self, event: RateLost) -> Iterator[Finding]:
+        """Worked out as the loop goes on, and given to nobody."""
+        values, name = event.values, event.optimizer.name
+        if event.optimizer.steps < self.points_needed or (not values and not event.copied):
+            return
+        low, high = min(values, default=0.0), max(values, default=0.0)
+        if values and high - low < self.swing * high:
+            return
+        went = f", which went from {values[0]:.3g} by way of {high:.3g} to {values[-1]:.3g}" if values else ""
+        does = f"`{event.text}` changes a copy" if event.copied else f"nothing but the log gets {event.text}"
+        yield self.finding(
+            event,
+            f"the loop works out a rate as it goes{went}, and the lr of {name} stayed at {event.lr:.3g}: {does}",
+            cause="a copy of a group is not the group that the optimizer reads"
+            if event.copied
+            else "the rate is computed and told, and never written into the groups of the optimizer",
+            fix='for group in optimizer.param_groups: group["lr"] = lr, before step()',
+            key="lost",
+            rate=event.lr,
+            lowest=low,
+            highest=high,
+        )
+
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """One logged rate is constant at the very peak of another that follows a schedule."""
         rates = [curve for curve in curves(event, "learning_rate") if len(curve.values) >= self.points_needed]
@@ -158,13 +191,22 @@ class LoggedRateIsNotTheRate(Rule):
                     return
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
-        """``get_lr()`` of a schedule that computes it from the rate before."""
+        """``get_lr()`` of a schedule that computes it from the rate before, and the first rate in the place of the one in use."""
         for fact in event.of("get_lr"):
             yield self.finding(
                 event,
                 f"{fact.text} of {fact.name} is not the rate in use: it is the next value of a recursion",
                 cause="get_lr() is what step() calls to compute the next rate; at a decay it is off by the factor of the decay",
                 fix="read get_last_lr(), or optimizer.param_groups[0]['lr']",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+        for fact in event.of("constant rate"):
+            yield self.finding(
+                event,
+                f"{fact.text} is reported as the rate, and a schedule moves the rate in the same loop",
+                cause="it is the number that the optimizer began with; the schedule changes param_groups, and not that",
+                fix="report scheduler.get_last_lr()[0]",
                 where=fact.where,
                 key=line_of(fact.where),
             )

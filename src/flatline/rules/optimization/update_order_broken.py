@@ -73,7 +73,7 @@ class UpdateOrderBroken(Rule):
 
     code = "O4"
     severity = "error"
-    consequences = ("O2", "O7", "O9", "N1", "G1", "G3", "O6", "O22", "O8")
+    consequences = ("O2", "O7", "O9", "N1", "G1", "G3", "O6", "O22", "O8", "O25", "O28", "W1", "G8")
     certain_after: int = 2  # steps with the same wrong order
 
     def __init__(self) -> None:
@@ -89,6 +89,8 @@ class UpdateOrderBroken(Rule):
             self._seen["empty", event.optimizer.key] = 1
         if event.leftover and event.index >= 2 and event.gradients == "present":
             yield self._never_zeroed(event)
+        elif event.optimizer.by_hand:
+            return  # what it applied is not known
         elif event.gradients != "present":
             yield from self._nothing_to_apply(event)
         else:
@@ -169,13 +171,16 @@ class UpdateOrderBroken(Rule):
             )
 
     def _never_zeroed(self, event: OptimizerStepped) -> Finding:
+        name, zero = event.optimizer.name, "optimizer.zero_grad()"
+        if event.optimizer.by_hand:
+            name, zero = "the backward of", "model.zero_grad(), or set p.grad = None for every parameter,"
         return self.finding(
             event,
             "the gradients of the "
             + ("closure's previous run" if event.closure else "step before")
-            + f" were still there when {event.optimizer.name} step {event.index} added to them",
+            + f" were still there when {name} step {event.index} added to them",
             cause=ADDED_UP,
-            fix="call optimizer.zero_grad() "
+            fix=f"call {zero} "
             + ("first thing in the closure" if event.closure else "once per step, before backward()"),
             key=f"unzeroed {event.optimizer.key}",
             optimizer=event.optimizer.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStateSampled
+from flatline.events import NumbersSampled, OptimizerStateSampled
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -71,6 +71,7 @@ class UpdateLostToRounding(Rule):
     def __init__(self) -> None:
         self._looks: dict[int, int] = {}
         self._rate: dict[int, float] = {}
+        self._early: dict[int, OptimizerStateSampled] = {}  # lost at all of its first steps, of which few are looked at
 
     def on_optimizer_state_sampled(self, event: OptimizerStateSampled) -> Iterator[Finding]:
         """Updates that are not 0 and leave their weight as it was, at a rate that is not on its way up or out."""
@@ -80,8 +81,22 @@ class UpdateLostToRounding(Rule):
         enough = event.wanted >= self.enough and event.lost >= self.share * event.wanted
         counts = event.stock and enough and not rising and event.lr >= self.high * event.peak_lr > 0
         self._looks[key] = self._looks.get(key, 0) + 1 if counts else 0
-        if self._looks[key] >= self.certain_after and event.index >= self.not_before:
+        self._early.pop(key, None)
+        if self._looks[key] < self.certain_after:
+            return
+        if event.index >= self.not_before:
             yield self._lost(event)
+        elif event.optimizer.adaptive:
+            self._early[key] = event
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """A later stage, looked at in its first steps only: Adam's updates do not grow, unless the rate does."""
+        early = self._early.get(event.optimizer.key)
+        if early is None or (event.lr == early.lr and event.index < self.not_before):
+            return
+        del self._early[event.optimizer.key]
+        if event.lr == early.lr >= self.high * event.peak_lr:
+            yield self._lost(early)
 
     def _lost(self, event: OptimizerStateSampled) -> Finding:
         share = event.lost / event.wanted

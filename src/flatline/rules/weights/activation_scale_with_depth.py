@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import ActivationsSampled, LayerActivations, NumbersSampled, RunEnded
+from flatline.events import ActivationsSampled, Event, FirstCrossEntropy, LayerActivations, NumbersSampled, RunEnded
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -65,6 +65,9 @@ class ActivationScaleWithDepth(Rule):
 
     layers_needed: int = 6  # fewer say nothing about depth
     ratio: float = 1e3  # last over first, or first over last; measured: healthy networks stay within 30
+    ratio_off: float = 100.0  # the same where the first loss shows what it did to the scores
+    loss_off: float = 10.0  # first cross entropy over ln(classes); W4 has 3 for one layer, 1.5 is mild there
+    reaching: float = 10.0  # rms of what the last layer is given there; about 1 where a normalisation came between
     same_direction: float = 0.8  # share of neighbours that go the same way
     largest_jump: float = 0.4  # share of the whole change that one pair of neighbours may make up
     gain_high: float = 2.0  # rms of a weight × √fan_in; Kaiming's is 1.4
@@ -81,6 +84,7 @@ class ActivationScaleWithDepth(Rule):
     def __init__(self) -> None:
         self._shrunk: dict[str, _Shrunk] = {}
         self._losses = History()
+        self._grown: dict[str, _Shrunk] = {}
 
     def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
         """The outputs of the layers of one kind, in order."""
@@ -96,6 +100,18 @@ class ActivationScaleWithDepth(Rule):
                 yield self._tell(event, chain, event)
             elif grows is not None:
                 self._shrunk[event.model] = _Shrunk(event, chain)
+            elif chain := next((each for each in (whole, whole[:-1]) if self._trend(each, self.ratio_off)), []):
+                self._grown[event.model] = _Shrunk(event, chain)
+
+    def on_first_cross_entropy(self, event: FirstCrossEntropy) -> Iterator[Finding]:
+        """Activations that grew less, and scores at the end of them that are far too large all the same."""
+        equal = math.log(max(2, event.classes))
+        if not self.loss_off * equal <= event.value < math.inf or (event.input_rms or 0.0) < self.reaching:
+            return
+        for grown in self._grown.values():
+            if event.layer in [layer.layer for layer in grown.first.layers]:
+                told = f"; the first cross entropy is {event.value:.3g}, and ln {event.classes} is {equal:.3g}"
+                yield self._tell(event, grown.chain, grown.first, told)
 
     def _follow(self, event: ActivationsSampled) -> None:
         """A network whose activations recover is no longer looked at."""
@@ -132,7 +148,7 @@ class ActivationScaleWithDepth(Rule):
             if shrunk.step >= self.steps_needed:
                 yield self._tell(event, shrunk.chain, shrunk.first)
 
-    def _trend(self, chain: list[LayerActivations]) -> bool | None:
+    def _trend(self, chain: list[LayerActivations], ratio: float | None = None) -> bool | None:
         """Whether the activations grow (True) or shrink (False) all the way, by the weights' doing; None for neither."""
         if len(chain) < self.layers_needed:
             return None
@@ -140,7 +156,7 @@ class ActivationScaleWithDepth(Rule):
         change = logs[-1] - max(0.0, logs[0]) if logs[-1] > logs[0] else logs[-1] - min(0.0, logs[0])
         jumps = [later - earlier for earlier, later in pairwise(logs)]
         along = sum(jump * change > 0 for jump in jumps)
-        if abs(change) < math.log10(self.ratio) or along < self.same_direction * len(jumps):
+        if abs(change) < math.log10(ratio or self.ratio) or along < self.same_direction * len(jumps):
             return None
         if max(abs(jump) for jump in jumps) > self.largest_jump * abs(logs[-1] - logs[0]):
             return None
@@ -150,14 +166,12 @@ class ActivationScaleWithDepth(Rule):
         proven = proven or summed
         return change > 0 if proven else None
 
-    def _tell(
-        self, event: ActivationsSampled | RunEnded, chain: list[LayerActivations], seen: ActivationsSampled
-    ) -> Finding:
+    def _tell(self, event: Event, chain: list[LayerActivations], seen: ActivationsSampled, told: str = "") -> Finding:
         first, last = chain[0], chain[-1]
         factor = (last.std / first.std) ** (1 / (len(chain) - 1))
         gain, fan_in = _gain(chain), int(median(layer.fan_in for layer in chain))
         by_sums = self.gain_low <= gain <= self.gain_high  # the weights alone are in order
-        stuck = "" if last.std > first.std else "; the loss has not fallen"
+        stuck = told if last.std > first.std else "; the loss has not fallen"
         return self.finding(
             event,
             f"before the first step the activations {'grow' if factor > 1 else 'shrink'} {factor:.2g} × per layer: std "
@@ -203,7 +217,7 @@ def _alike(chain: list[LayerActivations]) -> list[list[LayerActivations]]:
 
 
 class _Shrunk:
-    """A network whose activations shrank before the first step."""
+    """A network whose activations shrank, or grew, before the first step."""
 
     def __init__(self, first: ActivationsSampled, chain: list[LayerActivations]) -> None:
         self.first, self.chain = first, chain

@@ -1,0 +1,119 @@
+"""A constant that is logged as the rate, while a schedule moves the rate."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._facts import Seen, names_in, seen_in
+from flatline.readers.source._loops import LOOPS
+from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._scopes import Module, Use, spelled
+
+RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
+WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)
+PERCENT, BRACES = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]"), re.compile(r"\{(?::[^}]*)?\}")
+SAVED = re.compile(r"save|dump|checkpoint|config|hparam|hyper", re.IGNORECASE)
+
+
+def logged_rates(project: Project, module: Module) -> Iterator[SourceFact]:
+    """One fact a value."""
+    text = "\n".join(module.text.lines)
+    if "lr_scheduler" not in text or ".step(" not in text:
+        return
+    for scope in module.scopes:
+        seen = seen_in(project, scope)
+        for step, receiver, use in seen.methods("step"):
+            loop, rate = seen.loop_of(use), _rate(project, receiver, use)
+            for key, value, place in _told(seen, loop) if loop is not None and rate is not None else ():
+                if rate is not None and loop is not None and _same(seen, value, place, rate, loop):
+                    yield SourceFact(
+                        kind="constant rate", name=key, text=spelled(value), where=module.where(value, scope),
+                        other=module.where(step, scope),
+                    )  # fmt: skip
+
+
+def _rate(project: Project, schedule: ast.expr, use: Use) -> tuple[ast.expr, Thing] | None:
+    """What the optimizer of a schedule was given as its rate."""
+    things = project.things(schedule, use)
+    thing = things[0] if len(things) == 1 and things[0].name.startswith("torch.optim.lr_scheduler.") else None
+    given = thing.call.args[0] if thing is not None and thing.call is not None and thing.call.args else None
+    optimizers = project.things(given, thing.use) if thing is not None else ()
+    made = optimizers[0] if len(optimizers) == 1 and optimizers[0].is_optimizer else None
+    rate = argument_at(made.call, "lr", 1) if made is not None and made.call is not None else None
+    return (rate, made) if rate is not None and made is not None else None
+
+
+def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use]]:
+    """What calls in a loop, or in those around it, are given under the name of a rate, beside something else."""
+    for call, use in seen.scope.calls:
+        around = {block for block, part in use.path if part == "body"}
+        inner = seen.loop_of(use)
+        if (
+            not around
+            or inner is None
+            or not (_holds(inner, loop) or _holds(loop, inner))
+            or SAVED.search(spelled(call.func))
+        ):
+            continue
+        for given in call.args:
+            pairs = _in_dict(given) or _in_text(given) or _put_into_text(given)
+            yield from ((key, value, use) for key, value in pairs if len(pairs) > 1 and RATE.fullmatch(key))
+        if len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and RATE.fullmatch(str(call.args[0].value)):
+            yield str(call.args[0].value), call.args[1], use
+
+
+def _holds(outer: ast.stmt | None, inner: ast.stmt) -> bool:
+    return isinstance(outer, LOOPS) and outer.lineno <= inner.lineno <= (outer.end_lineno or 0)
+
+
+def _in_dict(node: ast.expr) -> list[tuple[str, ast.expr]]:
+    """``{"loss": loss, "lr": rate}``."""
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return [(str(key.value), value) for key, value in pairs if isinstance(key, ast.Constant)]
+
+
+def _in_text(node: ast.expr) -> list[tuple[str, ast.expr]]:
+    """``f"loss {loss} lr {rate}"``."""
+    parts, found = node.values if isinstance(node, ast.JoinedStr) else [], []
+    for before, part in zip([ast.Constant(""), *parts], parts, strict=False):
+        if isinstance(part, ast.FormattedValue) and isinstance(before, ast.Constant):
+            found.append(("lr" if WRITTEN.fullmatch(str(before.value)) else "", part.value))
+    return found
+
+
+def _put_into_text(node: ast.expr) -> list[tuple[str, ast.expr]]:
+    """``"loss %.3f lr %.5f" % (loss, rate)``, and the same with ``format``."""
+    text, values, mark = None, [], PERCENT
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.right, ast.Tuple):
+        text, values = node.left, node.right.elts
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        text, values, mark = node.func.value, node.args, BRACES
+    before = mark.split(text.value) if isinstance(text, ast.Constant) and isinstance(text.value, str) else []
+    fits = len(before) == len(values) + 1
+    return [("lr" if WRITTEN.fullmatch(b) else "", v) for b, v in zip(before, values, strict=False)] if fits else []
+
+
+def _same(seen: Seen, node: ast.expr, use: Use, rate: tuple[ast.expr, Thing], loop: ast.stmt) -> bool:
+    """The very number that the optimizer began with, which nothing in the loop changes."""
+    given, optimizer = rate
+    if not isinstance(node, (ast.Name, ast.Attribute)) or _moved(seen, node, use, loop):
+        return False
+    here, there = (
+        seen.project.constant(node, use, strict=True),
+        seen.project.constant(given, optimizer.use, strict=True),
+    )
+    known = here is not None and there is not None and here.value == there.value
+    return known or (optimizer.use.scope is use.scope and ast.unparse(node) == ast.unparse(given))
+
+
+def _moved(seen: Seen, node: ast.expr, use: Use, loop: ast.stmt) -> bool:
+    """It is given a value in the loop, or from anywhere else."""
+    names = names_in(node)
+    bound = [b for name in names for b in seen.scope.bindings.get(name, ())]
+    inside = any(b.use.order >= 0 and _holds(loop, b.use.statement) for b in bound)
+    outside = isinstance(node, ast.Attribute) and seen.project.set_from_outside(node.attr, seen.module)
+    own = isinstance(node, ast.Name) and len(bound) != 1 and node.id in seen.scope.bindings
+    return inside or outside or own or names <= set(seen.scope.own)

@@ -1,0 +1,162 @@
+"""Rates that the loop works out and the optimizer never gets."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+from watching import seen
+
+from flatline.events import RateLost
+from flatline.sensors.lost_rates import lost_rate
+
+HEAD = """
+import copy, math
+import torch
+BASE, STEPS = 0.1, 80
+def lr_at(step):
+    return BASE * 0.5 * (1 + math.cos(math.pi * step / STEPS))
+model = torch.nn.Linear(3, 1)
+{head}opt = torch.optim.{kind}(model.parameters(), lr={start})
+rows, logs = [], []
+"""
+STEP = """    opt.zero_grad()
+    model(torch.ones(4, 3)).square().mean().backward()
+    opt.step()
+"""
+LOOP = "for step in range(STEPS):\n"
+EACH = "    for group in opt.param_groups:\n"
+
+
+def script(before, after="", head="", kind="SGD", start="BASE"):
+    indented = "".join(f"    {line}\n" for line in before.splitlines())
+    later = "".join(f"    {line}\n" for line in after.splitlines())
+    return f"{HEAD.format(kind=kind, start=start, head=head)}{LOOP}{indented}{STEP}{later}"
+
+
+@pytest.fixture
+def told(tmp_path):
+    def run(text):
+        file = tmp_path / "train.py"
+        file.write_text(text)
+        linecache.checkcache()
+        lost_rate.cache_clear()
+        code = compile(text, str(file), "exec")
+        return seen(lambda: exec(code, {"__name__": "train"}), RateLost)
+
+    return run
+
+
+GROUP = "lr = lr_at(step)\nfor group in opt.param_groups:\n    "
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        GROUP + "group = dict(group, lr=lr)",
+        GROUP + 'group = {**group, "lr": lr}',
+        GROUP + 'group = group | {"lr": lr}',
+        GROUP + 'copy.copy(group)["lr"] = lr',
+        GROUP + 'mine = group.copy()\n    mine["lr"] = lr',
+        'lr = lr_at(step)\nfor i, group in enumerate(opt.state_dict()["param_groups"]):\n    group["lr"] = lr',
+        'lr = lr_at(step)\nopt.state_dict()["param_groups"][0]["lr"] = lr',
+        'lr = lr_at(step)\nstate = opt.state_dict()\nstate["param_groups"][0]["lr"] = lr',
+        'lr = lr_at(step)\nfor g in copy.deepcopy(opt.param_groups):\n    g["lr"] = lr',
+    ],
+)
+def test_a_rate_written_to_a_copy(told, before):
+    (event,) = told(script(before))
+    assert (event.copied, event.lr) == (True, 0.1)
+    assert max(event.values) > 0.09 > 0.02 > event.values[-1]
+
+
+def test_without_a_name_and_in_a_helper(told):
+    (event,) = told(script('for group in opt.param_groups:\n    group = {**group, "lr": lr_at(step)}'))
+    assert (event.copied, event.values) == (True, ())
+    helper = (
+        "def adjust(opt, step):\n    lr = lr_at(step)\n    for g in opt.param_groups:\n        g = dict(g, lr=lr)\n"
+    )
+    (event,) = told(script("adjust(opt, step)", head=helper))
+    assert (event.text, event.values) == ("g = dict(g, lr=lr)", ())
+
+
+def test_optimizer_and_loop_of_a_function_that_is_gone_at_the_end(told):
+    text = script(GROUP + "group = dict(group, lr=lr)")
+    imports, _, rest = text.partition("BASE,")
+    body = "".join(f"    {line}\n" for line in f"BASE,{rest}".splitlines())
+    (event,) = told(f"{imports}def main():\n{body}main()\n")
+    assert event.copied
+    assert len(event.values) > 8
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("lr = lr_at(step)", 'print(f"step {step} lr={lr:.5f}")'),
+        ("lr = BASE * (1 - step / STEPS)", 'rows.append({"lr": lr})'),
+        ("", 'lr *= 0.97\nprint("lr", lr)'),
+        ("lr = max(1e-4, BASE * 0.97**step)", 'if step % 9 == 0:\n    logs.append(f"{step}: lr {lr}")'),
+    ],
+)
+def test_a_rate_that_is_only_told(told, before, after):
+    (event,) = told(script(before, after, head="lr = BASE\n", start="lr"))
+    assert (event.copied, event.text, event.lr) == (False, "lr", 0.1)
+
+
+TELL = 'print(f"lr={lr:.5f}")'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (GROUP + 'group["lr"] = lr', TELL),
+        (GROUP + "group.update(lr=lr)", TELL),
+        (GROUP + "new = dict(group, lr=lr)\n    rows.append(new)", ""),
+        ("lr = lr_at(step)\nopt.param_groups[:] = [dict(g, lr=lr) for g in opt.param_groups]", ""),
+        (
+            'lr = lr_at(step)\nstate = opt.state_dict()\nstate["param_groups"][0]["lr"] = lr\nopt.load_state_dict(state)',
+            "",
+        ),
+        ("lr = lr_at(step)\nwith torch.no_grad():\n    model.bias -= lr * 0.01", TELL),
+        ("lr = lr_at(step)\nrows.append(lr)", TELL),
+        ("lr = lr_at(step)\nadjust(lr)", TELL),
+        ("lr = lr_at(step)\nhold.lr = lr", TELL),
+        ('lr = opt.param_groups[0]["lr"]', TELL),
+        ("lr = lr_at(step) * 9", TELL),
+        ("lr = min(BASE, BASE * (step + 60) / 60)", TELL),
+        ("lr = read(step)", TELL),
+        (GROUP + "group = dict(group, momentum=lr)", ""),
+        ("for group in opt.param_groups:\n    group = dict(group, lr=BASE)", ""),
+        (GROUP + 'group = dict(group, lr=lr)\n    rows.append(group["lr"])', ""),
+        (GROUP + 'mine = group\n    mine["lr"] = lr', TELL),
+        (GROUP + 'for g in list(opt.param_groups):\n        g["lr"] = lr', TELL),
+    ],
+)
+def test_near_miss_rates_that_arrive_or_are_of_use(told, before, after):
+    head = "def adjust(lr): pass\ndef read(step): return other.param_groups[0]['lr'] * (1 - step / STEPS)\n"
+    head += "other = torch.optim.SGD(model.parameters(), lr=BASE)\nclass hold: pass\n"
+    assert told(script(before, after, head=head)) == []
+
+
+def test_near_miss_optimizers_whose_rate_moves_within(told):
+    assert told(script("lr = BASE / (1 + 0.05 * step)", TELL, kind="Adagrad")) == []
+
+
+def test_near_miss_another_optimizer_has_the_rate_that_is_told(told):
+    head = "other = torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), lr=BASE)\n"
+    before = "lr = lr_at(step)\nother.param_groups[0].update(lr=lr_at(step))\nother.step()"
+    assert told(script(before, TELL, head=head)) == []
+
+
+def test_near_miss_an_optimizer_of_the_users_own(told):
+    text = script("lr = lr_at(step)", TELL, head="class Own(torch.optim.SGD): pass\n")
+    assert told(text.replace("opt = torch.optim.SGD", "opt = Own")) == []
+
+
+def test_near_miss_a_few_steps(told):
+    text = script(GROUP + "group = dict(group, lr=lr)").replace("STEPS = 0.1, 80", "STEPS = 0.1, 8")
+    assert told(text) == []
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    assert lost_rate(str(tmp_path / "nothing.py"), 3) is None
