@@ -639,6 +639,7 @@ class AttentionFacts:
     spread: float | None = None  # standard deviation of the scores within a row, of fused attention
     projected: bool = False  # the scores are a product of what two linear layers made
     scale: float | None = None  # constants that this product is multiplied by; None if one of them is not known
+    width: int = 0  # numbers of a query; 0 if not known
     gain: float | None = None  # of those two layers: rms of the weight × √fan_in, their geometric mean
     one_query: bool = False  # to each sample: the rows looked at are those of several samples
 

@@ -72,6 +72,7 @@ def test_fused_attention(options, allowed):
     ((facts,),) = observed(lambda: F.scaled_dot_product_attention(query, key, value, **options))
     assert facts.heads == pytest.approx(naive(query, key, allowed, options.get("scale")), rel=1e-3)
     assert facts.rows == 2 * (17 if allowed is not None else 20)
+    assert facts.width == query.shape[-1]
 
 
 @pytest.mark.parametrize("dropout", [False, True])

@@ -73,6 +73,7 @@ class AttentionSensor:
             spread=float(spread) if operation(node).startswith(FUSED) else None,
             projected=_projected(node),
             scale=_scale(node),
+            width=_width(node),
             gain=_gain(node),
             one_query=not operation(node).startswith(FUSED) and _one_query(shape_of(node)),
         )
@@ -203,6 +204,12 @@ def _scale(node: Node) -> float | None:
     if not isinstance(given, float) or any(constant is None for constant in constants):
         return None
     return math.prod([given, *(constant for constant in constants if constant is not None)])
+
+
+def _width(node: Node) -> int:
+    """What a query and a key are multiplied over."""
+    shapes = [shape_of(factor) for factor in _factors(node)[:1]]
+    return shapes[0][-1] if shapes and shapes[0] else 0
 
 
 def _constant(node: Node) -> float | None:

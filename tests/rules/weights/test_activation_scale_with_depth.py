@@ -2,7 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import ActivationsSampled, FirstCrossEntropy, LayerActivations, NumbersSampled, RunEnded
+from flatline.events import (
+    ActivationsSampled,
+    FirstCrossEntropy,
+    LayerActivations,
+    LossComputed,
+    NumbersSampled,
+    RunEnded,
+    TargetFacts,
+)
 from flatline.rules.weights.activation_scale_with_depth import ActivationScaleWithDepth
 from flatline.testing import play
 
@@ -193,3 +201,22 @@ def test_near_miss_a_last_layer_whose_own_doing_it_is():
 def test_near_miss_growth_that_is_not_the_weights():
     assert play(ActivationScaleWithDepth, sampled(MILD, gain=1.4), OFF) == []
     assert play(ActivationScaleWithDepth, sampled([1.3**i for i in range(13)], gain=2.4), OFF) == []
+
+
+def regression(loss=1.1e5, low=-1.8, high=3.1, kind="mse_loss", step=1):
+    target = TargetFacts(low=low, high=high, total=60)
+    yield sampled(MILD, gain=2.4)
+    yield LossComputed(step=step, kind=kind, target=target)
+    yield NumbersSampled(step=step, index=step, loss=loss, first_loss=loss)
+
+
+def test_fires_where_growth_shows_in_the_first_error_of_a_regression():
+    (finding,) = play(ActivationScaleWithDepth, *regression())
+    assert finding.message.endswith("the first mean square error is 1.1e+05, and no target is larger than 3.1")
+
+
+def test_near_miss_regressions():
+    assert play(ActivationScaleWithDepth, *regression(loss=40.0)) == []
+    assert play(ActivationScaleWithDepth, *regression(low=0.0, high=300.0)) == []  # targets are as large
+    assert play(ActivationScaleWithDepth, *regression(kind="l1_loss")) == []
+    assert play(ActivationScaleWithDepth, *regression(step=2)) == []

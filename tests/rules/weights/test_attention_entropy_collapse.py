@@ -127,6 +127,19 @@ def test_fires_on_one_layer_whose_scores_are_enlarged():
     )
 
 
+def test_fires_where_scores_are_multiplied_by_what_should_divide_them():
+    soft = (0.2, 0.29)
+    (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *layers(soft, soft, scale=32**0.5, width=32), STUCK)
+    assert "q·k is multiplied by 5.66, which is √32, and it stayed so" in finding.message
+
+
+def test_near_miss_soft_attention_of_another_scale():
+    soft = (0.2, 0.29)
+    for scale, width in ((5.0, 32), (32**-0.5, 32), (32**0.5, 0)):
+        assert play(AttentionEntropyCollapse, UNTRAINED, *layers(soft, soft, scale=scale, width=width), STUCK) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers((0.6, 0.7), scale=32**0.5, width=32), STUCK) == []
+
+
 def test_near_miss_one_layer_with_another_scale():
     for scale in (0.18, 1.0, None, math.nan):
         assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, scale=scale), STUCK) == []

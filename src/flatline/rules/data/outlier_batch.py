@@ -53,7 +53,7 @@ class OutlierBatch(Rule):
     code = "D8"
     severity = "warning"
     cause = "rows in another unit, an error code taken for a value, or a division by almost 0: their gradient throws the weights"
-    consequences = ("N1", "N2", "G1", "G8", "O28", "O22", "O25", "W1", "C1", "C3", "C6", "C11")
+    consequences = ("D3", "N1", "N2", "G1", "G8", "O28", "O22", "O25", "W1", "C1", "C3", "C6", "C11")
 
     loss_grown: float = 10.0  # over the median of the losses before, as in G1
     loss_moved: float = 4.0  # the same, where the numbers alone are beyond doubt

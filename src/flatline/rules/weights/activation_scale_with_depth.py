@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import ActivationsSampled, Event, FirstCrossEntropy, LayerActivations, NumbersSampled, RunEnded
+from flatline.events import (
+    ActivationsSampled,
+    Event,
+    FirstCrossEntropy,
+    LayerActivations,
+    LossComputed,
+    NumbersSampled,
+    RunEnded,
+)
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -67,6 +75,7 @@ class ActivationScaleWithDepth(Rule):
     ratio: float = 1e3  # last over first, or first over last; measured: healthy networks stay within 30
     ratio_off: float = 100.0  # the same where the first loss shows what it did to the scores
     loss_off: float = 10.0  # first cross entropy over ln(classes); W4 has 3 for one layer, 1.5 is mild there
+    error_off: float = 100.0  # first mean square error over the square of the largest target: ten times its size
     reaching: float = 10.0  # rms of what the last layer is given there; about 1 where a normalisation came between
     same_direction: float = 0.8  # share of neighbours that go the same way
     largest_jump: float = 0.4  # share of the whole change that one pair of neighbours may make up
@@ -85,6 +94,7 @@ class ActivationScaleWithDepth(Rule):
         self._shrunk: dict[str, _Shrunk] = {}
         self._losses = History()
         self._grown: dict[str, _Shrunk] = {}
+        self._largest = 0.0  # target of the first step's mean square error
 
     def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
         """The outputs of the layers of one kind, in order."""
@@ -113,6 +123,12 @@ class ActivationScaleWithDepth(Rule):
                 told = f"; the first cross entropy is {event.value:.3g}, and ln {event.classes} is {equal:.3g}"
                 yield self._tell(event, grown.chain, grown.first, told)
 
+    def on_loss_computed(self, event: LossComputed) -> None:
+        """How large the targets of a regression are."""
+        low, high = event.target.low, event.target.high
+        if event.step == 1 and event.kind == "mse_loss" and event.reduction == "mean":
+            self._largest = max(abs(low), abs(high)) if low is not None and high is not None else 0.0
+
     def _follow(self, event: ActivationsSampled) -> None:
         """A network whose activations recover is no longer looked at."""
         shrunk = self._shrunk.get(event.model)
@@ -124,10 +140,18 @@ class ActivationScaleWithDepth(Rule):
         if self._recovers(now.get(inner.layer), inner.signal or 0.0):
             del self._shrunk[event.model]
 
-    def on_numbers_sampled(self, event: NumbersSampled) -> None:
-        """One batch's loss says little of where the loss is."""
-        if event.loss is not None:
-            self._losses.add(event.index, event.loss)
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """One batch's loss says little of where the loss is; but the first one of a regression may be far off its targets."""
+        if event.loss is None:
+            return
+        self._losses.add(event.index, event.loss)
+        largest, self._largest = self._largest, 0.0
+        if event.step > 1 or not largest or not self.error_off * largest**2 <= event.loss < math.inf:
+            return
+        for grown in self._grown.values():
+            if grown.chain[-1].std >= self.reaching:
+                told = f"; the first mean square error is {event.loss:.3g}, and no target is larger than {largest:.3g}"
+                yield self._tell(event, grown.chain, grown.first, told)
 
     def _learned(self, last: float, first: float) -> bool:
         if self._losses.count >= self.losses_needed:

@@ -79,6 +79,7 @@ class AttentionEntropyCollapse(Rule):
     enlarged: float = 1.0  # constant times q·k above which one layer is enough: 1/√d and muP's 1/d are below
     widened: float = 3.0  # rms × √fan_in of projections, from which on one layer is enough; nn.Linear 0.6, Kaiming 1.4
     born_wide: float = 0.2  # of ln(keys), for those
+    born_upside_down: float = 0.4  # the same where q·k is multiplied by √d; measured: 0.1 to 0.3, with 1/√d 0.9
     looks_needed: int = 5  # at those
     solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
     fallen: float = 0.5  # of the first loss: training works, whatever attention does
@@ -120,8 +121,9 @@ class AttentionEntropyCollapse(Rule):
         if not layers or self._looks < 0:
             return
         wide = all((each.gain or 0.0) >= self.widened and each.projected for each in layers)
-        born = self.born_wide if wide else self.born
-        bound = born if self._born is None else self.open_at
+        upside_down = all(map(_multiplied_by_root, layers))
+        born = self.born_upside_down if upside_down else self.born_wide if wide else self.born
+        bound = born if self._born is None else max(born, self.open_at)
         several = len(layers) >= self.layers_needed and not any(each.one_query for each in layers)
         enough = several or wide or all((each.scale or 0.0) > self.enlarged for each in layers)
         made = enough and all(each.projected and _mean(each) < bound for each in layers)
@@ -179,6 +181,7 @@ class AttentionEntropyCollapse(Rule):
         spread = f", scores of a row have std {worst.spread:.3g}" if worst.spread is not None else ""
         several = f"all {len(layers)} attention layers attend" if len(layers) > 1 else "the attention attends"
         times = f", q·k is multiplied by {worst.scale:.3g}" if (worst.scale or 0.0) > self.enlarged else ""
+        times += f", which is √{worst.width}" if _multiplied_by_root(worst) else ""
         if (worst.gain or 0.0) >= self.widened:
             times += f", its projections have rms × √fan_in of {worst.gain:.2g}, where nn.Linear begins at 0.58"
         which = worst.layer or ("one of them" if len(layers) > 1 else "it")
@@ -198,6 +201,11 @@ class AttentionEntropyCollapse(Rule):
             loss=event.loss,
             first_loss=event.first_loss,
         )
+
+
+def _multiplied_by_root(facts: AttentionFacts) -> bool:
+    """Of the width of a query, by which it is meant to be divided."""
+    return facts.width > 1 and math.isclose(facts.scale or 0.0, math.sqrt(facts.width), rel_tol=1e-3)
 
 
 def _middle(facts: AttentionFacts) -> float:
