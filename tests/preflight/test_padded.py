@@ -96,3 +96,13 @@ def test_near_miss_series_of_one_length():
     assert filled_tail(x) is None
     x[:, -3:] = 0
     assert filled_tail(x) is None
+
+
+def test_near_miss_samples_that_are_compared_with_each_other(series):
+    class Pairs(Recurrent):
+        def forward(self, x, told):
+            made = super().forward(x, told)
+            return made @ made.mT
+
+    said = asked(Pairs("masked"), series[0], series[1])
+    assert "padding: no output can be compared without it" in said

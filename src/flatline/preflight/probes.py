@@ -337,7 +337,8 @@ class Probes:
         left = self.trial.inputs[found.at].shape[1] - found.cut
 
         def part(tensor: Tensor) -> Tensor | None:
-            first = _sample(tensor, count, 0)
+            place = _place(tensor, count)  # None where samples are compared with each other, as in CLIP
+            first = tensor.narrow(place, 0, 1) if place is not None else None
             return first[:, :left] if first is not None and first.dim() > 1 else first
 
         made = [[_none(part(each)) for each in self.trial.run(inputs)] for inputs in (own, long, some)]
