@@ -827,6 +827,7 @@ class InputsObserved(Event):
     content: int = 0  # the same for the same numbers
     floating: bool = True  # the first tensor holds no ids
     loader: bool = False  # the batch came from a DataLoader
+    own_items: bool = False  # of a data set of the user's, each asked for once: by a sampler of torch's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1219,6 +1220,7 @@ class OneBatchTrained(Event):
     rate: float = 0.0
     weights: int = 0  # that may change
     frozen: int = 0  # the others of the models
+    guessing: float | None = None  # ln(classes) of a loss over classes
     targets: int = 0  # in the batch
 
 

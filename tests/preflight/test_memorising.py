@@ -6,7 +6,7 @@ import pytest
 
 from flatline.preflight.likely import likely
 from flatline.preflight.memorising import SAID
-from flatline.preflight.sweeping import highest_factor
+from flatline.preflight.sweeping import depends_on_steps_alone, highest_factor
 from flatline.rules.optimization.batch_not_memorised import Failure
 
 OPEN = {"verdict": "open", "why": "loss 1 → 0.5 in 300 steps"}
@@ -58,3 +58,25 @@ def test_the_highest_factor_of_a_schedule():
     warm = [lambda step: 64**-0.5 * min(max(step, 1) ** -0.5, max(step, 1) * 4000**-1.5)]
     assert highest_factor(warm) == pytest.approx(64**-0.5 * 4000**-0.5, rel=0.15)
     assert highest_factor([lambda step: [1.0, 0.5][step]]) is None
+
+
+def test_functions_of_more_than_the_step_are_not_asked(tmp_path):
+    code = """
+rate = 0.1
+state = {"epoch": 0}
+def fixed(step):
+    return rate * step
+def of_state(step):
+    return 1.0 if state["epoch"] > 1 else 0.001
+def of_count(step):
+    return 1.0 if epoch > 1 else 0.001
+for epoch in range(3):
+    state["epoch"] = epoch
+"""
+    (tmp_path / "train.py").write_text(code)
+    names: dict = {}
+    exec(compile(code, str(tmp_path / "train.py"), "exec"), names)
+    assert depends_on_steps_alone(names["fixed"])
+    assert not depends_on_steps_alone(names["of_state"])
+    assert not depends_on_steps_alone(names["of_count"])
+    assert not depends_on_steps_alone(max)

@@ -68,6 +68,19 @@ def test_near_miss_padding_of_numbers_is_left_out(series, how, told):
     assert asked(Recurrent(how), series[0], series[told], kind=PaddingProbed).spread.effect < 1e-3
 
 
+def test_near_miss_positions_and_sizes_that_cutting_moves(series):
+    class Even(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(WIDTH + 1, 2)
+
+        def forward(self, x, real):
+            place = torch.linspace(0, 1, x.shape[1])[None, :, None].expand(len(x), -1, 1)
+            return self.head(torch.cat([x, place], 2) * real[..., None]).sum(1) / x.shape[1]
+
+    assert asked(Even(), series[0], series[2], kind=PaddingProbed).spread.effect < 1e-3
+
+
 def test_series_that_the_script_filled_up(series):
     class Alone(Recurrent):
         def forward(self, x):

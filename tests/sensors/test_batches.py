@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from flatline.events import PassEnded, WholeLabels
 from flatline.sensors import batches
-from flatline.sensors.data import DataSensor, Order
+from flatline.sensors.data import DataSensor, Order, asks_for_each
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.pairing import Measured, Pairing, Probe, lone_permutation
@@ -300,9 +300,12 @@ class Scans:
     def __init__(self, images, labels):
         self.images = [images[k] for k in sorted(images)]
         self.labels = [labels[name] for name in labels.keys()]
+    def __getitem__(self, i):
+        return self.images[i], self.labels[i]
 ---
 images = sorted(glob.glob('images/*.png'))
 masks = list(Path('masks').glob('*.png'))
+pairs = zip(images, masks)
 """
 TOGETHER = """
 order = torch.randperm(n)
@@ -319,6 +322,15 @@ lengths = [sizes[i] for i in range(9)]
 ---
 files = sorted(os.listdir(root))
 labels = [int(name[0]) for name in files]
+---
+told = [options[k] for k in sorted(options)]
+rows = [table[k] for k in table]
+fit(rows)
+---
+order = torch.randperm(n)
+preview = x[order[:8]]
+order = torch.randperm(n)
+x, y = x[order], y[order]
 ---
 order = rng.permutation(n)
 table["x"] = table["x"][order]
@@ -568,3 +580,21 @@ def test_targets_of_a_regression():
     assert (told.runs, told.order) == (2, ())
     assert batches.constant_target(torch.zeros(2), torch.tensor([0.5, 0.5]))[0].order == ()
     assert batches.constant_target(torch.zeros(2, 1), torch.zeros(2)) is None
+
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.zeros(3), index % 2
+
+
+def test_loaders_that_ask_for_each_item_of_the_users():
+    make = torch.utils.data.DataLoader
+    assert asks_for_each(make(Items(), 4, shuffle=True))
+    assert asks_for_each(make(Items(), 4))
+    again = torch.utils.data.RandomSampler(Items(), replacement=True, num_samples=40)
+    assert not asks_for_each(make(Items(), 4, sampler=again))
+    assert not asks_for_each(make(Items(), batch_sampler=[[0] * 4, [1] * 4]))
+    assert not asks_for_each(make(torch.utils.data.TensorDataset(torch.zeros(40, 3)), 4))

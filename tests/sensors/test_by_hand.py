@@ -80,6 +80,20 @@ def test_gradients_that_are_a_momentum_are_not_left_over(shrink):
     assert not any(step.leftover for step in steps)
 
 
+def test_sums_of_gradients_that_are_meant_are_not_left_over():
+    """Dual averaging writes the weights from where they began."""
+    net = model()
+    begun = {id(p): p.detach().clone() for p in net.parameters()}
+
+    def anchored(p):
+        with torch.no_grad():
+            p.copy_(begun[id(p)] - 0.02 * p.grad)
+
+    _, steps, _ = watched(lambda: train(net, update=anchored, zero=lambda p: None))
+    assert steps
+    assert not any(step.leftover for step in steps)
+
+
 def test_several_backwards_for_one_step():
     count, steps, _ = watched(lambda: train(model(), every=3))
     assert count == 12

@@ -118,3 +118,9 @@ def test_an_optimizer_that_keeps_nothing(script):
     plain = "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)"
     assert script(plain, instead={"rng": torch.get_rng_state()}) == []
     assert len(script(plain.replace("0.1", "0.1, momentum=0.9"), instead={"rng": torch.get_rng_state()})) == 1
+
+
+def test_near_miss_a_count_of_another_scope(script):
+    loop = "def weights():\n    step = checkpoint['epoch']\nstep = 0\nwhile step < 20:\n    train()\n"
+    assert script(ADAMW, loop) == []
+    assert script(ADAMW, loop.replace("step = 0\n", "step = checkpoint['epoch']\n"))

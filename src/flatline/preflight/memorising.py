@@ -110,6 +110,7 @@ class Memorising(Steered):
             rate=self._rate,
             weights=self._weights,
             frozen=max(0, self._whole - self._weights),
+            guessing=math.log(classes) if self._loss is not None and (classes := self._loss.classes or 0) > 1 else None,
             targets=self._loss.target.total or math.prod(self._loss.shape) if self._loss is not None else 0,
         )
         found, codes = self.judged([event])

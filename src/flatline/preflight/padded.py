@@ -23,6 +23,7 @@ class Padding(NamedTuple):
     at: int  # which of the inputs
     tail: Tensor  # positions of padding in each row
     proven: bool
+    numbers: bool = False  # of numbers, no tokens: a blank may mean something
 
     @property
     def row(self) -> int:
@@ -47,10 +48,10 @@ def padding_of(
     if input_kind(sequence) != "tokens":
         made = tuple(sequence.shape) in filled and sequence.dim() <= 3
         tail = told if told is not None else filled_tail(sequence) if made else None
-        return None if tail is None else Padding(at, tail, proven=True)
+        return None if tail is None else Padding(at, tail, proven=sequence.dim() > 2, numbers=True)
     tail = padding_tail(sequence, known)
     if tail is None:
-        return None if told is None else Padding(at, told, proven=True)
+        return None if told is None else Padding(at, told, proven=False)
     named = int(sequence[:, -1].mode().values) in known
     made = bool({(rows, length), (length, rows)} & filled)
     longest = len(lengths) >= OTHER_LENGTHS and int(tail.min()) == 0

@@ -298,6 +298,8 @@ class Probes:
             overwritten = True
         else:
             overwritten = False
+            if found.numbers and most > SAME:
+                most = min(most, self._refilled(found))
         return PaddingProbed(
             step=self.step,
             where=self._where(culprit),
@@ -307,7 +309,8 @@ class Probes:
             overwritten=overwritten,
             spread=spread(torch.tensor([most]), culprit),
             half=half,
-            proven=found.proven,
+            proven=found.proven
+            and (not overwritten or self._singled_out(found.at)),  # an empty slot may mean something
             recurrent=culprit is not None and isinstance(culprit.module, (nn.RNNBase, nn.RNNCellBase)),
         )
 
@@ -371,6 +374,21 @@ class Probes:
         made = [[_none(part(each)) for each in of] for of in (whole, other, some)]
         most, half = (self._changed(self.rows, made[0], each) for each in made[1:])
         return most, half, first_apart(trial.watched(trial.inputs), passed, part)[0] if most > SAME else None
+
+    def _refilled(self, found: Padding) -> float:
+        """What changes with another row's first numbers in place of the padding: cutting it off moves positions and sizes, too."""
+        trial, sequence = self.trial, self.trial.inputs[found.at]
+        positions = torch.arange(sequence.shape[1], device=sequence.device)
+        padded = positions >= (sequence.shape[1] - found.tail)[:, None]
+        where = padded.reshape(padded.shape + (1,) * (sequence.dim() - 2))
+        other = torch.where(where, sequence[:, :1].roll(1, 0), sequence)
+        inputs = (*trial.inputs[: found.at], other, *trial.inputs[found.at + 1 :])
+
+        def part(tensor: Tensor) -> Tensor:
+            return tensor[~padded] if tensor.shape[:2] == padded.shape else tensor
+
+        made = [[part(each) for each in trial.run(given)] for given in (trial.inputs, inputs)]
+        return self._changed(self.rows, made[0], made[1])
 
     def _changed(self, rows: int, one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
         """The largest change, in standard deviations between the samples of the batch."""

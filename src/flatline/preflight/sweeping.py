@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from flatline.events import Event, OptimizerStepped, RatesSwept, Where
 from flatline.preflight.likely import misplaced
 from flatline.preflight.serving import Loaders
 from flatline.preflight.stages import Answer, Steered, configured
+from flatline.sensors.sources import tree_of
 from flatline.toolbox.learning_rates import Smoothed
 
 LOWEST, HIGHEST = 1e-7, 10.0
@@ -42,17 +45,23 @@ class Sweeping(Steered):
         self._name = ""
         self._where: Where | None = None
         self._functions: list[Callable[[int], float]] = []  # of LambdaLR schedules
+        self._schedules: set[int] = set()
 
     def attach(self) -> None:
         """Learn of schedules that multiply the rate with what a function returns."""
         super().attach()
-        building = LambdaLR.__init__
+        building, beginning = LambdaLR.__init__, LRScheduler.__init__
 
         def built(schedule: LambdaLR, *args: Any, **kwargs: Any) -> None:
             building(schedule, *args, **kwargs)
             self._functions += schedule.lr_lambdas
 
+        def begun(schedule: LRScheduler, *args: Any, **kwargs: Any) -> None:
+            self._schedules.add(id(schedule))
+            beginning(schedule, *args, **kwargs)
+
         LambdaLR.__init__ = built  # type: ignore[method-assign, assignment]
+        LRScheduler.__init__ = begun  # type: ignore[method-assign, assignment]
 
     def heard(self, event: Event) -> None:
         """Where the optimizer was built."""
@@ -105,7 +114,7 @@ class Sweeping(Steered):
             configured=own,
             steepest=steepest,
             diverges=diverges,
-            factor=highest_factor(self._functions),
+            factor=highest_factor(self._functions) if len(self._schedules) == 1 else None,
             first_loss=losses[0],
             lowest_loss=min(smoothed(losses)),
         )
@@ -123,11 +132,37 @@ class Sweeping(Steered):
 
 
 def highest_factor(functions: Sequence[Callable[[int], float]]) -> float | None:
-    """The most that they return at any step, over half a million; None if there are none, or one cannot be asked."""
+    """The most that they return at any step, over half a million; None if there are none, or it depends on more than the step."""
     highest = [0.0] if functions else []
+    if not all(map(depends_on_steps_alone, functions)):
+        return None
     with suppress(Exception):  # the user's function may know an end, or anything else
         return max([*highest, *(float(function(at)) for function in functions for at in TIMES)], default=None)
     return None
+
+
+def depends_on_steps_alone(function: Callable[[int], float]) -> bool:
+    """A function that reads nothing which the file counts on, or sets again."""
+    code = getattr(function, "__code__", None)
+    tree = tree_of(code.co_filename) if code is not None else None
+    if code is None or tree is None:
+        return False
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    read = {*code.co_names, *code.co_freevars}
+    return not read & moving(tree) and not any(isinstance(each, (dict, list, set)) for each in cells)
+
+
+def moving(tree: ast.AST) -> set[str]:
+    """Names and attributes that loops count with, that are added to, or set more than once; keys are not told apart."""
+    targets = [t for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets]
+    targets += [n.target for n in ast.walk(tree) if isinstance(n, (ast.For, ast.AugAssign)) for _ in range(2)]
+    names = [_last_name(inner) for t in targets for inner in ast.walk(t)]
+    containers = [n.value for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
+    return {n for n, times in Counter(names).items() if n and times > 1} | {_last_name(c) for c in containers}
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _gone(losses: Sequence[float]) -> bool:

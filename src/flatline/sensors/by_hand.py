@@ -27,6 +27,7 @@ TENSORS_CHANGED = 3  # the same in a row for plain tensors, which may be inputs 
 LOOKS = 100  # backwards without a change, after which nobody looks any more
 PROBES = 4  # leaves that tell of a step
 MODELS = 4  # trained one after another
+ALONG = 0.99  # cosine of an update and the gradient that it was made with; one rate for all gives 1
 EQUAL = 1e-6  # relative distance of norms of gradients that nobody touched
 APPLIED: tuple[Tick, ...] = ("backward", "clip", "unscale")  # what follows the last of them belongs to the next step
 
@@ -108,7 +109,7 @@ class HandStepSensor:
         elif self._several(marks, others):
             self._give_up()
         else:
-            self._state.touched = self._were_touched(self._state)
+            self._state.touched = self._were_touched(self._state) or not self._went_along()
             if self._steps(marks):
                 self._stepped(self._state)
             self._stop()
@@ -238,6 +239,20 @@ class HandStepSensor:
         now = probe_norm(state)
         same = now is not None and norm is not None and abs(now - norm) <= EQUAL * norm
         return not same and "clip" not in state.window.tape
+
+    def _went_along(self) -> bool:
+        """The weights moved along their gradients: dual averaging writes them from an anchor, with the sum of all gradients."""
+        for _, refs, values, _ in self._held:
+            there = [p for ref in refs if (p := ref()) is not None and p.grad is not None]
+            if len(there) < len(refs):
+                return False
+            moved, slope = (
+                Elements([p.detach() for p in there]).values - values,
+                Elements([p.grad for p in there]).values,
+            )
+            if float(moved @ slope) > -ALONG * float(moved.norm() * slope.norm()):
+                return False
+        return bool(self._held)
 
     def _stepped(self, state: OptimizerState) -> None:
         loop, window = self.loop, state.window

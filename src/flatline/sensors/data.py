@@ -71,6 +71,19 @@ def _hash(indices: list[Any]) -> int:
         return hash(str(indices))
 
 
+def asks_for_each(loader: Any) -> bool:
+    """It asks a data set of the user's for different items: its samplers are torch's, and none draws one twice."""
+    sampler, batches_of = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    plain = type(sampler).__name__ in ("RandomSampler", "SequentialSampler") and not getattr(
+        sampler, "replacement", False
+    )
+    return (
+        plain
+        and type(batches_of).__name__ == "BatchSampler"
+        and not type(loader.dataset).__module__.startswith("torch.")
+    )
+
+
 class Loader:
     """One DataLoader under watch."""
 
@@ -79,6 +92,7 @@ class Loader:
         self.told = False  # what its workers copy
         self.workers = getattr(loader, "num_workers", 0)
         self.persistent = bool(getattr(loader, "persistent_workers", False))
+        self.own_items = asks_for_each(loader)
         streamed = any(kind.__name__ == "IterableDataset" for kind in type(loader.dataset).__mro__)
         init = getattr(loader, "worker_init_fn", None)
         several = self.workers > 1
@@ -302,6 +316,7 @@ class DataSensor:
                 content=content,
                 floating=first.is_floating_point(),
                 loader=loader is not None,
+                own_items=loader is not None and loader.own_items,
             )
         )
         if loader is None and repeats.times == REPEATED:

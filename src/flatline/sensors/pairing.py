@@ -212,7 +212,7 @@ def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
         return "", None
     _own_names(tree)
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
-        for node in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope), *_sorted_apart(scope)):
+        for node in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope), *_sorted_apart(scope, tree)):
             if _to_come(scope, node, before) or _told_by(scope, node):
                 continue
             return ast.unparse(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
@@ -239,7 +239,7 @@ def _permuted(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
             name = ast.unparse(node.targets[0])
             found = _uses(name, list(ast.walk(tree)) if "." in name else _until_made_anew(node, scope, nodes))
             alone = found is not None and (len(found.arrays) == 1 or _leaves_a_column(found.arrays, nodes))
-            if found is not None and alone and not found.escaped:
+            if found is not None and alone and not found.escaped and _goes_with_another(found, node, nodes):
                 yield found.node
 
 
@@ -254,13 +254,37 @@ def _until_made_anew(made: ast.Assign, scope: ast.AST, nodes: list[ast.AST]) -> 
     return [node for node in nodes if made.lineno <= getattr(node, "lineno", made.lineno) < end]
 
 
-def _sorted_apart(scope: ast.AST) -> Iterator[ast.expr]:
+def _goes_with_another(found: Permutation, made: ast.Assign, nodes: list[ast.AST]) -> bool:
+    """Where its name is made anew: the same rows of another array, and not of this one, are taken by the new one."""
+    name = ast.unparse(made.targets[0])
+    again = [n for n in nodes if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == name]
+    if len(again) < 2 or not isinstance(found.node, ast.Subscript):
+        return True
+    rows = ast.unparse(found.node.slice)
+    taken = {
+        ast.unparse(n.value)
+        for n in nodes
+        if isinstance(n, ast.Subscript)
+        and ast.unparse(n.slice) == rows
+        and n.lineno > max(found.node.lineno, made.lineno)
+    }
+    return bool(taken - found.arrays) and not taken & found.arrays
+
+
+def _sorted_apart(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
     """``[images[k] for k in sorted(images)]`` beside ``[labels[k] for k in labels]``: one list by name, the other as it came."""
-    assigned = [n.value for n in own_nodes(scope) if isinstance(n, ast.Assign)]
-    sources = [source for value in assigned if (source := _listed(value)) is not None]
-    by_name = [each for each in sources if isinstance(each, ast.Call) and called_name(each) == "sorted"]
-    if len(by_name) == 1 and len(sources) > 1:
-        yield by_name[0]
+    assigned = [n for n in own_nodes(scope) if isinstance(n, ast.Assign)]
+    sources = {ast.unparse(n.targets[0]): source for n in assigned if (source := _listed(n.value)) is not None}
+    by_name = {k for k, each in sources.items() if isinstance(each, ast.Call) and called_name(each) == "sorted"}
+    name = next(iter(by_name), "")
+    if len(by_name) == 1 and any(_used_together(tree, name, other) for other in sources.keys() - by_name):
+        yield sources[name]
+
+
+def _used_together(tree: ast.Module, one: str, other: str) -> bool:
+    """As ``zip(a, b)`` or ``a[i], b[i]``: in one call, or one tuple."""
+    pairs = [n for n in ast.walk(tree) if isinstance(n, (ast.Tuple, ast.Call))]
+    return any(_mentions(pair, {one}) and _mentions(pair, {other}) for pair in pairs)
 
 
 def _listed(value: ast.expr) -> ast.expr | None:

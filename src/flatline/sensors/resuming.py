@@ -12,7 +12,7 @@ from torch import Tensor, optim, uint8
 from flatline.events import OptimizerBeganAnew, Where
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
-from flatline.sensors.sources import tree_of
+from flatline.sensors.sources import FUNCTIONS, own_nodes, tree_of
 
 FILES = 8
 RNG = 1_000  # bytes; the generator of the CPU has 5,056, that of CUDA 16
@@ -153,10 +153,19 @@ def _goes_on(file: Saved) -> str:
             found = _count_in(call.args[0], file.counts) or next((names[n] for n in spelled if n in names), "")
             if found:
                 return found
-    tests = [
-        node.test.left for node in ast.walk(tree) if isinstance(node, ast.While) and isinstance(node.test, ast.Compare)
-    ]
-    return next((names[name] for name in map(ast.unparse, tests) if name in names), "")
+    return next((names[name] for name in _counted_by_while(tree, file.counts) if name in names), "")
+
+
+def _counted_by_while(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[str]:
+    """What conditions compare: an attribute, or a name of the very scope that read it from the file, and sets it nowhere else."""
+    for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
+        nodes = list(own_nodes(scope))
+        made = [(ast.unparse(t), n.value) for n in nodes if isinstance(n, ast.Assign) for t in n.targets]
+        for loop in (n for n in nodes if isinstance(n, ast.While) and isinstance(n.test, ast.Compare)):
+            name = ast.unparse(loop.test.left)  # type: ignore[attr-defined]
+            values = [value for target, value in made if target == name]
+            if "." in name or (len(values) == 1 and _count_in(values[0], counts)):
+                yield name
 
 
 def _count_in(node: ast.expr, counts: Mapping[str, int]) -> str:

@@ -51,7 +51,7 @@ def test_near_miss_too_large_to_compare():
 
 
 def test_fires_on_one_buffer_for_all_samples_of_a_batch():
-    (finding,) = play(ConstantInputs, *steps(3, loader=True), *steps(3, start=4, content=6, loader=True))
+    (finding,) = play(ConstantInputs, *steps(3, own_items=True), *steps(3, start=4, content=6, own_items=True))
     assert finding.severity == "error"
     assert finding.message == (
         "in all 6 steps looked at, the loader gave net one sample many times over: every one of the 32 samples of a batch "
@@ -61,5 +61,8 @@ def test_fires_on_one_buffer_for_all_samples_of_a_batch():
 
 def test_near_miss_repeated_by_hand_or_once_by_a_loader():
     assert play(ConstantInputs, *steps(3), *steps(9, content=6)) == []
-    mixed = [*steps(3, loader=True), *steps(9, start=4, content=6, loader=True, equal_rows=False)]
+    assert (
+        play(ConstantInputs, *steps(3, loader=True), *steps(9, start=4, content=6, loader=True)) == []
+    )  # by a sampler
+    mixed = [*steps(3, own_items=True), *steps(9, start=4, content=6, own_items=True, equal_rows=False)]
     assert play(ConstantInputs, *mixed) == []

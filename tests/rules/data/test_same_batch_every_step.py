@@ -104,7 +104,7 @@ def test_warns_of_a_draw_that_is_seeded_at_each_call():
 def test_a_window_that_stands_still():
     place = Where("train.py", 39, "draw")
     (finding,) = play(SameBatchEveryStep, repeated(lost="at += self.size", statement=place))
-    assert (finding.severity, finding.where) == ("error", place)
+    assert (finding.severity, finding.where) == ("warning", place)
     assert finding.message == (
         "net was given the same 32 samples in 5 steps in a row, in a new tensor each time: `at += self.size` changes a "
         "variable of one call, and nothing reads it after that"

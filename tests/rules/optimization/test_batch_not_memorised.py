@@ -59,16 +59,19 @@ def test_memorised():
 
 
 def test_fires_where_next_to_nothing_trains():
-    stays = replace(trained(lambda t: 1.817 - 0.006 * t, weights=8), frozen=48_678)
+    stays = replace(trained(lambda t: 1.817 - 0.006 * t, weights=8), frozen=48_678, guessing=1.79)
     (finding,) = play(BatchNotMemorised, stays)
     assert finding.cause.startswith("only 8 of 48,686 weights train")
     assert "most often the head" in finding.fix
 
 
 def test_near_miss_a_few_weights_that_learn_or_that_are_all_there_is():
-    learns = replace(trained(lambda t: 1.817 - 0.5 * t, weights=8), frozen=48_678)
+    learns = replace(trained(lambda t: 1.817 - 0.5 * t, weights=8), frozen=48_678, guessing=1.79)
     assert play(BatchNotMemorised, learns) == []
-    assert play(BatchNotMemorised, replace(trained(lambda t: 1.8, weights=8), frozen=40)) == []
+    assert play(BatchNotMemorised, replace(trained(lambda t: 1.8, weights=8), frozen=40, guessing=1.79)) == []
+    tuned = replace(trained(lambda t: 0.5, weights=1), frozen=11_608, guessing=1.79)  # a temperature
+    assert play(BatchNotMemorised, tuned) == []
+    assert play(BatchNotMemorised, replace(tuned, guessing=None)) == []
 
 
 def test_near_miss_few_weights_for_the_batch():

@@ -130,3 +130,40 @@ def test_source_another_number_is_left_out():
 )
 def test_near_miss_source(old, new):
     assert lint(PaddingInLoss, COLLATED.replace(old, new)) == []
+
+
+COPIED = """
+import torch
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+opt = torch.optim.AdamW(model.parameters())
+
+
+def collate(rows):
+    batch = tokenizer([r["text"] for r in rows], padding=True)
+    batch["labels"] = batch["input_ids"].clone()
+    return batch
+
+
+for batch in torch.utils.data.DataLoader(rows, collate_fn=collate):
+    model(**batch).loss.backward()
+    opt.step()
+    opt.zero_grad()
+"""
+
+
+def test_labels_that_copy_padded_input():
+    (finding,) = lint(PaddingInLoss, COPIED)
+    assert finding.fix == "labels[attention_mask == 0] = -100"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    return batch", "    batch['labels'][batch['attention_mask'] == 0] = -100\n    return batch"),
+        ("padding=True", "truncation=True"),
+    ],
+)
+def test_near_miss_in_source_of_labels_that_copy_input(old, new):
+    assert lint(PaddingInLoss, COPIED.replace(old, new)) == []

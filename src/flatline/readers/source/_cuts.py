@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
@@ -30,10 +30,12 @@ def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
     if not CUTTING.search(text) or "optim" not in text or ".backward(" not in text or FROZEN.search(text):
         return
     mentions = Mentions(project, module)
-    trained = {id(thing.made_of) for scope in module.scopes for thing in trained_models(project, scope)}
+    given = [thing for scope in module.scopes for thing in trained_models(project, scope)]
+    trained, identities = {id(thing.made_of) for thing in given}, {thing.identity() for thing in given}
     for owner in module.classes.values():
+        chosen = _parts(project, owner) & identities if id(owner) in trained else set()
         for name in owner.attributes if id(owner) in trained else ():
-            yield from _cut(project, mentions, owner, name)
+            yield from _cut(project, mentions, owner, name, chosen)
     for scope in module.scopes:
         yield from _cut_models(seen_in(project, scope), mentions)
 
@@ -92,13 +94,25 @@ def _result_cut(seen: Seen, mentions: Mentions, call: ast.Call) -> ast.AST | Non
     return found[1] if found is not None else None
 
 
-def _cut(project: Project, mentions: Mentions, owner: Class, name: str) -> Iterator[SourceFact]:
+def _parts(project: Project, owner: Class) -> set[str]:
+    """What the attributes of a class are."""
+    found = [b for bindings in owner.attributes.values() for b in bindings[:1]]
+    return {thing.identity() for b in found for thing in project.things(b.value, b.use) if thing.call is not None}
+
+
+def _cut(
+    project: Project, mentions: Mentions, owner: Class, name: str, chosen: Collection[str]
+) -> Iterator[SourceFact]:
+    """A layer of a model; where an optimizer was given some parts of that, one of these."""
     bindings = owner.attributes[name]
     things = project.things(bindings[0].value, bindings[0].use) if len(bindings) == 1 else ()
     if len(things) != 1 or things[0].call is None or not is_module(project, things[0]):
         return
+    if chosen and things[0].identity() not in chosen:
+        return
     node = ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
     reads = mentions.reads(node, bindings[0]) or []
+    reads = [each for each in reads if not (chosen and _is_taken(project, mentions, each))]
     cuts = [_detached(project, mentions, owner, read, things[0]) for read in reads]
     if cuts and all(cut is not None for cut in cuts):
         scope, cut = cuts[0]  # type: ignore[misc]
@@ -109,12 +123,25 @@ def _cut(project: Project, mentions: Mentions, owner: Class, name: str) -> Itera
         )  # fmt: skip
 
 
+def _is_taken(project: Project, mentions: Mentions, read: ast.expr) -> bool:
+    """``model.trunk.parameters()`` on its way into an optimizer, or into a clip."""
+    node: ast.AST = read if mentions.asked(read) == "parameters" else ast.Pass()
+    while not isinstance(node, ast.stmt):
+        node = mentions.parent(node)
+        places = (
+            (u for s in mentions.module.scopes for c, u in s.calls if c is node) if isinstance(node, ast.Call) else ()
+        )
+        if any(project.dotted(node.func, use).startswith(TAKES) for use in places):  # type: ignore[attr-defined]
+            return True
+    return False
+
+
 def _detached(
     project: Project, mentions: Mentions, owner: Class, read: ast.expr, thing: Thing
 ) -> tuple[Scope, ast.AST] | None:
     """Where the result of a call of the layer is detached; None if it is not, or it is no call."""
     call = mentions.parent(read)
-    scope = _method_of(owner, call)
+    scope = _method_of(project, owner, call)
     use = next((u for c, u in scope.calls if c is call), None) if scope is not None else None
     if scope is None or use is None or not isinstance(call, ast.Call) or call.func is not read:
         return None
@@ -154,12 +181,20 @@ def _switched_off(seen: Seen, use: Use) -> ast.expr | None:
     return next(head for head in heads if re.search(r"no_grad|inference_mode", ast.unparse(head)))
 
 
-def _method_of(owner: Class, call: ast.AST) -> Scope | None:
-    """The forward, or a method that the forward calls, in which something is called."""
+def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
+    """The forward, or a method that the forward, or one that is learned from, calls, in which something is called."""
     forward = owner.methods.get("forward")
     text = ast.unparse(forward.node) if forward is not None else ""
     found = [(name, scope) for name, scope in owner.methods.items() if any(c is call for c, _ in scope.calls)]
-    return next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
+    own = next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
+    return own or next((scope for name, scope in found if _is_learned_from(project, owner, name)), None)
+
+
+def _is_learned_from(project: Project, owner: Class, name: str) -> bool:
+    """What a method that calls it returns goes backward somewhere."""
+    near = [m for m in owner.methods.values() if f"self.{name}(" in ast.unparse(m.node)]
+    sites = [pair for method in near for pair in project.calls_of(method) if pair[1].scope.owner is not owner]
+    return any(seen_in(project, use.scope).is_learned_from(use, call) for call, use in sites)
 
 
 def _returns_cut(project: Project, forward: Scope) -> tuple[Scope, ast.AST] | None:

@@ -16,7 +16,7 @@ from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._ordered import class_by_class, told
 from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
-from flatline.readers.source._values import Source, comes_by, drawn_by, origins, truth_of
+from flatline.readers.source._values import Source, comes_by, drawn_by, on_cuda, origins, truth_of
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
 WHOSE = 400  # nodes in which parameters are looked for
@@ -219,11 +219,11 @@ class Seen:
             if (plain and plain != "torch.log") or (call.args and given is receiver):
                 continue
             made = self.project.made(given, use)
-            if made and all(m.by == "softmax" for m in made) and self._is_learned_from(use, call):
+            if made and all(m.by == "softmax" for m in made) and self.is_learned_from(use, call):
                 edit = _log_softmax(call, given) if made[0].node is given else None
                 yield self.fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
 
-    def _is_learned_from(self, use: Use, call: ast.Call, depth: int = 0, place: int | None = None) -> bool:
+    def is_learned_from(self, use: Use, call: ast.Call, depth: int = 0, place: int | None = None) -> bool:
         """It is in the result of a forward, or in what goes backward, perhaps as the result of a function."""
         node = use.statement
         returned = {n for n, _ in self._returned_names()} if depth < CALLS else set()
@@ -248,10 +248,10 @@ class Seen:
 
     def _calls_learn(self, node: ast.Call, depth: int) -> bool:
         """What a call of this function returns goes backward, at the place where this is in it."""
-        calls = self.project.calls_of(self.scope) if depth < CALLS else []
+        calls = self.project.sites_of(self.scope) if depth < CALLS else []
         place = self._place_of(node)
         seen = [(seen_in(self.project, use.scope), use, call) for call, use in calls if use.scope is not self.scope]
-        return any(each._is_learned_from(use, call, depth + 1, place) for each, use, call in seen)
+        return any(each.is_learned_from(use, call, depth + 1, place) for each, use, call in seen)
 
     def _place_of(self, node: ast.Call) -> int | None:
         """Where in a returned tuple a call is written; None where that is not so."""
@@ -302,13 +302,13 @@ class Seen:
 
     def kept(self) -> Iterator[SourceFact]:
         """``total += loss``: a tensor with its graph, in something that outlives the turn."""
-        backwards = list(self.backwards())
+        backwards = [(name, name, call, use) for name, call, use in self.backwards()] + [*self._of_tables()]
         if not backwards:
             return
-        flowing = self.flowing(name for name, _, _ in backwards)
+        flowing = self.flowing(name for name, shown, _, _ in backwards if shown == name)
         for use in self.scope.statements:
             keeper, value, inside = self.keeping(use)
-            for name, call, back in backwards if value is not None else ():
+            for name, shown, call, back in backwards if value is not None else ():
                 if (
                     _carries(value, name)
                     and keeper not in flowing
@@ -319,9 +319,15 @@ class Seen:
                     and not self.freed(name)
                     and not self.emptied(keeper, use)
                 ):
-                    yield self.fact(
-                        "kept", use.statement, name=name, text=keeper, other=call, edit=detached(value, name)
-                    )
+                    edit = detached(value, name) if shown == name else None
+                    yield self.fact("kept", use.statement, name=shown, text=keeper, other=call, edit=edit)
+
+    def _of_tables(self) -> Iterator[tuple[str, str, ast.Call, Use]]:
+        """``losses["total"].backward()`` of a dictionary in which nothing is put in its place."""
+        for call, receiver, use in self.methods("backward"):
+            held = receiver.value if isinstance(receiver, ast.Subscript) else None
+            if isinstance(held, ast.Name) and not self.project.written_to(held, use):
+                yield held.id, ast.unparse(receiver), call, use
 
     def kept_scores(self) -> Iterator[SourceFact]:
         """``curve.append(loss_of(model(x), y))`` in a loop that trains the model: a loss with a graph that goes nowhere."""
@@ -814,8 +820,19 @@ class Seen:
 
     def _is_half(self, node: ast.expr, use: Use) -> bool:
         """A float16 autocast, perhaps from a function, or kept under a name."""
-        found = origins(self.project, node, use)
+        found = [s for s in origins(self.project, node, use) if not self._off_cuda(s)]
         return bool(found) and all(isinstance(s.node, ast.Call) and self._autocasts(s.node, s.use) for s in found)
+
+    def _off_cuda(self, source: Source) -> bool:
+        """``return nullcontext()`` where there is no GPU."""
+        plain = isinstance(source.node, ast.Call) and source.node is getattr(source.use.statement, "value", None)
+        if not plain or self.project.dotted(source.node.func, source.use) != "contextlib.nullcontext":  # type: ignore[attr-defined]
+            return False
+        blocks = [(source.use.scope.choices.get(block), part) for block, part in source.use.path]
+        return any(
+            choice is not None and on_cuda(self.project, choice.test, source.use) is (part != "body")
+            for choice, part in blocks
+        )
 
     def _autocasts(self, node: ast.Call, use: Use) -> bool:
         dotted = self.project.dotted(node.func, use)
@@ -1266,6 +1283,29 @@ def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
             only = all(binding.parameter for binding in function.bindings.get(name, ()))
             if only and _carries(value, name):
                 yield name, keeper
+        table, _, key = keeper.partition("[")
+        name = _gone_through_by(use, value) if key else ""
+        if name in function.params[1:] and _keeps_all(project, function, table):
+            yield name, table
+
+
+def _gone_through_by(use: Use, value: ast.expr | None) -> str:
+    """``metrics``, where a statement keeps each ``value`` of ``for key, value in metrics.items()`` as it is."""
+    found = use.scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
+    loop = found[0].use.statement if len(found) == 1 else None
+    if not isinstance(loop, ast.For) or use.path != ((id(loop), "body"),) or not isinstance(value, ast.Name):
+        return ""
+    drawn = re.fullmatch(rf"for \(?\w+, {value.id}\)? in (\w+)\.items\(\):", ast.unparse(loop).split("\n")[0])
+    bound = use.scope.bindings.get(drawn[1], []) if drawn is not None else []
+    return drawn[1] if drawn is not None and [b.parameter for b in bound] == [True] else ""
+
+
+def _keeps_all(project: Project, function: Scope, table: str) -> bool:
+    """Nothing in the class takes from a table of lists, or from anything else."""
+    text = ast.unparse(function.owner.node) if function.owner is not None else "del"
+    return re.search(r"\.(clear|pop|popleft|popitem)\(|\bdel\b", text) is None and _never_emptied(
+        project, function, table
+    )
 
 
 def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
@@ -1325,7 +1365,13 @@ def _plain_binding(binding: Binding) -> bool:
 def _plain_start(value: ast.expr | None) -> bool:
     number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
     zeros = value is not None and re.match(r"torch\.(zeros\(|tensor\(0)", ast.unparse(value)) is not None
-    return number or zeros or _is_table(value) or (isinstance(value, ast.List) and not value.elts)
+    return (
+        number
+        or zeros
+        or _is_table(value)
+        or _held_by(value, "") is not None
+        or (isinstance(value, ast.List) and not value.elts)
+    )
 
 
 def _literal(node: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import seen_in
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
 
@@ -18,7 +18,7 @@ WITH_NORMS = re.compile(
 )
 NORM = re.compile(r"torch\.nn\.(Sync)?BatchNorm([123]d)?")
 OTHERWISE = re.compile(
-    r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|def train\(|momentum\s*=\s*(0\.0|0|None)\b|\.training\s*=|"
+    r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|def train\(|momentum\s*=\s*(0\.0|0|None)\b(?!\.)|\.training\s*=|"
     r"deepcopy|lerp|\.copy_\(|\.mul_\(|AveragedModel|\bema\b|\.state_dict\(\)\)|"  # an averaged copy of another
     r"requires_grad_?\s*(\(\s*(True)?\s*\)|=\s*(?!False)\w)"
 )
@@ -33,7 +33,8 @@ def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Ite
     scopes = [scope for each in reached for scope in each.scopes]
     asked = {name: [c for s in scopes for c in seen_in(project, s).methods(name)] for name in ("train", "eval")}
     for frozen in (each for scope in module.scopes for each in _frozen(project, scope)):
-        wanted = {each for whole in _wholes(frozen) for each in _identities(project, whole)}
+        wholes = [*_wholes(frozen), *_built_around(project, frozen)]
+        wanted = {each for whole in wholes for each in _identities(project, whole)}
         if not wanted or not all(_has_norms(project, t, 0) for t in _things(project, frozen)):
             continue
         again = [
@@ -114,6 +115,24 @@ def _held_as(name: str, use: Use) -> list[Source]:
     own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
     plain = own and len(given) == 1 and ast.unparse(given[0]) == name
     return [Source(target.value, use)] if plain and isinstance(target, ast.Attribute) else []
+
+
+def _built_around(project: Project, frozen: Source) -> Iterator[Source]:
+    """``Probe(trunk)`` beside ``freeze(trunk)``, where the class keeps what it is given."""
+    name = frozen.node.id if isinstance(frozen.node, ast.Name) else ""
+    for call, use in frozen.use.scope.calls if name else ():
+        given = [*call.args, *(k.value for k in call.keywords)]
+        things = project.things(call, use) if any(isinstance(g, ast.Name) and g.id == name for g in given) else ()
+        owner = things[0].made_of if len(things) == 1 and things[0].call is call else None
+        start = owner.methods.get("__init__") if owner is not None else None
+        taken = [p for p in start.params[1:] if _is_name(argument(call, start, p), name)] if start is not None else []
+        held = [b.value for bindings in owner.attributes.values() for b in bindings] if owner is not None else []
+        if any(_is_name(value, param) for value in held for param in taken):
+            yield Source(call, use)
+
+
+def _is_name(node: ast.expr | None, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _identities(project: Project, source: Source) -> set[str]:

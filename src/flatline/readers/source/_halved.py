@@ -10,6 +10,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._facts import model_of
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Use
+from flatline.readers.source._values import comes_by
 
 SMALLEST = 2.0**-25  # half of float16's smallest number: less becomes 0
 USUAL = 1e-8  # of all of these
@@ -59,13 +60,14 @@ def _half(project: Project, call: ast.Call, use: Use) -> tuple[ast.Call, Use] | 
                 continue
             if func.attr in WIDER or (func.attr == "to" and "dtype" in ast.unparse(other)):
                 return None
-            if func.attr == "half" and not other.args and _goes_before(place, use, things[0]):
+            if func.attr == "half" and not other.args and _goes_before(project, place, use, things[0]):
                 found.append((other, place))
     return found[0] if found else None
 
 
-def _goes_before(half: Use, use: Use, thing: Thing) -> bool:
-    """On every way: here, where the model is made, or where a function returns it."""
+def _goes_before(project: Project, half: Use, use: Use, thing: Thing) -> bool:
+    """On every way, or in a branch that is taken: here, where the model is made, or where a function returns it."""
     made_here = half.statement is thing.use.statement
     returned = isinstance(half.statement, ast.Return) and not half.path
-    return (half.scope is use.scope and half.before(use)) or made_here or returned
+    taken = half.order < use.order and comes_by(project, half) is True
+    return (half.scope is use.scope and (half.before(use) or taken)) or made_here or returned

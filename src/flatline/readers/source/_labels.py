@@ -1,15 +1,21 @@
-"""Labels of which a mask leaves nothing, or one token alone."""
+"""Labels of which a mask leaves nothing, or one token alone; and copies of padded input, which need one and have none."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import kept_by
-from flatline.readers.source._resolve import Project
+from flatline.readers.source._resolve import SHAPES, Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._values import origins
 
+CAUSAL = re.compile(
+    r"ForCausalLM\.from_pretrained\(|LMHeadModel\.from_pretrained\("
+)  # leaves out -100, and nothing else
+MASKED = re.compile(r"-100|ignore_index|Collator|masked_fill|where\(|reduction|\.logits\b|Trainer\b")
 LENGTH = ("shape[1]", "shape[-1]", "size(1)", "size(-1)")
 
 
@@ -27,6 +33,62 @@ def masked_labels(project: Project, module: Module) -> Iterator[SourceFact]:
             kind = _kind(target, name, _cloned_from(scope, name, use))
             if kind and not _put_back(scope, name, use):
                 yield SourceFact(kind=kind, name=name, text=spelled(node), where=module.where(node, scope))
+
+
+def padded_labels(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
+    """``labels = ids.clone()`` of ids that a tokenizer filled up, for a model that counts them all; one fact a statement."""
+    text = "\n".join(line for each in reached for line in each.text.lines)
+    if "padding=" not in text or CAUSAL.search(text) is None or MASKED.search(text) is not None:
+        return
+    for scope in module.scopes if ".backward(" in text else ():
+        for use in scope.statements:
+            value = use.statement.value if isinstance(use.statement, ast.Assign) else None
+            copied = isinstance(value, ast.Call) and _named(value, "clone", "copy") and _becomes_labels(scope, use)
+            for call, place in _filled_up(project, value.func.value, use) if copied else ():  # type: ignore[union-attr]
+                yield SourceFact(
+                    kind="padded labels", name=spelled(value), text=spelled(call.func),  # type: ignore[arg-type]
+                    where=module.where(use.statement, scope), other=place.scope.module.where(call, place.scope),
+                )  # fmt: skip
+
+
+def _named(call: ast.Call, *methods: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in methods
+
+
+def _becomes_labels(scope: Scope, use: Use) -> bool:
+    """``batch["labels"]``, or a name that a returned dictionary has under "labels"."""
+    target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+    if isinstance(target, ast.Subscript):
+        return isinstance(target.slice, ast.Constant) and target.slice.value == "labels"
+    held = [
+        v
+        for value, _ in scope.returns
+        if isinstance(value, ast.Dict)
+        for k, v in zip(value.keys, value.values, strict=True)
+        if isinstance(k, ast.Constant) and k.value == "labels"
+    ]
+    name = target.id if isinstance(target, ast.Name) else ""
+    plain = bool(held) and all(isinstance(v, ast.Name) and v.id == name for v in held)
+    return plain and len(scope.bindings[name]) == 1 and not _put_back(scope, name, use)
+
+
+def _filled_up(project: Project, node: ast.expr, use: Use) -> Iterator[tuple[ast.Call, Use]]:
+    """The call of a tokenizer that made these ids, and filled them up to one length."""
+    found = origins(project, node, use)
+    node, place = (found[0].node, found[0].use) if len(found) == 1 else (node, use)
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SHAPES:
+        node = node.func.value
+    part = node.slice if isinstance(node, ast.Subscript) else None
+    ids = part.value if isinstance(part, ast.Constant) else getattr(node, "attr", "")
+    made = origins(project, node.value, place) if isinstance(node, (ast.Subscript, ast.Attribute)) else []
+    for each in made if ids == "input_ids" and len(made) == 1 else ():
+        given = {k.arg: k.value for k in each.node.keywords} if isinstance(each.node, ast.Call) else {}
+        padding = given.get("padding")
+        whole = isinstance(padding, ast.Constant) and padding.value == "max_length"
+        listed = isinstance(padding, ast.Constant) and padding.value in (True, "longest")
+        several = isinstance(each.node, ast.Call) and each.node.args and isinstance(each.node.args[0], ast.ListComp)
+        if isinstance(each.node, ast.Call) and (whole or (listed and several)):
+            yield each.node, each.use
 
 
 def _kind(target: ast.Subscript, name: str, source: str) -> str:

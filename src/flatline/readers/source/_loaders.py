@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import Seen, drawn_from, iterated, seen_in
+from flatline.readers.source._ordered import told
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._values import Source, origins
@@ -87,7 +88,7 @@ def _same_shuffle(project: Project, module: Module, scope: Scope) -> Iterator[So
             continue
         for each in _passes(project, scope, node.lineno + 1, node.end_lineno or 0):
             samplers = [s for thing in each.loaders for s in _samplers(project, thing)]
-            if each.trains and samplers and all(_shuffles(s) for s in samplers):
+            if each.trains and samplers and all(_shuffles(project, s) for s in samplers):
                 name = _sampler_name(project, scope, use, each)
                 sampler = samplers[0]
                 assert sampler.call is not None
@@ -110,16 +111,16 @@ def _counts(node: ast.For) -> bool:
 
 def _samplers(project: Project, loader: Thing) -> Sequence[Thing]:
     given = argument_at(loader.call, "sampler", 3) if loader.call is not None else None
-    return project.things(given, loader.use)
+    return [_beside(loader, each) for each in project.things(given, loader.use)]
 
 
-def _shuffles(sampler: Thing) -> bool:
+def _shuffles(project: Project, sampler: Thing) -> bool:
     """A DistributedSampler that is not told otherwise."""
     if sampler.name not in SAMPLERS or sampler.call is None:
         return False
     shuffle = argument_at(sampler.call, "shuffle", 3)
     known = all(k.arg is not None for k in sampler.call.keywords)
-    return known and (shuffle is None or (isinstance(shuffle, ast.Constant) and shuffle.value is True))
+    return known and (shuffle is None or told(project, shuffle, sampler) is True)
 
 
 def _sampler_name(project: Project, scope: Scope, use: Use, each: Pass) -> str:

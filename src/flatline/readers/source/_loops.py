@@ -20,6 +20,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 MODES = re.compile(
     r"torch\.nn\.((?:Alpha|Feature)?Dropout[123]?d?|(?:Sync)?BatchNorm(?:[123]d)?|Transformer(?:En|De)coderLayer)"
 )
+DROPS = re.compile(r"torch\.nn\.functional\.(alpha_|feature_alpha_)?dropout[123]?d?")
 CLIPS = {f"torch.nn.utils.clip_grad_{name}" for name in ("norm_", "norm", "value_")}
 NAMES = {
     "zero_grad",
@@ -858,11 +859,25 @@ def modes_of(project: Project, thing: Thing, depth: int = 0) -> str:
         inner = thing.call.args if thing.call is not None and thing.name == "torch.nn.Sequential" else ()
         return next((m for node in inner for m in _modes_in(project, node, thing.use, depth)), "")
     for each in project.bases(thing.made_of):
+        if "forward" in each.methods and _drops(project, each.methods["forward"]):
+            return "dropout"
         start = each.methods.get("__init__")
         for call, use in start.calls if start else ():
             if inside := next(iter(_modes_in(project, call, use, depth)), ""):
                 return inside
     return ""
+
+
+def _drops(project: Project, forward: Scope) -> bool:
+    """``F.dropout(x, 0.5, training=self.training)``."""
+    for call, use in forward.calls:
+        if DROPS.fullmatch(project.dotted(call.func, use)) is None:
+            continue
+        switch, rate = argument_at(call, "training", 2), argument_at(call, "p", 1)
+        size = 0.5 if rate is None else project.number(rate, use)
+        if switch is not None and ast.unparse(switch) == "self.training" and size is not None and size > 0:
+            return True
+    return False
 
 
 def _modes_in(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[str]:

@@ -21,9 +21,7 @@ SAME = SHAPES | {"long", "int", "pin_memory", "detach", "transpose"}
 TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack"}
 PADS = "torch.nn.utils.rnn.pad_sequence"
 LOADER = "torch.utils.data.DataLoader"
-MASKED = re.compile(
-    r"masked_fill|masked_select|pack_padded|pack_sequence|torch\.where|\] = -100|\bignore_idx|nonzero\("
-)
+MASKED = re.compile(r"masked_fill|masked_select|torch\.where|\] = -100|\bignore_idx|nonzero\(")
 USUALLY = -100.0  # ignore_index of torch
 
 
@@ -173,12 +171,24 @@ def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: P
     for binding in project.holding(node, use, 0):
         if binding.parameter and isinstance(node, ast.Name):
             given = project.given(node.id, binding.use)
-            each += [_fillings(project, value, site, path, depth + 1) for value, site in given] or [[]]
+            each += [_fillings(project, value, site, path, depth + 1) for value, site in given] or [
+                _spread(project, node.id, binding.use.scope, path, depth)
+            ]
         elif binding.value is not None:
             each.append(_fillings(project, binding.value, binding.use, (*binding.index, *path), depth + 1))
         else:
             each.append(_looped(project, binding, path, depth))
     return [filled for found in each for filled in found] if each and all(each) else []
+
+
+def _spread(project: Project, name: str, function: Scope, path: Path, depth: int) -> list[Filled]:
+    """Of what ``loss_of(*step(model, batch))`` gives for a parameter."""
+    place = function.params.index(name) - len(function.own)
+    calls = project.calls_of(function)
+    stars = [(call.args[0], use) for call, use in calls if len(call.args) == 1 and not call.keywords]
+    given = [(star.value, use) for star, use in stars if isinstance(star, ast.Starred)]
+    each = [_fillings(project, value, use, (place, *path), depth + 1) for value, use in given]
+    return [filled for found in each for filled in found] if len(each) == len(calls) and all(each) else []
 
 
 def _looped(project: Project, binding: Binding, path: Path, depth: int) -> list[Filled]:

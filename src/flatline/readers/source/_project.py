@@ -15,7 +15,7 @@ from flatline.readers.source._files import Text, Unparsable, parse
 from flatline.readers.source._frozen import drifting
 from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
-from flatline.readers.source._labels import masked_labels
+from flatline.readers.source._labels import masked_labels, padded_labels
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loads import loose_loads
 from flatline.readers.source._logged_rates import logged_rates
@@ -62,6 +62,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             drifting(project, module, reached),
             loose_loads(project, module),
             masked_labels(project, module),
+            padded_labels(project, module, reached),
             logged_rates(project, module),
         )
         return SourceParsed(

@@ -38,6 +38,8 @@ CLAMPS = {"clamp", "clip", "clamp_", "clip_"}
 CLAMPED = "clamped "
 CUT = {"tensor", "detach", "item"}  # what has no graph
 REDUCES = {"mean", "sum", "max", "min", "abs"}
+SUMS = {"mean", "sum"}
+JOINS = {"cat", "concat", "stack", "hstack"}
 UNBOUNDED = {"linear", "Embedding"}  # what a layer of weights makes
 THROUGH = {"Identity", "Dropout", "Flatten", "Unflatten"}
 
@@ -168,6 +170,10 @@ class Project:
             near = [pair for pair in asked if _knows(pair[1].scope.module, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
+
+    def sites_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
+        """All calls of a function; of a forward, those of its module."""
+        return self.calls_of(function) or self._forwarded(function)
 
     def _forwarded(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """``criterion(scores, labels)``, calls of modules that a forward answers."""
@@ -304,7 +310,7 @@ class Project:
         """What the calls of a function give for a parameter, or leave it at; nothing if one of them is unknown."""
         found: list[tuple[ast.expr, Use]] = []
         usual = default(use.scope, name)
-        for call, site in self.calls_of(use.scope) or self._forwarded(use.scope):
+        for call, site in self.sites_of(use.scope):
             value = argument(call, use.scope, name)
             if value is not None:
                 found.append((value, site))
@@ -866,8 +872,8 @@ class Project:
                 return _logged(self.made(func.value, use, depth + 1))
             if func.attr in CLAMPS and not dotted:
                 return _clamped(self.made(func.value, use, depth + 1))
-            if func.attr in REDUCES and not dotted and not node.args:
-                return tuple(m for m in self.made(func.value, use, depth + 1) if m.by in CUT)
+            if func.attr in REDUCES and not dotted and (not node.args or func.attr in SUMS):
+                return _reduced(self.made(func.value, use, depth + 1), func.attr, node)
         things = self.things(func, use, depth + 1) or self._each_layer(func, use, depth)
         layers = [thing for thing in things if thing.call is not None and thing.name.startswith("torch.nn.")]
         if layers:
@@ -891,11 +897,21 @@ class Project:
             return self.made(node.args[0], use, depth + 1)
         if last in CLAMPS and node.args:
             return _clamped(self.made(node.args[0], use, depth + 1))
+        if last in JOINS and node.args:
+            return self._made_parts(node.args[0], use, depth) or (Made(last, node, use),)
         if last == "log" and node.args:
             return _logged(self.made(node.args[0], use, depth + 1))
         if dotted in ("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.Tensor", "torch.FloatTensor"):
             return (Made("tensor", node, use),)
         return (Made(MAKES.get(last, last), node, use),)
+
+    def _made_parts(self, node: ast.expr, use: Use, depth: int) -> tuple[Made, ...]:
+        """Scores beside scores; nothing if anything else is among them."""
+        comp = isinstance(node, (ast.ListComp, ast.GeneratorExp)) and not node.generators[0].ifs
+        parts = node.elts if isinstance(node, (ast.List, ast.Tuple)) else [node.elt] if comp else []  # type: ignore[attr-defined]
+        each = [self.made(part, use, depth + 1) for part in parts]
+        raw = bool(each) and all(inner and all(m.by in UNBOUNDED for m in inner) for inner in each)
+        return tuple(made for inner in each for made in inner) if raw else ()
 
     def _made_layers(self, layers: list[Thing], node: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
         found: list[Made] = []
@@ -1131,6 +1147,13 @@ def _written(scope: Scope) -> Iterator[ast.expr]:
 def _clamped(inner: tuple[Made, ...]) -> tuple[Made, ...]:
     """Kept within bounds; for a loss it is what it was."""
     return tuple(Made(f"{CLAMPED}{m.by.removeprefix(CLAMPED)}", m.node, m.use) for m in inner if m.by not in CUT)
+
+
+def _reduced(inner: tuple[Made, ...], by: str, node: ast.Call) -> tuple[Made, ...]:
+    """A number of no graph stays one; a sum of scores has no bounds either."""
+    if by in SUMS and inner and all(m.by in UNBOUNDED for m in inner):
+        return inner
+    return tuple(m for m in inner if m.by in CUT and not node.args)
 
 
 def _logged(inner: tuple[Made, ...]) -> tuple[Made, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 STEPS = 12  # from a table to where it is written out
 TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
 SIZED = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "DataLoader", "TensorDataset"}
+DEVICE = re.compile(r"[\w.]*device\w*(?:\.type)? (==|!=) '(cuda|cpu)'")
 BAGS = {"types.SimpleNamespace", "argparse.Namespace"}
 
 
@@ -186,6 +188,9 @@ def gone_through(use: Use, name: str) -> ast.expr | None:
     if len(found) != 1:
         return None
     target, head = found[0]
+    if isinstance(head, ast.Call) and ast.unparse(head.func) == "enumerate" and isinstance(target, ast.Tuple):
+        counted = len(target.elts) == 2 and len(head.args) == 1 and _names(target.elts[1]) == {name}
+        return head.args[0] if counted and isinstance(target.elts[1], ast.Name) else None
     asked = head.func if isinstance(head, ast.Call) and not head.args else None
     method = asked.attr if isinstance(asked, ast.Attribute) else ""
     last = isinstance(target, ast.Tuple) and len(target.elts) == 2 and _names(target.elts[1]) == {name}
@@ -419,6 +424,21 @@ def _fits(pattern: ast.pattern, value: object) -> bool | None:
         each = [_fits(part, value) for part in pattern.patterns]
         return True if True in each else None if None in each else False
     return True if isinstance(pattern, ast.MatchAs) and pattern.pattern is None else None
+
+
+def on_cuda(project: Project, test: ast.expr, use: Use) -> bool | None:
+    """What a condition is on a GPU."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = on_cuda(project, test.operand, use)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        parts = [on_cuda(project, each, use) for each in test.values]
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in parts else None if None in parts else not decisive
+    if ast.unparse(test).endswith("cuda.is_available()"):
+        return True
+    asked = DEVICE.fullmatch(ast.unparse(test))
+    return (asked[1] == "==") == (asked[2] == "cuda") if asked is not None else truth_of(project, test, use)
 
 
 def truth_of(project: Project, test: ast.expr, use: Use) -> bool | None:

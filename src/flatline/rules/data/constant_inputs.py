@@ -73,7 +73,7 @@ class ConstantInputs(Rule):
         """Keep in mind whether anything that any model was given has ever varied."""
         self._contents.add((event.model, event.content))
         constant = event.equal_rows and event.floating and event.content and event.rows >= self.rows_needed
-        self._varied = self._varied or not constant or not event.loader
+        self._varied = self._varied or not constant or not event.own_items
         self._spoilt = self._spoilt or not constant or len(self._contents) > 1
         self._steps.add(event.step)
         self._last = event

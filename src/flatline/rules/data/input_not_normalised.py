@@ -69,6 +69,7 @@ class InputNotNormalised(Rule):
     def __init__(self) -> None:
         self._steps: dict[tuple[str, str], set[int]] = {}
         self._newest: dict[tuple[str, str], LayerInput] = {}
+        self._at_first: dict[str, int] = {}  # units of a ReLU that were dead when first seen
 
     def on_forward_observed(self, event: ForwardObserved) -> Iterator[Finding]:
         """The numbers that reach the first layer with weights; smaller ones where a whole layer of ReLUs died."""
@@ -104,7 +105,9 @@ class InputNotNormalised(Rule):
             return False
         lasting = facts.looks >= self.steps_needed and (facts.total or 0) >= self.samples_needed
         born_so = facts.first_bias is not None and facts.first_bias <= self.bias
-        gone = min(facts.lasting or 0, facts.dead) >= self.share * facts.units
+        died = facts.units - self._at_first.setdefault(facts.layer, facts.dead)  # a mask of pruning was there before
+        some = self.share * facts.units if 2 * died > facts.units else facts.units
+        gone = min(facts.lasting or 0, facts.dead) >= some
         return lasting and gone and (facts.total or 0) >= facts.units and not born_so
 
     def _tell(self, event: ForwardObserved, layer: LayerInput, harm: str) -> Finding:

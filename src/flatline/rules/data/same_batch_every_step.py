@@ -166,8 +166,9 @@ class SameBatchEveryStep(Rule):
             event,
             f"{event.model} was given the same {event.rows} samples in {event.times} steps in a row, in a new tensor each time: "
             f"`{event.lost}` changes a variable of one call, and nothing reads it after that",
+            severity="warning",
             where=event.statement,
-            cause=f"the next call begins where this one did, for {name} is not kept: all other samples are never learned from",
+            cause=f"the next call begins where this one did, for {name} is not kept: whatever lies beyond is never learned from",
             fix=f"keep it: `self.{name} = {name}` at the end, or return it to the caller; or iterate over a DataLoader",
             rows=event.rows,
             lost=event.lost,

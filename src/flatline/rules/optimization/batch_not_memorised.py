@@ -79,6 +79,7 @@ class BatchNotMemorised(Rule):
     fallen: float = 0.02  # of the first loss: under it the loss stands (measured: 3.7 % with grey targets of a BCE)
     capacity: float = 10.0  # weights for each target; a smaller model may be at its end (measured: logistic regression)
     trained: float = 0.01  # of the weights: where fewer train, it is they that are too few, not the model that is small
+    guessed: float = 0.9  # of ln(classes), at the end
     falling: float = 0.005  # of the first loss, in the second half of the steps: it falls, if slowly
     risen: float = 1.5  # times the first loss, at the end
 
@@ -104,8 +105,10 @@ class BatchNotMemorised(Rule):
                     yield self._tell(event, said, few, THAWING)
 
     def _nearly_all_frozen(self, event: OneBatchTrained) -> bool:
-        """The whole model would be large enough."""
+        """The whole model would be large enough, and it knows nothing yet: a last bias or a temperature is tuned where it does."""
         whole = event.weights + event.frozen
+        if event.guessing is None or event.losses[-1] < self.guessed * event.guessing:
+            return False
         return event.weights < self.trained * whole and whole >= self.capacity * event.targets
 
     def _tell(self, event: OneBatchTrained, said: str, cause: str, fix: str = FINDING) -> Finding:

@@ -168,6 +168,7 @@ class LoggedRateIsNotTheRate(Rule):
         yield self.finding(
             event,
             f"the loop works out a rate as it goes{went}, and the lr of {name} stayed at {event.lr:.3g}: {does}",
+            severity="warning" if event.copied else "hint",  # it may act by another road: on the loss, on the gradients
             cause="a copy of a group is not the group that the optimizer reads"
             if event.copied
             else "the rate is computed and told, and never written into the groups of the optimizer",

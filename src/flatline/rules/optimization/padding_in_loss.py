@@ -96,6 +96,17 @@ class PaddingInLoss(Rule):
                 pad_id=fact.name,
             )
 
+        for fact in event.of("padded labels"):
+            yield self.finding(
+                event,
+                f"the labels are {fact.name}, ids that {fact.text} fills up to one length{beside(fact.other, fact.where)}, "
+                "and nothing sets those to -100",
+                cause="the model's loss leaves out -100 alone: it averages over the padding, and teaches the model to predict it",
+                fix="labels[attention_mask == 0] = -100",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+
     def _certain(self, what: str, seen: bool) -> bool:
         self._seen[what] += seen
         return seen and self._seen[what] >= self.certain_after
