@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
-from flatline.readers.source import _project
-from flatline.readers.source._files import Text, parse
-from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Module
+import pytest
+from parsed import kinds_in, parsed
 
 HEAD = """import torch, argparse, contextlib, collections, itertools
 from collections import defaultdict
@@ -23,15 +21,7 @@ TURN = """    opt.zero_grad()
 """
 
 
-def event_of(code: str):
-    project = Project()
-    text = Text("train.py", tuple(f"{HEAD}{code}".split("\n")))
-    project.add(Module(text, parse(text)), text.path)
-    return _project.event(project, text)
-
-
-def kinds(code: str) -> list[str]:
-    return [fact.kind for fact in event_of(code).facts]
+event_of, kinds = partial(parsed, HEAD), partial(kinds_in, HEAD)
 
 
 # --------------------------------------------------------------------------- layers without gradients

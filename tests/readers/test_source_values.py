@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
-from flatline.readers.source import _project
-from flatline.readers.source._files import Text, parse
-from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Module
+import pytest
+from parsed import kinds_in, parsed
 
 HEAD = """import torch, argparse, functools, contextlib, types
 from collections import defaultdict
@@ -41,20 +39,11 @@ Trainer(Net()).fit(data)
 """
 
 
-def event_of(code: str, **others: str):
-    project = Project()
-    for name, source in {**others, "train": code}.items():
-        text = Text(f"{name}.py", tuple(f"{HEAD}{source}".split("\n")))
-        project.add(Module(text, parse(text)), text.path)
-    return _project.event(project, text)
+event_of, kinds = partial(parsed, HEAD), partial(kinds_in, HEAD)
 
 
 def fed(code: str) -> list[tuple[str, str]]:
     return [(loss.kind, loss.fed_by) for loss in event_of(code).losses]
-
-
-def kinds(code: str) -> list[str]:
-    return [fact.kind for fact in event_of(code).facts]
 
 
 def trainer(loss="loss = F.cross_entropy(self.model(x), y)", *, init="pass", method="", last="pass") -> str:

@@ -30,6 +30,11 @@ class Padding(NamedTuple):
         """That with the most."""
         return int(self.tail.argmax())
 
+    def where(self, length: int, tail: Tensor | None = None) -> Tensor:
+        """Rows × positions: padding, or what lies in another tail."""
+        tail = self.tail if tail is None else tail
+        return torch.arange(length, device=tail.device) >= (length - tail)[:, None]
+
     @property
     def cut(self) -> int:
         """The most."""

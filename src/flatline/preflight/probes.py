@@ -355,9 +355,7 @@ class Probes:
         if input_kind(tokens) != "tokens" or not plain:
             raise Unprobed("padding: the model takes sequences of one length only")
         length = tokens.shape[1]
-        positions = torch.arange(length, device=tokens.device)
-        padded = positions >= (length - found.tail)[:, None]
-        further = positions >= (length - found.tail // 2)[:, None]
+        padded, further = found.where(length), found.where(length, found.tail // 2)
 
         def part(tensor: Tensor) -> Tensor | None:
             return (
@@ -378,8 +376,7 @@ class Probes:
     def _refilled(self, found: Padding) -> float:
         """What changes with another row's first numbers in place of the padding: cutting it off moves positions and sizes, too."""
         trial, sequence = self.trial, self.trial.inputs[found.at]
-        positions = torch.arange(sequence.shape[1], device=sequence.device)
-        padded = positions >= (sequence.shape[1] - found.tail)[:, None]
+        padded = found.where(sequence.shape[1])
         where = padded.reshape(padded.shape + (1,) * (sequence.dim() - 2))
         other = torch.where(where, sequence[:, :1].roll(1, 0), sequence)
         inputs = (*trial.inputs[: found.at], other, *trial.inputs[found.at + 1 :])
@@ -393,13 +390,22 @@ class Probes:
     def _changed(self, rows: int, one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
         """The largest change, in standard deviations between the samples of the batch."""
         changes = [
-            float((a.float() - b.float()).abs().max() / batch.float().std(0).mean().clamp(min=1e-12))
-            for batch, a, b in zip(self.trial.run(self.trial.inputs), one, other, strict=False)
-            if batch.dim() and batch.shape[0] == rows and a.shape == b.shape and a.numel()
+            float((a.float() - b.float()).abs().max() / scale)
+            for (count, scale), a, b in zip(self._scales, one, other, strict=False)
+            if count == rows and a.shape == b.shape and a.numel()
         ]
         if not changes:
             raise Unprobed("padding: no output can be compared without it")
         return max(changes)
+
+    @cached_property
+    def _scales(self) -> list[tuple[int | None, Tensor]]:
+        """Of every output in eval mode: how many rows it has, and their standard deviation."""
+        made = self.trial.run(self.trial.inputs)
+        return [
+            (each.shape[0] if each.dim() else None, each.float().std(0).mean().clamp(min=1e-12) if each.dim() else each)
+            for each in made
+        ]
 
     def _padded(self) -> Padding:
         """The input that is padded at its end."""

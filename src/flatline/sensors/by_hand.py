@@ -242,15 +242,13 @@ class HandStepSensor:
 
     def _went_along(self) -> bool:
         """The weights moved along their gradients: dual averaging writes them from an anchor, with the sum of all gradients."""
-        for _, refs, values, _ in self._held:
-            there = [p for ref in refs if (p := ref()) is not None and p.grad is not None]
-            if len(there) < len(refs):
+        for device, refs, values, _ in self._held:
+            now = _still(device, refs, values)
+            slopes = [local(p.grad) for p in now[0] if p.grad is not None] if now is not None else []
+            if now is None or len(slopes) < len(refs) or any(slope is None for slope in slopes):
                 return False
-            moved, slope = (
-                Elements([p.detach() for p in there]).values - values,
-                Elements([p.grad for p in there]).values,
-            )
-            if float(moved @ slope) > -ALONG * float(moved.norm() * slope.norm()):
+            moved, slope = now[1].values - values, Elements([slope for slope in slopes if slope is not None]).values
+            if slope.shape != moved.shape or float(moved @ slope) > -ALONG * float(moved.norm() * slope.norm()):
                 return False
         return bool(self._held)
 
@@ -308,18 +306,23 @@ class HandStepSensor:
     def _measure(self, state: OptimizerState, where: Where | None) -> None:
         held, self._held = self._held, []
         for device, refs, values, sizes in held:
-            there = [p for ref in refs if (p := ref()) is not None]
-            parts = [part for p in there if (part := local(p)) is not None and str(part.device) == device]
-            if len(parts) < len(refs):
+            now = _still(device, refs, values)
+            if now is None:
                 return
-            elements = Elements(parts)
-            if elements.values.shape != values.shape:
-                return
+            there, elements = now
             elements.values = values
             state.before[device] = there, elements
             state.norms[device] = sizes
         self.numbers.after_step(state, where)
         state.norms = {}
+
+
+def _still(device: str, refs: list[Any], values: Tensor) -> tuple[list[Any], Elements] | None:
+    """The weights that some elements were taken of, and these elements now; None if one is gone, or of another size."""
+    there = [p for ref in refs if (p := ref()) is not None]
+    parts = [part for p in there if (part := local(p)) is not None and str(part.device) == device]
+    elements = Elements(parts) if len(parts) == len(refs) else None
+    return (there, elements) if elements is not None and elements.values.shape == values.shape else None
 
 
 def _signatures(state: OptimizerState) -> list[tuple[int, int]]:

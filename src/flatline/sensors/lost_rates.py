@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flatline.events import OptimizerFacts, RateLost, Where
 from flatline.sensors.callers import is_users, users_frame
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.sources import LOOPS, called_name, tree_of
+from flatline.sensors.sources import LOOPS, called_name, function_around, tree_of
 from flatline.sensors.told_rates import ALIKE, FUNCTIONS, LABEL, MOVES, SWING, tellings
 
 GROUPS = "param_groups"
@@ -117,7 +117,7 @@ def lost_rate(file: str, line: int) -> Lost | None:
     tree = tree_of(file) if any("lr" in text for text in linecache.getlines(file)) else None
     if tree is None:
         return None
-    function = _function(tree, line)
+    function = function_around(file, line) or tree
     loops = [n for n in _own(function) if isinstance(n, LOOPS) and n.lineno <= line <= (n.end_lineno or 0)]
     if not loops:
         return None
@@ -125,11 +125,6 @@ def lost_rate(file: str, line: int) -> Lost | None:
     changed = set(_stored(loop))
     copies = [*_copied(loop, function, changed, beside=True), *_in_helpers(tree, loop, changed)]
     return next(iter(copies), None) or _only_told(tree, function, loop, changed)
-
-
-def _function(tree: ast.AST, line: int) -> ast.AST:
-    around = [f for f in ast.walk(tree) if isinstance(f, FUNCTIONS[:2]) and f.lineno <= line <= (f.end_lineno or 0)]
-    return max(around, key=lambda f: f.lineno) if around else tree
 
 
 def _own(scope: ast.AST) -> Iterator[ast.AST]:

@@ -123,9 +123,7 @@ class Sampled:
     lr: float
     parameters: list[Any] = field(default_factory=list)
     numbers: list[Tensor] = field(default_factory=list)  # [9, tensors] for each device
-    decays: list[float] = field(default_factory=list)
-    momenta: list[float] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
+    settings: list[tuple[float, float, float]] = field(default_factory=list)  # rate, decay, momentum of each
     clips: tuple[ClipFacts, ...] = ()
     norm: Any = None  # of the newest clip, while it lies on the device
 
@@ -167,9 +165,7 @@ class NumbersSensor:
             taken.numbers.append(numbers)
         state.left = self.loop.step, left
         settings = _settings(state)
-        taken.rates = [settings[id(p)][0] for p in taken.parameters]
-        taken.decays = [settings[id(p)][1] for p in taken.parameters]
-        taken.momenta = [settings[id(p)][2] for p in taken.parameters]
+        taken.settings = [settings[id(p)] for p in taken.parameters]
         self._waiting.append(taken)
         if self.loop.dense or all(numbers.is_cpu for numbers in taken.numbers):
             self.flush()
@@ -206,8 +202,7 @@ class NumbersSensor:
         self._learn()
         state, loop = taken.state, self.loop
         self.changes = {id(p): _relative(row) for p, row in zip(taken.parameters, rows, strict=True)}
-        settings = zip(taken.rates, taken.decays, taken.momenta, strict=True)
-        each = enumerate(zip(taken.parameters, rows, settings, strict=True))
+        each = enumerate(zip(taken.parameters, rows, taken.settings, strict=True))
         layers = [self._layer(place, p, row, *those) for place, (p, row, those) in each]
         ours, dots, theirs = (sum(row[at] for row in rows) for at in (0, 3, 4))
         loop.emit(

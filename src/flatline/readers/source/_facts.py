@@ -15,7 +15,7 @@ from flatline.readers.source._loops import LOOPS, modes_of, repeated
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._ordered import class_by_class, told
 from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
-from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, spelled
+from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._values import Source, comes_by, drawn_by, on_cuda, origins, truth_of
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
@@ -341,15 +341,12 @@ class Seen:
                 continue
             if not self._scored(node, place, trained) or self.without_grad(use) or self.without_grad(place):
                 continue
-            goes = any(self._back_of(loop, back) for back in backs) and self.outlives(keeper, use)
+            goes = any(lies_in(back.statement, loop) for back in backs) and self.outlives(keeper, use)
             flows = self.flowing(name for name, _, _ in self.backwards())
             if goes and not self.emptied(keeper, use) and not {keeper, ast.unparse(value)} & flows:  # type: ignore[arg-type]
                 name = spelled(value)  # type: ignore[arg-type]
                 edit = after(value, ".detach()") if value is not None else None
                 yield self.fact("kept", use.statement, name=name, text=keeper, edit=edit)
-
-    def _back_of(self, loop: ast.stmt, back: Use) -> bool:
-        return loop.lineno <= getattr(back.statement, "lineno", 0) <= (loop.end_lineno or 0)
 
     def _scored(self, node: ast.Call, use: Use, trained: set[str]) -> bool:
         """A loss of torch, of what a model that is trained returns."""
@@ -383,7 +380,7 @@ class Seen:
         function = self.project.callee(call, use)
         outer = function.parent if function is not None and function.owner is None else None
         loop, found = self.loop_of(use), self.scope.reaching(called, use) if called in self.scope.bindings else []
-        inside = [b for b in found if loop is not None and _lies_in(b.use.statement, loop)]
+        inside = [b for b in found if loop is not None and lies_in(b.use.statement, loop)]
         if (
             function is None
             or outer is None
@@ -426,12 +423,7 @@ class Seen:
         found = (
             self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
         )
-        lines = [getattr(b.use.statement, "lineno", 0) for b in found]
-        return (
-            loop is not None
-            and bool(lines)
-            and not any(loop.lineno <= line <= (loop.end_lineno or 0) for line in lines)
-        )
+        return loop is not None and bool(found) and not any(lies_in(b.use.statement, loop) for b in found)
 
     def _made_once(self, node: ast.Attribute) -> bool:
         """``self.history``, which ``__init__`` makes, and nothing else."""
@@ -450,7 +442,7 @@ class Seen:
                 return True
         loop = self.loop_of(use)
         resets = [call for call, receiver, _ in self.methods("reset") if ast.unparse(receiver) == keeper]
-        if any(loop is None or loop.lineno <= call.lineno <= (loop.end_lineno or 0) for call in resets):
+        if any(loop is None or lies_in(call, loop) for call in resets):
             return True
         deleted = [t for u in self.scope.statements if isinstance(u.statement, ast.Delete) for t in u.statement.targets]
         return any(ast.unparse(target).startswith(keeper) for target in deleted)
@@ -514,7 +506,7 @@ class Seen:
             return self.called_again and started_once and all(map(_plain_binding, self._keeper_bindings(keeper)))
         started = False
         for binding in self._keeper_bindings(keeper):
-            inside = loop.lineno <= getattr(binding.use.statement, "lineno", 0) <= (loop.end_lineno or 0)
+            inside = lies_in(binding.use.statement, loop)
             inside = inside and binding.use.scope is self.scope
             plain = _plain_start(binding.value)
             started = started or (plain and not inside)
@@ -886,9 +878,7 @@ class Seen:
         node, use = drawn_from(self.project, iterated(loop.iter), use)
         if not isinstance(node, ast.Name) or node.id not in self.scope.params:
             return self.project.things(node, use)
-        backs = [
-            u for _, _, u in self.methods("backward") if loop.lineno <= u.statement.lineno <= (loop.end_lineno or 0)
-        ]
+        backs = [u for _, _, u in self.methods("backward") if lies_in(u.statement, loop)]
         found: list[Thing] = []
         for call, site in self.project.calls_of(self.scope):
             if not all(self._switched(back, call) for back in backs):
@@ -960,7 +950,7 @@ class Seen:
         """In a loop that scores, and whose backward some call of the function switches off, with the gradients."""
         loop = self.loop_of(use) if self._switches else None
         if loop is not None and id(loop) not in self._passes:
-            backs = [u for _, _, u in self.methods("backward") if _lies_in(u.statement, loop)]
+            backs = [u for _, _, u in self.methods("backward") if lies_in(u.statement, loop)]
             sites = self.project.calls_of(self.scope) if backs else []
             off = any(all(self._switched(back, call) for back in backs) for call, _ in sites)
             self._passes[id(loop)] = off and self.scores(loop)
@@ -1008,7 +998,7 @@ class Seen:
 
     def scores(self, loop: ast.stmt) -> bool:
         """Whether a loop compares what it computes with labels."""
-        calls = [(c, u) for c, u in self.scope.calls if loop.lineno <= c.lineno <= (loop.end_lineno or 0)]
+        calls = [(c, u) for c, u in self.scope.calls if lies_in(c, loop)]
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
         known = bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
         return known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
@@ -1354,10 +1344,6 @@ def _carries(value: ast.expr | None, name: str) -> bool:
     return isinstance(value, ast.Name) and value.id == name
 
 
-def _lies_in(node: ast.stmt, loop: ast.stmt) -> bool:
-    return loop.lineno <= node.lineno <= (loop.end_lineno or 0)
-
-
 def _plain_binding(binding: Binding) -> bool:
     return _plain_start(binding.value)
 
@@ -1424,13 +1410,6 @@ def _unpacks_labels(node: ast.For) -> bool:
         return False
     label = target.elts[1]
     return isinstance(label, ast.Name) and not label.id.startswith("_")
-
-
-def iterated(node: ast.expr) -> ast.expr:
-    """The loader in ``enumerate(tqdm(loader))``."""
-    while isinstance(node, ast.Call) and node.args and spelled(node.func).rpartition(".")[2] in ("enumerate", "tqdm"):
-        node = node.args[0]
-    return node
 
 
 def drawn_from(project: Project, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:

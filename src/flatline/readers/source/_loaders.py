@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import Seen, drawn_from, iterated, seen_in
+from flatline.readers.source._facts import Seen, drawn_from, seen_in
 from flatline.readers.source._ordered import told
 from flatline.readers.source._resolve import Project, Thing, argument_at
-from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._scopes import Module, Scope, Use, iterated, spelled
 from flatline.readers.source._values import Source, origins
 
 LOADER = "torch.utils.data.DataLoader"

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import Seen, names_in, seen_in
-from flatline.readers.source._loops import LOOPS
 from flatline.readers.source._resolve import Project, Thing, argument_at
-from flatline.readers.source._scopes import Module, Use, spelled
+from flatline.readers.source._scopes import Module, Use, lies_in, spelled
 
 RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
 WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)
@@ -54,7 +53,7 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use]]:
         if (
             not around
             or inner is None
-            or not (_holds(inner, loop) or _holds(loop, inner))
+            or not (lies_in(loop, inner) or lies_in(inner, loop))
             or SAVED.search(spelled(call.func))
         ):
             continue
@@ -63,10 +62,6 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use]]:
             yield from ((key, value, use) for key, value in pairs if len(pairs) > 1 and RATE.fullmatch(key))
         if len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and RATE.fullmatch(str(call.args[0].value)):
             yield str(call.args[0].value), call.args[1], use
-
-
-def _holds(outer: ast.stmt | None, inner: ast.stmt) -> bool:
-    return isinstance(outer, LOOPS) and outer.lineno <= inner.lineno <= (outer.end_lineno or 0)
 
 
 def _in_dict(node: ast.expr) -> list[tuple[str, ast.expr]]:
@@ -113,7 +108,7 @@ def _moved(seen: Seen, node: ast.expr, use: Use, loop: ast.stmt) -> bool:
     """It is given a value in the loop, or from anywhere else."""
     names = names_in(node)
     bound = [b for name in names for b in seen.scope.bindings.get(name, ())]
-    inside = any(b.use.order >= 0 and _holds(loop, b.use.statement) for b in bound)
+    inside = any(b.use.order >= 0 and lies_in(b.use.statement, loop) for b in bound)
     outside = isinstance(node, ast.Attribute) and seen.project.set_from_outside(node.attr, seen.module)
     own = isinstance(node, ast.Name) and len(bound) != 1 and node.id in seen.scope.bindings
     return inside or outside or own or names <= set(seen.scope.own)

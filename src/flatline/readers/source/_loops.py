@@ -11,7 +11,7 @@ from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._dispatch import each_of
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
-from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, spelled
+from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._values import origins
 
 WAYS = 64  # through a loop; one with more is left alone
@@ -137,7 +137,7 @@ class Loops:
         sites = self.project.calls_of(function)
         if not sites or is_manager(function):
             return True
-        loops = [u.statement for call, u in sites if _drawn_from(getattr(u.statement, "iter", None)) is call]
+        loops = [u.statement for call, u in sites if _goes_through(u.statement, call)]
         bodies = [(u, s) for s, (_, u) in zip(loops, sites, strict=False)]
         return len(loops) != len(sites) or any(
             self.busy_call(call, place)
@@ -364,7 +364,7 @@ class _Walker:
     def generator(self, node: ast.stmt) -> tuple[Scope, ast.Call, Use] | None:
         """The generator of the project that a loop goes through."""
         use = self._use_of(node)
-        call = _drawn_from(node.iter) if isinstance(node, ast.For) else None
+        call = iterated(node.iter) if isinstance(node, ast.For) else None
         function = self.project.callee(call, use) if isinstance(call, ast.Call) and use is not None else None
         if function is None or not function.yields or not self.loops.busy(function) or not isinstance(call, ast.Call):
             return None
@@ -421,7 +421,7 @@ class _Walker:
         """One turn of a loop that goes through a generator: what that does before and after it yields."""
         function = source[0]
         inner = [u.statement for u in function.statements if isinstance(u.statement, LOOPS)]
-        around = [each for each in inner if any(_holds(each, y) for y, _ in function.yields)]
+        around = [each for each in inner if any(lies_in(y, each) for y, _ in function.yields)]
         body = around[-1].body if len(function.yields) == 1 and around else None
         return self._around(*source, [Way()], lambda given: self.block(node.body, given, sure=True), body)
 
@@ -520,7 +520,7 @@ class _Walker:
             return None
         if function is None or function is self.scope or isinstance(function.node, ast.Module):
             return None
-        if is_manager(function) or (_drawn_from(getattr(use.statement, "iter", None)) is call and function.yields):
+        if is_manager(function) or (_goes_through(use.statement, call) and function.yields):
             return None  # it runs where its results are drawn
         if not self.loops.busy(function):
             return None
@@ -771,15 +771,9 @@ def _lengths(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Iter
                     yield from _lengths(project, each.node, each.use, depth + 1)
 
 
-def _drawn_from(node: ast.expr | None) -> ast.expr | None:
-    """What a loop goes through, without what counts and shows its turns."""
-    while isinstance(node, ast.Call) and node.args and spelled(node.func).rpartition(".")[2] in ("enumerate", "tqdm"):
-        node = node.args[0]
-    return node
-
-
-def _holds(node: ast.stmt, inner: ast.AST) -> bool:
-    return node.lineno <= getattr(inner, "lineno", 0) <= (node.end_lineno or 0)
+def _goes_through(statement: ast.AST, call: ast.Call) -> bool:
+    """A loop over what the call returns."""
+    return isinstance(statement, (ast.For, ast.AsyncFor)) and iterated(statement.iter) is call
 
 
 def is_manager(function: Scope) -> bool:

@@ -338,6 +338,18 @@ def _own(node: ast.stmt) -> list[ast.AST]:
     ]
 
 
+def lies_in(node: ast.AST, outer: ast.stmt) -> bool:
+    """By their lines."""
+    return outer.lineno <= getattr(node, "lineno", 0) <= (outer.end_lineno or 0)
+
+
+def iterated(node: ast.expr) -> ast.expr:
+    """The loader in ``enumerate(tqdm(loader))``."""
+    while isinstance(node, ast.Call) and node.args and spelled(node.func).rpartition(".")[2] in ("enumerate", "tqdm"):
+        node = node.args[0]
+    return node
+
+
 def evaluated(node: ast.AST) -> list[ast.AST]:
     """The nodes of an expression, those that are evaluated first coming first; no lambda is entered."""
     found: list[ast.AST] = []

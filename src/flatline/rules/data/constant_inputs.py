@@ -84,24 +84,24 @@ class ConstantInputs(Rule):
         varied = low is not None and high is not None and high > low
         if seen is None or len(self._steps) < self.steps_needed or not varied or event.reduction != "mean":
             return
+        steps = len(self._steps)
         told = (
             f"every one of the {seen.rows} samples of a batch equal to the others, while its targets range from {low:.4g} "
             f"to {high:.4g}"
         )
         if not self._spoilt:
             yield self._told(
-                event, seen, f"{seen.model} was given the same numbers in all {{}} steps looked at, {told}"
+                event, seen, f"{seen.model} was given the same numbers in all {steps} steps looked at, {told}"
             )
         elif not self._varied:
             yield self._told(
                 event,
                 seen,
-                f"in all {{}} steps looked at, the loader gave {seen.model} one sample many times over: {told}",
+                f"in all {steps} steps looked at, the loader gave {seen.model} one sample many times over: {told}",
                 severity="error",
                 cause="__getitem__ returns one tensor that it writes to again, so that all samples of a batch are its last content",
                 fix="return a copy: `return self.buffer.clone(), label`, or make a new tensor for each sample",
             )
 
     def _told(self, event: LossComputed, seen: InputsObserved, message: str, **how: Any) -> Finding:
-        steps = len(self._steps)
-        return self.finding(event, message.format(steps), rows=seen.rows, features=seen.features, steps=steps, **how)
+        return self.finding(event, message, rows=seen.rows, features=seen.features, steps=len(self._steps), **how)
