@@ -100,7 +100,7 @@ class ActivationSensor:
     def _tell(self, model: Model) -> None:
         untrained = model not in self._told and self._untrained(model)
         self._told[model] = self.loop.step
-        waiting, self._pass = self._pass, []
+        waiting, self._pass = tuple(self._pass), []  # whole, though another thread may be adding to it
         layers = [
             _filled(facts, numbers, untrained)
             for (facts, _), numbers in zip(waiting, _read([moments for _, moments in waiting]), strict=True)
