@@ -12,6 +12,7 @@ from flatline.events import SourceParsed, Where
 from flatline.readers.source._cuts import cut_layers
 from flatline.readers.source._facts import facts
 from flatline.readers.source._files import Text, Unparsable, parse
+from flatline.readers.source._fitted import fitted_before_split
 from flatline.readers.source._frozen import drifting
 from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
@@ -64,6 +65,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             masked_labels(project, module),
             padded_labels(project, module, reached),
             logged_rates(project, module),
+            fitted_before_split(project, module),
         )
         return SourceParsed(
             file=text.path,
