@@ -98,10 +98,18 @@ def test_near_miss_small_steps_of_a_model_that_knows_something():
 
 
 def test_near_miss_small_steps_that_add_up_or_are_few():
-    assert play(LearningRateTooLow, GUESSES, *crawling(loss=2.2)) == []
+    assert play(LearningRateTooLow, GUESSES, *crawling(loss=2.0)) == []
+    assert play(LearningRateTooLow, FirstCrossEntropy(classes=10, value=1.5), *crawling(loss=2.2)) == []
     assert play(LearningRateTooLow, GUESSES, *crawling(last=190)) == []
     assert play(LearningRateTooLow, GUESSES, *crawling(update=2e-4)) == []
     assert play(LearningRateTooLow, GUESSES, *crawling(optimizer=replace(ADAM, adaptive=False))) == []
+
+
+def test_fires_on_plain_steps_in_a_straight_line():
+    plain = replace(ADAM, name="SGD", adaptive=False)
+    (finding,) = play(LearningRateTooLow, GUESSES, *crawling(optimizer=plain, update=1.5e-5, loss=2.2))
+    assert "the loss went from 2.3" in finding.message
+    assert "about 1e-2 for SGD" in finding.fix
 
 
 def logged(name, role, values):
