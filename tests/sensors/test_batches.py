@@ -272,6 +272,15 @@ for _ in range(9):
 ---
 x = x[torch.randperm(len(x)), :]
 ---
+def shuffle_split(x, y, share=0.8):
+    order = torch.randperm(x.shape[0])
+    x = x[order]
+    order = torch.randperm(y.shape[0])
+    y = y[order]
+    k = int(share * len(x))
+    n = x.size(0) - 2 * k
+    return (x[:k], y[:k]), (x[k:], y[k:])
+---
 for _ in range(9):
     a = x[torch.randint(0, n, (9,))]
     b = y[torch.randperm(n)[:9]]
@@ -429,6 +438,9 @@ x = x[:, torch.randperm(64)]
 ---
 columns = torch.randperm(64)
 x = x[:, columns]
+---
+x = x[torch.randperm(len(x))]
+y = x / len(x)
 ---
 z[:, 3] = z[torch.randperm(n), 3]
 ---

@@ -119,3 +119,38 @@ def test_padding_among_scored_tokens(name):
     assert bool(event.target.padding_share) is told
     if told:
         assert event.target.padding_share == pytest.approx(float(ENDS.float().mean()))
+
+
+OWN = torch.arange(1, 7)[:, None] + torch.arange(8)[None]
+LONE = {
+    "the first token": (OWN, [0] * 6, 0),
+    "behind what all rows share": (torch.cat([torch.full((6, 1), 9), OWN], 1)[:, :8], [1] * 6, 1),
+    "one that all rows share": (torch.cat([torch.full((6, 1), 9), OWN], 1)[:, :8], [0] * 6, None),
+    "later": (OWN, [3] * 6, None),
+    "here and there": (OWN, [0, 1, 0, 0, 0, 0], None),
+    "the last": (OWN, [7] * 6, None),
+}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("name", LONE)
+def test_one_label_a_row(name, named):
+    tokens, places, lone = LONE[name]
+    labels = torch.full_like(tokens, -100)
+    labels[torch.arange(6), torch.tensor(places)] = torch.arange(6) % 3
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(16, 4), nn.Linear(4, 3)
+
+        def forward(self, ids):
+            return self.head(self.words(ids))
+
+    def run():
+        scores = model(ids=tokens) if named else model(tokens)
+        functional.cross_entropy(scores.flatten(0, 1), labels.flatten()).backward()
+
+    model = Tagger()
+    (event,) = seen(run, LossComputed)
+    assert event.target.lone == lone

@@ -13,6 +13,7 @@ from flatline.sensors.models import ModelSensor, spoken
 
 REDUCTIONS = ("none", "mean", "sum")
 PADDING_RUN = 2  # equal tokens at the end of a row that count as padding
+SHORT_ROW, FEW_ROWS = 4, 4  # tokens and rows under which one label a row says nothing
 PADDING_AHEAD = 0.01  # of what stands before the padding may be the same token
 LOSSES = {
     "NllLoss": "nll",
@@ -309,6 +310,7 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
         padding_share=share,
         padding_id=pad,
         equals_input=_equals_input(target, models),
+        lone=_lone(target, ignore, models) if kept.numel() < target.numel() else None,
     )
 
 
@@ -326,6 +328,20 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
     if tokens is None or tokens.numel() != target.numel() or tokens.numel() < 8:
         return False
     return bool((tokens.reshape(-1) == target.reshape(-1)).all())
+
+
+def _lone(target: torch.Tensor, ignore: int, models: ModelSensor) -> int | None:
+    """Every row has one label, at the same place: the first at which rows have tokens of their own."""
+    tokens = _token_input(models)
+    if tokens is None or tokens.numel() != target.numel() or tokens.device != target.device:
+        return None
+    rows, length = tokens.shape
+    kept = target.reshape(rows, length) != ignore
+    place = int(kept[0].int().argmax())
+    if length < SHORT_ROW or rows < FEW_ROWS or int(kept.sum()) != rows or not bool(kept[:, place].all()):
+        return None
+    own = len(torch.unique(tokens[:, place])) > rows / 2
+    return place if own and bool((tokens[:, :place] == tokens[:1, :place]).all()) else None
 
 
 def _trailing(tokens: torch.Tensor) -> tuple[torch.Tensor, int | None]:

@@ -64,6 +64,15 @@ def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
         yield from tensors_in(list(value.values()), depth - 1)
 
 
+def _integers(args: Any, *, dimensions: int) -> Any:
+    """A weak reference to the first tensor of whole numbers, with so many dimensions at least."""
+    for tensor in tensors_in(args):
+        whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+        if whole and tensor.dim() >= dimensions:
+            return weakref.ref(tensor)
+    return None
+
+
 def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
     """A few elements, evenly spread. Copies at most ``count`` numbers."""
     flat = tensor.detach()
@@ -488,6 +497,8 @@ class ModelSensor:
             in_grad=any(t.requires_grad for t in tensors_in(args)),
         )
         self._look_for_cut(model, call, args)
+        if model.integer_input is None:  # given to the model by keyword, which hooks are not told
+            model.integer_input = _integers(args, dimensions=2)
         now.stack.append(call)
 
     def _before_model(self, model: Model | None, args: Any) -> None:
@@ -500,8 +511,7 @@ class ModelSensor:
         module = model.ref()
         if module is not None and len(model.paths) != sum(1 for _ in modules(module)):
             model.refresh()
-        whole = next((t for t in tensors_in(args) if not t.is_floating_point() and t.dim() >= 1), None)
-        model.integer_input = weakref.ref(whole) if whole is not None else None
+        model.integer_input = _integers(args, dimensions=1)
 
     def _look_for_cut(self, model: Model, call: Call, args: Any) -> None:
         """Does an input carry on an earlier output without its gradient, or start anew in the middle of the pass?"""

@@ -426,15 +426,27 @@ def _told_by(scope: ast.AST, node: ast.expr) -> bool:
 def _works_out(node: ast.AST, names: set[str]) -> bool:
     """``3 * x``, ``x @ w``, ``x > 0``, ``f(x)``, ``x.sum(1)``; no conversion, no size, no mean, nothing that takes several."""
     if isinstance(node, (ast.BinOp, ast.Compare)):
-        return bool(_mentions(node, names))
+        return _mentions(node, names) > _measured(node, names)
     if not isinstance(node, ast.Call):
         return False
     called = called_name(node)
     if called in PASSING or called[:1].isupper():
         return False
     method = isinstance(node.func, ast.Attribute) and _mentions(node.func.value, names) and not _is_part(node, names)
-    alone = len(node.args) == 1 and not node.keywords and _mentions(node.args[0], names)
+    alone = len(node.args) == 1 and not node.keywords and _mentions(node.args[0], names) > _measured(node.args[0], names)
     return bool(method or alone)
+
+
+def _measured(node: ast.AST, names: set[str]) -> int:
+    """How often only the size is asked for."""
+    return sum(_mentions(inner, names) for inner in ast.walk(node) if _is_size(inner))
+
+
+def _is_size(node: ast.AST) -> bool:
+    """``len(x)``, ``x.shape``, ``x.size(0)``."""
+    if isinstance(node, ast.Call):
+        return called_name(node) in ("len", "numel")
+    return isinstance(node, ast.Attribute) and node.attr in ("shape", "size", "ndim") and isinstance(node.ctx, ast.Load)
 
 
 def _makes_order(node: ast.AST) -> bool:

@@ -29,6 +29,26 @@ def test_one_label_per_row_is_a_hint():
     assert finding.severity == "hint"
 
 
+def lone(*places, total=160):
+    facts = [TargetFacts(total=total, ignored=total - 16, low=0.0, high=6.0, lone=place) for place in places]
+    return [LossComputed(step=step, target=each) for step, each in enumerate(facts, 1)]
+
+
+def test_fires_where_each_row_has_the_label_of_its_first_token():
+    (finding,) = play(AlmostAllLabelsIgnored, *lone(0, 0, 0))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "each of the 16 rows has one label, that of token 0, where the rows' own tokens begin; all others (90.0%) are "
+        "ignored, in all 3 losses looked at"
+    )
+
+
+def test_near_miss_one_label_per_row_at_other_places():
+    assert play(AlmostAllLabelsIgnored, *lone(0, 0)) == []
+    assert play(AlmostAllLabelsIgnored, *lone(0, 1, 0)) == []
+    assert play(AlmostAllLabelsIgnored, *lone(0, None, 0)) == []
+
+
 def test_near_miss_masked_language_model():
     assert play(AlmostAllLabelsIgnored, *losses(48, 51, 44, 50)) == []
 

@@ -40,7 +40,8 @@ class AlmostAllLabelsIgnored(Rule):
     Healthy look-alikes
     -------------------
     Masked language models score 15 % of the tokens; long prompts with short answers score a few per cent. One label
-    per row is right for classification by a single token, so that it is only a hint.
+    per row is right for classification by a single token, so that it is only a hint; unless that token is where the
+    rows' own tokens begin, and no ``[CLS]`` that all rows share.
 
     References
     ----------
@@ -59,10 +60,18 @@ class AlmostAllLabelsIgnored(Rule):
 
     def __init__(self) -> None:
         self._seen: dict[int, TargetFacts] = {}
+        self._lone: list[int] = []  # places of the only label of a row, in losses one after another
 
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
         """How many labels are scored, over some steps."""
         target = event.target
+        if target.lone is not None and (not self._lone or self._lone[-1] == target.lone):
+            self._lone.append(target.lone)
+            if len(self._lone) >= self.steps_needed:
+                yield self._one_a_row(event)
+                return
+        else:
+            self._lone.clear()
         if event.kind not in ("cross_entropy", "nll") or not self._sparse(target):
             self._seen.clear()
             return
@@ -79,6 +88,21 @@ class AlmostAllLabelsIgnored(Rule):
             total=target.total,
             ignored=target.ignored,
             scored=scored,
+        )
+
+    def _one_a_row(self, event: LossComputed) -> Finding:
+        """The labels of all tokens but the first are gone: a loop that aligns them never goes on."""
+        target = event.target
+        rows = target.total - target.ignored
+        return self.finding(
+            event,
+            f"each of the {rows} rows has one label, that of token {target.lone}, where the rows' own tokens begin; all "
+            f"others ({target.ignored / target.total:.1%}) are ignored, in all {len(self._lone)} losses looked at",
+            cause="what gives labels to the tokens stops behind the first one of a row, so the rest is never learned",
+            fix="decode one row beside its labels; a loop over word ids has to set `previous = word_id` at every token",
+            total=target.total,
+            ignored=target.ignored,
+            scored=rows,
         )
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
