@@ -576,7 +576,13 @@ def test_loaders_that_a_loop_over_names_makes(data, judged, expected):
         ("a(x) - c(x)", ["linear"]),
         ("a(x) + other(x)", []),
         ("a(x).sigmoid() + b(i)", []),
-        ("a(x) * b(i)", []),
+        ("a(x) * b(i)", ["linear"]),
+        ("a(x) * b(i).sigmoid()", []),
+        ("(a(x) - 1) / 8**0.5", ["linear"]),
+        ("a(x) / c(x)", []),
+        ("a(x) - a(x).logsumexp(1, keepdim=True)", []),
+        ("torch.mm(graph, a(x))", ["linear"]),
+        ("other(x) @ graph", []),
     ],
 )
 def test_sums_of_scores(given, expected):

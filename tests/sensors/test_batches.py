@@ -272,6 +272,15 @@ for _ in range(9):
 ---
 x = x[torch.randperm(len(x)), :]
 ---
+class Frames:
+    def __init__(self, files, csv):
+        self.files = files
+        self.names = sorted(files)
+        self.labels = [int(line.split(",")[1]) for line in csv.splitlines()]
+    def __getitem__(self, k):
+        image = self.files[self.names[k]]
+        return torch.tensor(image), self.labels[k]
+---
 def shuffle_split(x, y, share=0.8):
     order = torch.randperm(x.shape[0])
     x = x[order]
@@ -441,6 +450,27 @@ x = x[:, columns]
 ---
 x = x[torch.randperm(len(x))]
 y = x / len(x)
+---
+class Frames:
+    def __init__(self, files, labels):
+        self.names = sorted(files)
+        self.labels = [labels[name] for name in self.names]
+    def __getitem__(self, k):
+        return self.names[k], self.labels[k]
+---
+class Frames:
+    def __init__(self, files, lines):
+        self.names = sorted(files, key=number_of)
+        self.labels = [int(line) for line in lines]
+    def __getitem__(self, k):
+        return self.names[k], self.labels[k]
+---
+class Frames:
+    def __init__(self, files, lines):
+        self.names = sorted(files)
+        self.words = [line for line in lines]
+    def __getitem__(self, k):
+        return self.names[k]
 ---
 z[:, 3] = z[torch.randperm(n), 3]
 ---

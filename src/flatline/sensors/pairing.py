@@ -279,6 +279,33 @@ def _sorted_apart(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
     name = next(iter(by_name), "")
     if len(by_name) == 1 and any(_used_together(tree, name, other) for other in sources.keys() - by_name):
         yield sources[name]
+    else:
+        yield from _sorted_beside_a_list(assigned, tree)
+
+
+def _sorted_beside_a_list(assigned: list[ast.Assign], tree: ast.Module) -> Iterator[ast.expr]:
+    """``names = sorted(files)`` and ``labels = [... for line in lines]``, of which one index takes an element each."""
+    ordered = [n for n in assigned if isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "sorted"]
+    by_name = [n for n in ordered if isinstance(n.value, ast.Call) and len(n.value.args) == 1 and not n.value.keywords]
+    lists = [n for n in assigned if isinstance(n.value, ast.ListComp)]
+    for one in by_name if len(ordered) == 1 else ():
+        name = ast.unparse(one.targets[0])
+        source = ast.unparse(one.value.args[0])  # type: ignore[attr-defined]
+        for other in lists:
+            words = {ast.unparse(inner) for inner in ast.walk(other.value)}
+            if not words & {name, source} and _indexed_alike(tree, name, ast.unparse(other.targets[0])):
+                yield one.value
+                return
+
+
+def _indexed_alike(tree: ast.Module, one: str, other: str) -> bool:
+    """``one[i]`` and ``other[i]`` in one function."""
+    for scope in (n for n in ast.walk(tree) if isinstance(n, FUNCTIONS)):
+        taken = [n for n in ast.walk(scope) if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)]
+        places = {name: {ast.unparse(n.slice) for n in taken if ast.unparse(n.value) == name} for name in (one, other)}
+        if places[one] & places[other]:
+            return True
+    return False
 
 
 def _used_together(tree: ast.Module, one: str, other: str) -> bool:
@@ -433,7 +460,9 @@ def _works_out(node: ast.AST, names: set[str]) -> bool:
     if called in PASSING or called[:1].isupper():
         return False
     method = isinstance(node.func, ast.Attribute) and _mentions(node.func.value, names) and not _is_part(node, names)
-    alone = len(node.args) == 1 and not node.keywords and _mentions(node.args[0], names) > _measured(node.args[0], names)
+    alone = (
+        len(node.args) == 1 and not node.keywords and _mentions(node.args[0], names) > _measured(node.args[0], names)
+    )
     return bool(method or alone)
 
 

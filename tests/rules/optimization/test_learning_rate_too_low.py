@@ -105,11 +105,23 @@ def test_near_miss_small_steps_that_add_up_or_are_few():
     assert play(LearningRateTooLow, GUESSES, *crawling(optimizer=replace(ADAM, adaptive=False))) == []
 
 
-def test_fires_on_plain_steps_in_a_straight_line():
-    plain = replace(ADAM, name="SGD", adaptive=False)
-    (finding,) = play(LearningRateTooLow, GUESSES, *crawling(optimizer=plain, update=1.5e-5, loss=2.2))
+PLAIN = replace(ADAM, name="SGD", adaptive=False)
+
+
+def test_fires_on_plain_steps_that_leave_nothing_of_large_gradients():
+    (finding,) = play(LearningRateTooLow, GUESSES, *crawling(optimizer=PLAIN, update=1.5e-5, loss=2.2, turn=None))
     assert "the loss went from 2.3" in finding.message
     assert "about 1e-2 for SGD" in finding.fix
+
+
+def test_near_miss_plain_steps_of_small_gradients_or_few():
+    small = [
+        replace(each, layers=tuple(replace(layer, gradient_rms=layer.gradient_rms / 100) for layer in each.layers))
+        for each in crawling(optimizer=PLAIN, update=1.5e-5)
+    ]
+    assert play(LearningRateTooLow, GUESSES, *small) == []
+    assert play(LearningRateTooLow, GUESSES, *crawling(optimizer=PLAIN, update=1.5e-5, last=190)) == []
+    assert play(LearningRateTooLow, *crawling(optimizer=PLAIN, update=1.5e-5)) == []
 
 
 def logged(name, role, values):

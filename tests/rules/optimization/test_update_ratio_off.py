@@ -136,6 +136,13 @@ def test_near_miss_a_chain_that_leaves_every_layer_some_speed(decay):
     assert play(UpdateRatioOff, *chain(decay)) == []
 
 
+def test_fires_on_a_chain_whose_end_still_moves_a_little():
+    finding = play(UpdateRatioOff, *chain(0.15))[0]
+    assert finding.message.startswith(
+        "net.4 changes by 1.5e-06 of its size at a step, the fastest weight matrix by 3.0e-03"
+    )
+
+
 def test_near_miss_a_chain_over_pretrained_layers():
     assert play(UpdateRatioOff, *chain(0.08, loaded=True)) == []
 

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts
 from flatline.rules.weights.weight_norm_collapse import WeightNormCollapse
 from flatline.testing import play
 
@@ -64,3 +64,32 @@ def test_near_miss_shrinking_without_decay_to_blame():
 
 def test_near_miss_ordinary_decay():
     assert play(WeightNormCollapse, *run(0.999, [2.3] * 40)) == []
+
+
+def by_hand(shrink, losses, *, ratios=(0.05, 0.051)):
+    hand = OptimizerFacts(name="a step by hand", by_hand=True)
+    events = run(shrink, losses, decay=0.0, lr=0.0)
+    return [
+        replace(
+            event,
+            optimizer=hand,
+            layers=tuple(replace(each, update_ratio=r) for each, r in zip(event.layers, ratios, strict=True)),
+        )
+        for event in events
+    ]
+
+
+def test_fires_where_a_step_by_hand_takes_one_share_of_everything():
+    (finding,) = play(WeightNormCollapse, *by_hand(0.95, [2.3] * 60))
+    assert (
+        "a step takes 5.05% of every one of the 2 matrices, and the loss stands at 2.3 (2.3 at first)"
+        in finding.message
+    )
+    assert "p.mul_(1 - lr * weight_decay)" in finding.fix
+
+
+def test_near_miss_steps_by_hand():
+    assert play(WeightNormCollapse, *by_hand(0.95, [2.3] * 40)) == []
+    assert play(WeightNormCollapse, *by_hand(0.95, [2.3 * 0.95**i for i in range(60)])) == []
+    assert play(WeightNormCollapse, *by_hand(0.95, [2.3] * 60, ratios=(0.05, 0.2))) == []
+    assert play(WeightNormCollapse, *by_hand(1.0, [2.3] * 60)) == []

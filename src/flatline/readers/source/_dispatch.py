@@ -1,13 +1,14 @@
-"""Methods that a loop calls on each of the objects in a list: callbacks and hooks."""
+"""Methods that a loop calls on each of the objects in a list: callbacks, hooks and optimizers."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
 
-from flatline.readers.source._resolve import Project
+from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Scope, Use
-from flatline.readers.source._values import Source, looped
+from flatline.readers.source._values import Source, gone_through, looped
+from flatline.readers.source._values import each_of as held_by
 
 
 def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]) -> Sequence[Scope]:
@@ -47,3 +48,14 @@ def called_on(
 def _listed(project: Project, node: ast.expr | None, use: Use) -> Sequence[Source]:
     """The objects that a loop goes through under this name."""
     return looped(project, node.id, use) if isinstance(node, ast.Name) else []
+
+
+def in_turn(project: Project, node: ast.expr, use: Use) -> tuple[Thing, ...]:
+    """What a name is, also where a loop goes through a list or a table of objects under it."""
+    things = project.things(node, use)
+    if things or not isinstance(node, ast.Name):
+        return things
+    head = gone_through(use, node.id)
+    each = [project.things(s.node, s.use) for s in held_by(project, head, use)] if head is not None else []
+    plain = bool(each) and all(len(found) == 1 and found[0].call is not None for found in each)
+    return tuple(found[0] for found in each) if plain else ()

@@ -11,11 +11,14 @@ from dataclasses import replace
 from functools import cached_property
 
 from flatline.events import SourceEdit, SourceFact
+from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._loops import LOOPS, modes_of, repeated
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._ordered import class_by_class, told
 from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
+from flatline.readers.source._rounds import Known, around, chosen_in, is_left_out, truth
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._turns import reached, turns
 from flatline.readers.source._values import Source, comes_by, drawn_by, on_cuda, origins, truth_of
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
@@ -32,8 +35,10 @@ LAYERS = re.compile(
 CUT_OFF = re.compile(r"\bdetach|\.data\b|\.item\(|no_grad|argmax|\.numpy\(|\.tolist\(")  # no gradient comes back
 OTHER_SCALING = re.compile(r"scaler|scale_loss|loss_scale|accelerat|deepspeed|fabric|lightning", re.IGNORECASE)
 OTHER_MODE = re.compile(
-    r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b|eval_?(mode|ctx|context)|(set|to|as)_eval"
+    r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b|eval_?(mode|ctx|context)|(set|to|as)_eval|getattr\([^()]*\)\(\)"
 )
+AFTERWARDS = 2  # lines about modes, behind the training
+NO_GRAD = ("no_grad", "inference_mode")
 OWN = re.compile(r"\bself\.(\w+)")
 FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|\[[^\]]*\] = |(?:: [\w\[\]., ]+)? = )")
 READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
@@ -45,7 +50,8 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     trains = ".backward(" in text
     scaling = trains and OTHER_SCALING.search(text) is not None
     trained: set[str] = set()
-    if ("_grad" in text or "inference_mode" in text) and OTHER_MODE.search(text) is None:
+    modes = [n for n, line in enumerate(module.text.lines, 1) if OTHER_MODE.search(line)]
+    if ("_grad" in text or "inference_mode" in text) and len(modes) <= AFTERWARDS:
         trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
     for scope in module.scopes:
         seen = seen_in(project, scope)
@@ -62,7 +68,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from seen.anomaly()
         yield from seen.half() if trains and not scaling else ()
         yield from seen.unshuffled()
-        yield from seen.validated(trained)
+        yield from seen.validated(trained) if all_afterwards(project, module, modes, scope) else ()
     for owner in module.classes.values():
         yield from plain_lists(project, module, owner.methods)
 
@@ -226,14 +232,16 @@ class Seen:
     def is_learned_from(self, use: Use, call: ast.Call, depth: int = 0, place: int | None = None) -> bool:
         """It is in the result of a forward, or in what goes backward, perhaps as the result of a function."""
         node = use.statement
-        returned = {n for n, _ in self._returned_names()} if depth < CALLS else set()
         names = _given_at(node, place)
-        if isinstance(node, ast.Return) or names & returned:
+        if not names and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            names = {name for name, values in self._listed.items() if any(u is use for _, u in values)}
+        if isinstance(node, ast.Return):
             forward = self.scope.owner is not None and self.scope.name.endswith(".forward")
-            return forward if isinstance(node, ast.Return) and forward else self._calls_learn(call, depth)
+            return forward or self._calls_learn(self._places_of(call, names), depth)
         flowing = self.flowing(name for name, _, _ in self.backwards())
         back = any(use.statement is other.statement for _, _, other in self.methods("backward"))
-        return back or bool(names & flowing)
+        places = self._places_of(call, names) if depth < CALLS and names and not (back or names & flowing) else ()
+        return back or bool(names & flowing) or self._calls_learn(places, depth)
 
     def _returned_names(self) -> Iterator[tuple[str, Use]]:
         """Everything that ends up in the result of a function."""
@@ -246,20 +254,33 @@ class Seen:
                 yield name, use
                 waiting += self.values_of(name)
 
-    def _calls_learn(self, node: ast.Call, depth: int) -> bool:
-        """What a call of this function returns goes backward, at the place where this is in it."""
-        calls = self.project.sites_of(self.scope) if depth < CALLS else []
-        place = self._place_of(node)
-        seen = [(seen_in(self.project, use.scope), use, call) for call, use in calls if use.scope is not self.scope]
-        return any(each.is_learned_from(use, call, depth + 1, place) for each, use, call in seen)
+    def _behind(self, part: ast.expr) -> set[str]:
+        """The names that a part of a result is made of, also by way of lists."""
+        waiting, found = [part], set[str]()
+        while waiting:
+            for name in names_in(waiting.pop()) - found:
+                found.add(name)
+                waiting += [value for value, _ in (*self.values_of(name), *self._listed.get(name, ()))]
+        return found
 
-    def _place_of(self, node: ast.Call) -> int | None:
-        """Where in a returned tuple a call is written; None where that is not so."""
+    def _calls_learn(self, places: Sequence[int | None], depth: int) -> bool:
+        """What a call of this function returns goes backward, at a place where this is in it."""
+        calls = self.project.sites_of(self.scope) if depth < CALLS and places else []
+        seen = [(seen_in(self.project, use.scope), use, call) for call, use in calls if use.scope is not self.scope]
+        return any(each.is_learned_from(use, call, depth + 1, place) for each, use, call in seen for place in places)
+
+    def _places_of(self, node: ast.Call, names: set[str]) -> Sequence[int | None]:
+        """Where in what is returned a call, or what it gave, ends up; None for the whole of it."""
+        found: list[int | None] = []
         for value, _ in self.scope.returns:
-            for place, part in enumerate(value.elts if isinstance(value, ast.Tuple) else ()):
-                if any(inner is node for inner in ast.walk(part)):
-                    return place
-        return None
+            parts = _parts_of(value) if value is not None else []
+            for place, part in enumerate(parts):
+                if any(inner is node for inner in ast.walk(part)) or names & self._behind(part):
+                    found.append(place)
+            if value is not None and not parts:
+                inside = any(inner is node for inner in ast.walk(value)) or names & self._behind(value)
+                found += [None] if inside else []
+        return found
 
     def closures(self) -> Iterator[SourceFact]:
         """``optimizer.step(closure)``, and the closure's backward."""
@@ -370,7 +391,7 @@ class Seen:
         function = self.project.callee(call, use) if self._from_outside(call.func.value, use) else None
         for name, inner in _adds_up(self.project, function) if function is not None and function.owner else ():
             lasting = self.loop_of(use) is not None or _never_emptied(self.project, function, inner)  # type: ignore[arg-type]
-            if lasting and (given := argument(call, function, name)) is not None:  # type: ignore[arg-type]
+            if lasting and (given := _given_as(call, function, name)) is not None:  # type: ignore[arg-type]
                 receiver = ast.unparse(call.func.value)
                 return inner if receiver == "self" else receiver, given, True
         return "", None, False
@@ -468,6 +489,16 @@ class Seen:
             if name not in found:
                 found.add(name)
                 waiting += [n for value, _ in self.values_of(name) for n in names_in(value)]
+                waiting += [n for value, _ in self._listed.get(name, ()) for n in names_in(value)]
+        return found
+
+    @cached_property
+    def _listed(self) -> dict[str, list[tuple[ast.expr, Use]]]:
+        """What is put into lists."""
+        found: dict[str, list[tuple[ast.expr, Use]]] = {}
+        for call, receiver, use in self.methods("append"):
+            if isinstance(receiver, ast.Name) and len(call.args) == 1:
+                found.setdefault(receiver.id, []).append((call.args[0], use))
         return found
 
     def values_of(self, name: str) -> Iterator[tuple[ast.expr, Use]]:
@@ -523,6 +554,10 @@ class Seen:
             parts = [replace(b, value=_held_by(b.value, node.slice.value)) for b in held]
             written = [use for use in self.scope.statements if _sets(use.statement, keeper)]
             return parts if not written else []
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
+            table = ast.unparse(node.value)
+            held = self._keeper_bindings(table) if f"{table}[" not in " ".join(map(ast.unparse, self._targets)) else []
+            return [replace(b, value=ast.List([], ast.Load())) for b in held if _holds_lists(b.value)]
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault":
             empty = len(node.args) == 2 and isinstance(node.args[1], ast.List) and not node.args[1].elts
             held = self._keeper_bindings(ast.unparse(node.func.value)) if empty else []
@@ -537,6 +572,11 @@ class Seen:
             ]
             found = [] if elsewhere else found
         return [b for b in found if not isinstance(b.use.statement, ast.AugAssign)]
+
+    @cached_property
+    def _targets(self) -> list[ast.expr]:
+        """What assignments of this function write to."""
+        return [t for use in self.scope.statements for t in getattr(use.statement, "targets", ())]
 
     def _field_bindings(self, node: ast.Attribute) -> list[Binding]:
         """``self.state.losses``, of an object that was made once."""
@@ -876,6 +916,13 @@ class Seen:
     def _trained_on(self, loop: ast.For, use: Use) -> Sequence[Thing]:
         """The loaders of a loop, without those of calls that switch its backward off."""
         node, use = drawn_from(self.project, iterated(loop.iter), use)
+        phases = turns(self.project, node, use) if use.scope is self.scope else []
+        if any(each.settings for each in phases):
+            called = [
+                (each, [c.func for c, _ in reached(self.project, loop, self.scope, each.settings)]) for each in phases
+            ]
+            kept = [each for each, funcs in called if any(ast.unparse(f).endswith(".backward") for f in funcs)]
+            return [t for each in kept for t in each.loaders] if all(each.loaders for each in kept) else ()
         if not isinstance(node, ast.Name) or node.id not in self.scope.params:
             return self.project.things(node, use)
         backs = [u for _, _, u in self.methods("backward") if lies_in(u.statement, loop)]
@@ -929,9 +976,9 @@ class Seen:
         for call, use in self.scope.calls if trained and not self._set_by_callers() else ():
             drawn = _draws(use.statement, call)
             plain = not drawn and self.never_recorded(use) and (self._judged(use) or self._judged_at_once(call, use))
-            if drawn or not (plain or self._switched_pass(use)):
+            if drawn or not (plain or self._switched_pass(use) or self._passed_over(use)):
                 continue
-            for thing in self.project.things(call.func, use):
+            for thing in _run_by(self.project, call, use):
                 if thing.identity() in trained and (modes := modes_of(self.project, thing)):
                     yield self.fact("validated", call, name=modes, text=spelled(call.func))
                     return
@@ -955,6 +1002,33 @@ class Seen:
             off = any(all(self._switched(back, call) for back in backs) for call, _ in sites)
             self._passes[id(loop)] = off and self.scores(loop)
         return loop is not None and self._passes[id(loop)]
+
+    def _passed_over(self, use: Use) -> bool:
+        """In a loop that scores, in a phase without gradients that comes by none of its backwards."""
+        loop = self.loop_of(use) if self._switches else None
+        if loop is None or not self.scores(loop):
+            return False
+        backs = [u for _, _, u in self.methods("backward") if lies_in(u.statement, loop)]
+        return any(
+            not is_left_out(use, known) and all(is_left_out(back, known) for back in backs) and self._off(use, known)
+            for known in around(self.project, use)
+            if known
+        )
+
+    def _off(self, use: Use, known: Known) -> bool:
+        """Gradients are switched off there: ``with torch.set_grad_enabled(phase == "train")``."""
+        if self.without_grad(use) and not any(isinstance(head, ast.IfExp) for head in self._heads(use)):
+            return True
+        heads = [chosen_in(head, known, use) for head in self._heads(use)]
+        calls = [(ast.unparse(head.func), head.args) for head in heads if isinstance(head, ast.Call)]
+        return any(
+            truth(args[0], known, use) is False if args and "set_grad_enabled" in name else name.endswith(NO_GRAD)
+            for name, args in calls
+        )
+
+    def _heads(self, use: Use) -> list[ast.expr]:
+        """The managers of the with statements around a place."""
+        return [item.context_expr for node in self._withs if lies_in(use.statement, node) for item in node.items]
 
     @cached_property
     def _switches(self) -> bool:
@@ -1275,8 +1349,16 @@ def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
                 yield name, keeper
         table, _, key = keeper.partition("[")
         name = _gone_through_by(use, value) if key else ""
-        if name in function.params[1:] and _keeps_all(project, function, table):
+        if name and name not in function.params[:1] and _keeps_all(project, function, table):
             yield name, table
+
+
+def _given_as(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
+    """What a call gives for a parameter; for ``**values`` all that has the name of no other."""
+    if name in function.params:
+        return argument(call, function, name)
+    rest = [k.value for k in call.keywords if k.arg is not None and k.arg not in function.params]
+    return ast.copy_location(ast.Tuple(rest, ast.Load()), call) if rest else None
 
 
 def _gone_through_by(use: Use, value: ast.expr | None) -> str:
@@ -1287,7 +1369,9 @@ def _gone_through_by(use: Use, value: ast.expr | None) -> str:
         return ""
     drawn = re.fullmatch(rf"for \(?\w+, {value.id}\)? in (\w+)\.items\(\):", ast.unparse(loop).split("\n")[0])
     bound = use.scope.bindings.get(drawn[1], []) if drawn is not None else []
-    return drawn[1] if drawn is not None and [b.parameter for b in bound] == [True] else ""
+    keywords = getattr(getattr(use.scope.node, "args", None), "kwarg", None)
+    given = [b.parameter or (keywords is not None and keywords.arg == drawn[1]) for b in bound] if drawn else []
+    return drawn[1] if drawn is not None and given == [True] else ""
 
 
 def _keeps_all(project: Project, function: Scope, table: str) -> bool:
@@ -1355,9 +1439,16 @@ def _plain_start(value: ast.expr | None) -> bool:
         number
         or zeros
         or _is_table(value)
+        or _holds_lists(value)
         or _held_by(value, "") is not None
         or (isinstance(value, ast.List) and not value.elts)
     )
+
+
+def _holds_lists(value: ast.expr | None) -> bool:
+    """``{name: [] for name in names}``, and ``{"train": [], "val": []}``."""
+    each = [value.value] if isinstance(value, ast.DictComp) else value.values if isinstance(value, ast.Dict) else []
+    return bool(each) and all(isinstance(inner, ast.List) and not inner.elts for inner in each)
 
 
 def _literal(node: ast.AST) -> bool:
@@ -1370,6 +1461,20 @@ def _literal(node: ast.AST) -> bool:
 def names_in(node: ast.AST) -> set[str]:
     """The names in an expression or statement."""
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _parts_of(node: ast.expr) -> Sequence[ast.expr]:
+    """The elements of a tuple; of ``map(torch.stack, (rewards, values))`` those that are gone through."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("map", "tuple")
+        and node.args
+    ):
+        node = node.args[-1]
+    if isinstance(node, (ast.GeneratorExp, ast.ListComp)) and len(node.generators) == 1:
+        node = node.generators[0].iter
+    return node.elts if isinstance(node, (ast.Tuple, ast.List)) else []
 
 
 def _given_at(node: ast.stmt, place: int | None) -> set[str]:
@@ -1392,6 +1497,19 @@ def _equals(node: ast.AST, call: ast.Call) -> bool:
         return any(inner is call for inner in ast.walk(node.func.value))
     equal = isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)
     return equal and not isinstance(node.comparators[0], ast.Constant) and any(n is call for n in ast.walk(node))  # type: ignore[attr-defined]
+
+
+def _run_by(project: Project, call: ast.Call, use: Use, depth: int = 0) -> Iterator[Thing]:
+    """What a call runs, itself or in the function that it reaches, if that does nothing to gradients."""
+    things = project.things(call.func, use)
+    yield from things
+    function = project.callee(call, use) if depth < 2 and not any(thing.call for thing in things) else None
+    if function is None or isinstance(function.node, ast.Module) or function.node is use.scope.node:
+        return
+    if re.search(r"backward|_grad|inference_mode|\.step\(", ast.unparse(function.node)) is None:
+        for inner, place in function.calls:
+            if not _draws(place.statement, inner) and seen_in(project, function).loop_of(place) is None:
+                yield from _run_by(project, inner, place, depth + 1)
 
 
 def _draws(node: ast.stmt, call: ast.Call) -> bool:

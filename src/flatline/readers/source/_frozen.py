@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import seen_in
 from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
-from flatline.readers.source._values import Source
+from flatline.readers.source._values import Source, comes_by
 
 WITH_NORMS = re.compile(
     r"torchvision\.models\.((wide_)?res(net|next)\w+|densenet\w+|mobilenet\w+|efficientnet\w+|mnasnet\w+|regnet\w+|"
@@ -18,7 +19,8 @@ WITH_NORMS = re.compile(
 )
 NORM = re.compile(r"torch\.nn\.(Sync)?BatchNorm([123]d)?")
 OTHERWISE = re.compile(
-    r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|def train\(|momentum\s*=\s*(0\.0|0|None)\b(?!\.)|\.training\s*=|"
+    r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|"
+    r"def train\(self|momentum\s*=\s*(0\.0|0|None)\b(?!\.)|\.training\s*=|"
     r"deepcopy|lerp|\.copy_\(|\.mul_\(|AveragedModel|\bema\b|\.state_dict\(\)\)|"  # an averaged copy of another
     r"requires_grad_?\s*(\(\s*(True)?\s*\)|=\s*(?!False)\w)"
 )
@@ -34,7 +36,7 @@ def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Ite
     asked = {name: [c for s in scopes for c in seen_in(project, s).methods(name)] for name in ("train", "eval")}
     for frozen in (each for scope in module.scopes for each in _frozen(project, scope)):
         wholes = [*_wholes(frozen), *_built_around(project, frozen)]
-        wanted = {each for whole in wholes for each in _identities(project, whole)}
+        wanted = {each for whole in wholes for each in (*_identities(project, whole), *_handed_on(project, whole))}
         if not wanted or not all(_has_norms(project, t, 0) for t in _things(project, frozen)):
             continue
         again = [
@@ -99,12 +101,22 @@ def _wholes(frozen: Source) -> list[Source]:
     if isinstance(node, ast.Name):
         heads = (u.statement.targets[0] for u in scope.statements if isinstance(u.statement, ast.Assign))
         new = any(isinstance(t, ast.Attribute) and ast.unparse(t.value) == node.id for t in heads)
-        return [*([frozen] if new else []), *_held_as(node.id, frozen.use)]
+        kept = [each for u in scope.statements if u.order > frozen.use.order for each in _kept_as(node.id, u)]
+        return [*([frozen] if new else []), *_held_as(node.id, frozen.use), *kept]
     found = []
     while isinstance(node, ast.Attribute):
         node = node.value
         found.append(Source(node, frozen.use))
     return found
+
+
+def _kept_as(name: str, use: Use) -> list[Source]:
+    """``self`` of ``self.trunk = trunk``."""
+    node = use.statement
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
+    plain = own and isinstance(node, ast.Assign) and _is_name(node.value, name)
+    return [Source(target.value, use)] if plain and isinstance(target, ast.Attribute) else []
 
 
 def _held_as(name: str, use: Use) -> list[Source]:
@@ -143,6 +155,17 @@ def _identities(project: Project, source: Source) -> set[str]:
         return {f"class {id(each)}" for each in (owner, *project.heirs(owner))}
     things = [t for t in project.things(node, use) if t.call is not None]
     return {f"class {id(t.made_of)}" if t.made_of is not None else t.identity() for t in things}
+
+
+def _handed_on(project: Project, source: Source) -> set[str]:
+    """What calls of the function that makes and freezes it get."""
+    scope = source.use.scope
+    blocks = [block for block, _ in source.use.path if block in scope.choices]
+    if scope.parent is None or (blocks and comes_by(project, source.use) is not True):
+        return set()
+    things = [t for t in project.things(source.node, source.use) if t.call is not None and t.use.scope is scope]
+    sites = [id(call) for call, _ in project.calls_of(scope)] if things else []
+    return {replace(thing, via=(site, *thing.via)).identity() for thing in things for site in sites}
 
 
 def _things(project: Project, source: Source) -> Sequence[Thing]:

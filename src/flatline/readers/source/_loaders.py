@@ -5,25 +5,24 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._facts import Seen, drawn_from, seen_in
 from flatline.readers.source._ordered import told
 from flatline.readers.source._resolve import Project, Thing, argument_at
-from flatline.readers.source._scopes import Module, Scope, Use, iterated, spelled
+from flatline.readers.source._scopes import Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._turns import Settings, Turn, possible_in, reached, truth_in, turns
 from flatline.readers.source._values import Source, origins
 
 LOADER = "torch.utils.data.DataLoader"
 SUBSET = "torch.utils.data.Subset"
 SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
-RANDOM = re.compile(
-    r"torchvision\.transforms\.(v2\.)?(Random(?!Order|Choice|Apply|Invert|Grayscale)\w+|ColorJitter|RandAugment|"
-    r"AutoAugment|TrivialAugmentWide|AugMix)"
-)
-COMPOSED = re.compile(r"torchvision\.transforms\.(v2\.)?Compose")
 OTHER_EPOCHS = re.compile(r"set_epoch|accelerat|lightning|deepspeed|ignite|horovod|fabric", re.IGNORECASE)
-OTHER_TRANSFORMS = re.compile(r"\.transforms?\s*=(?!=)|\btta\b|ten_?crop|five_?crop|test.time.aug", re.IGNORECASE)
+OTHER_TRANSFORMS = re.compile(
+    r"(?<!self)\.transforms?\s*=(?!=)|\btta\b|ten_?crop|five_?crop|test.time.aug", re.IGNORECASE
+)
 CALLS = 3  # from an epoch to the loop over its batches
 
 
@@ -35,19 +34,19 @@ class Pass:
     use: Use
     loaders: Sequence[Thing]
     trains: bool
+    settings: Settings = field(default_factory=dict)  # of its phase
 
 
-def loaders(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
+def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
     """What the loops over loaders show."""
-    text = "\n".join(line for each in reached for line in each.text.lines)
+    text = "\n".join(line for each in files for line in each.text.lines)
     if "DataLoader" not in text:
         return
     if any(name in text for name in ("DistributedSampler",)) and OTHER_EPOCHS.search(text) is None:
         for scope in module.scopes:
             yield from _same_shuffle(project, module, scope)
-    if "Random" in text or "ColorJitter" in text or "Augment" in text:
-        if OTHER_TRANSFORMS.search(text) is None:
-            yield from _augmented(project, module)
+    if LIKELY.search(text) is not None and OTHER_TRANSFORMS.search(text) is None:
+        yield from _augmented(project, module)
 
 
 def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, depth: int = 0) -> Iterator[Pass]:
@@ -55,20 +54,21 @@ def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, d
     for use in scope.statements:
         node = use.statement
         if isinstance(node, ast.For) and first <= node.lineno <= last:
-            things = project.things(*drawn_from(project, iterated(node.iter), use))
-            if things and all(t.name == LOADER and t.call is not None for t in things):
-                yield Pass(node, use, things, _goes_backward(project, scope, node, 0))
+            drawn = drawn_from(project, iterated(node.iter), use)
+            for turn in turns(project, *drawn) or [Turn(project.things(*drawn))]:
+                if turn.loaders and all(t.name == LOADER and t.call is not None for t in turn.loaders):
+                    trains = _goes_backward(project, scope, node, 0, turn.settings)
+                    yield Pass(node, use, turn.loaders, trains, turn.settings)
     for call, use in scope.calls if depth < CALLS else ():
         function = project.callee(call, use) if first <= call.lineno <= last else None
         if function is not None and function is not scope and not isinstance(function.node, ast.Module):
             yield from _passes(project, function, depth=depth + 1)
 
 
-def _goes_backward(project: Project, scope: Scope, node: ast.stmt | None, depth: int) -> bool:
-    first, last = (node.lineno, node.end_lineno or 0) if node is not None else (0, 10**9)
-    for call, use in scope.calls:
-        if not first <= call.lineno <= last:
-            continue
+def _goes_backward(
+    project: Project, scope: Scope, node: ast.stmt | None, depth: int, settings: Settings | None = None
+) -> bool:
+    for call, use in reached(project, node, scope, settings or {}) if node is not None else scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "step"):
             return True
         function = project.callee(call, use) if depth < CALLS else None
@@ -146,12 +146,12 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
     trained = {d.identity() for _, p in passes if p.trains for t in p.loaders for d in _datasets(project, t)[0]}
     for scope, each in passes:
         seen = seen_in(project, scope)
-        if each.trains or not seen.scores(each.loop) or not _evaluates(seen, each):
+        if each.trains or not seen.scores(each.loop) or not _evaluates(project, seen, each):
             continue
         for loader in each.loaders if len(each.loaders) == 1 else ():
             sets, split = _datasets(project, loader)
             known = bool(sets) and (split or not any(d.identity() in trained for d in sets))
-            found = [_random_transform(project, each_set) for each_set in sets] if known else []
+            found = [random_transform(project, each_set) for each_set in sets] if known else []
             if found and all(found) and found[0] is not None:
                 transform, place = found[0]
                 yield SourceFact(
@@ -161,14 +161,28 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
                 break
 
 
-def _evaluates(seen: Seen, each: Pass) -> bool:
+def _evaluates(project: Project, seen: Seen, each: Pass) -> bool:
     """Without gradients, or behind an eval()."""
     if seen.without_grad(each.use):
         return True
-    inside = [u for u in seen.scope.statements if each.loop.lineno <= u.statement.lineno <= (each.loop.end_lineno or 0)]
-    if any(seen.without_grad(u) for u in inside if u.statement is not each.loop):
+    inside = [u for u in seen.scope.statements if lies_in(u.statement, each.loop)]
+    inside = [u for u in inside if u.statement is not each.loop and possible_in(project, u, each.settings)]
+    if any(seen.without_grad(u) for u in inside):
         return True
-    return any(c.lineno <= each.loop.lineno for c, _, _ in seen.methods("eval") if not c.args)
+    if each.settings and _switched_off(project, seen.scope, each):
+        return True
+    asked = [(c, u) for c, _, u in seen.methods("eval") if not c.args and c.lineno <= each.loop.lineno]
+    return any(possible_in(project, u, each.settings) for _, u in asked)
+
+
+def _switched_off(project: Project, scope: Scope, each: Pass) -> bool:
+    """``set_grad_enabled(phase == "train")``, ``model.train(training)``, in the other phase."""
+    for call, use in scope.calls:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        if name in ("set_grad_enabled", "train") and len(call.args) == 1:
+            if truth_in(project, call.args[0], use, each.settings) is False:
+                return True
+    return False
 
 
 def _datasets(project: Project, loader: Thing) -> tuple[Sequence[Thing], bool]:
@@ -200,26 +214,3 @@ def _beside(loader: Thing, made: Thing) -> Thing:
     """What one call of a function made together with a loader: another call made another one."""
     local = made.use.scope is loader.use.scope and made.use.scope.parent is not None
     return replace(made, via=(*loader.via, *made.via)) if local else made
-
-
-def _random_transform(project: Project, dataset: Thing) -> tuple[ast.expr, Use] | None:
-    """The first random transform that a data set of torchvision was given."""
-    call = dataset.call
-    if call is None or not dataset.name.startswith("torchvision.datasets."):
-        return None
-    given = argument_at(call, "transform", 1 if dataset.name.endswith("ImageFolder") else 99)
-    things = project.things(given, dataset.use)
-    for thing in things if len(things) == 1 else ():
-        steps = thing.call.args[0] if thing.call is not None and thing.call.args else None
-        if COMPOSED.fullmatch(thing.name) and isinstance(steps, (ast.List, ast.Tuple)):
-            for step in steps.elts:
-                if any(_is_random(t) for t in project.things(step, thing.use)):
-                    return step, thing.use
-    return None
-
-
-def _is_random(thing: Thing) -> bool:
-    never = thing.call is not None and any(
-        k.arg == "p" and isinstance(k.value, ast.Constant) and k.value.value == 0 for k in thing.call.keywords
-    )
-    return thing.call is not None and not never and RANDOM.fullmatch(thing.name) is not None

@@ -29,7 +29,7 @@ def logged_rates(project: Project, module: Module) -> Iterator[SourceFact]:
             for key, value, place in _told(seen, loop) if loop is not None and rate is not None else ():
                 if rate is not None and loop is not None and _same(seen, value, place, rate, loop):
                     yield SourceFact(
-                        kind="constant rate", name=key, text=spelled(value), where=module.where(value, scope),
+                        kind="constant rate", name=key, text=spelled(value), where=module.where(value, place.scope),
                         other=module.where(step, scope),
                     )  # fmt: skip
 
@@ -57,11 +57,18 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use]]:
             or SAVED.search(spelled(call.func))
         ):
             continue
-        for given in call.args:
-            pairs = _in_dict(given) or _in_text(given) or _put_into_text(given)
-            yield from ((key, value, use) for key, value in pairs if len(pairs) > 1 and RATE.fullmatch(key))
-        if len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and RATE.fullmatch(str(call.args[0].value)):
-            yield str(call.args[0].value), call.args[1], use
+        yield from _given(call, use)
+        function = seen.project.callee(call, use)
+        if function is not None and function.module is seen.module and function is not seen.scope:
+            yield from (told for below in function.calls for told in _given(*below) if not SAVED.search(function.name))
+
+
+def _given(call: ast.Call, use: Use) -> Iterator[tuple[str, ast.expr, Use]]:
+    for given in call.args:
+        pairs = _in_dict(given) or _in_text(given) or _put_into_text(given)
+        yield from ((key, value, use) for key, value in pairs if len(pairs) > 1 and RATE.fullmatch(key))
+    if len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and RATE.fullmatch(str(call.args[0].value)):
+        yield str(call.args[0].value), call.args[1], use
 
 
 def _in_dict(node: ast.expr) -> list[tuple[str, ast.expr]]:
@@ -106,9 +113,17 @@ def _same(seen: Seen, node: ast.expr, use: Use, rate: tuple[ast.expr, Thing], lo
 
 def _moved(seen: Seen, node: ast.expr, use: Use, loop: ast.stmt) -> bool:
     """It is given a value in the loop, or from anywhere else."""
-    names = names_in(node)
-    bound = [b for name in names for b in seen.scope.bindings.get(name, ())]
+    names, scope = names_in(node), use.scope
+    bound = [b for name in names for b in scope.bindings.get(name, ())]
     inside = any(b.use.order >= 0 and lies_in(b.use.statement, loop) for b in bound)
     outside = isinstance(node, ast.Attribute) and seen.project.set_from_outside(node.attr, seen.module)
-    own = isinstance(node, ast.Name) and len(bound) != 1 and node.id in seen.scope.bindings
-    return inside or outside or own or names <= set(seen.scope.own)
+    own = isinstance(node, ast.Name) and len(bound) != 1 and node.id in scope.bindings
+    return inside or outside or own or (names <= set(scope.own) and not _set_once(seen.project, node, use))
+
+
+def _set_once(project: Project, node: ast.expr, use: Use) -> bool:
+    """``self.config.rate``, where nothing but the ``__init__`` gives an object its ``config``."""
+    while isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+        node = node.value
+    held = project.holding(node, use, 0)
+    return bool(held) and all(b.use.scope.name.endswith("__init__") for b in held)

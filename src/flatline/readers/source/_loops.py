@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
-from flatline.readers.source._dispatch import each_of
+from flatline.readers.source._dispatch import each_of, in_turn
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
+from flatline.readers.source._rounds import Known, around, told, truth, turns, value
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._values import origins
 
@@ -19,6 +20,10 @@ INLINED = 4  # calls within calls
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 MODES = re.compile(
     r"torch\.nn\.((?:Alpha|Feature)?Dropout[123]?d?|(?:Sync)?BatchNorm(?:[123]d)?|Transformer(?:En|De)coderLayer)"
+)
+VISION = re.compile(
+    r"torchvision\.models\.(?:(?P<BatchNorm>(?:wide_)?resnet|resnext|densenet|mobilenet|efficientnet|googlenet|inception|"
+    r"shufflenet|mnasnet|regnet)|(?P<Dropout>vgg|alexnet|squeezenet))\w*"
 )
 DROPS = re.compile(r"torch\.nn\.functional\.(alpha_|feature_alpha_)?dropout[123]?d?")
 CLIPS = {f"torch.nn.utils.clip_grad_{name}" for name in ("norm_", "norm", "value_")}
@@ -199,19 +204,35 @@ class Loops:
     def _loop(
         self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, *, repeats: bool
     ) -> Iterator[SourceLoop]:
-        walker = _Walker(self, scope, node if repeats and isinstance(node, ast.stmt) else None)
-        source = walker.generator(node) if repeats and isinstance(node, ast.For) else None
+        start = self.index(scope)[0].get(id(node)) if repeats else None
+        inner = turns(self.project, node, start) if start is not None else []
+        outer = around(self.project, start) if start is not None else [{}]
         try:
-            ways = walker.block(body, [Way()], sure=True) if source is None else walker.turn_of(node, source)  # type: ignore[arg-type]
+            ways = [
+                way
+                for known in outer
+                for turn in inner or [{}]
+                for way in self._ways(scope, body, node, {**known, **turn}, repeats=repeats)
+            ]
         except (TooMany, RecursionError):
             return
         paths = tuple(way.ticks for way in ways if way.ended != "raise")
         if any(tick.kind in ("backward", "step") for path in paths for tick in path):
-            turns, start = _turns(node), self.index(scope)[0].get(id(node))
-            count = self.project.number(turns, start) if start is not None else None
-            where = self.module.where(node, scope)
-            text = ast.unparse(turns) if turns is not None else ""
+            times, where = _turns(node), self.module.where(node, scope)
+            count = self.project.number(times, start) if start is not None else None
+            text = ast.unparse(times) if times is not None else ""
             yield SourceLoop(paths=paths, repeats=repeats, turns=text, count=count, where=where)
+
+    def _ways(
+        self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, known: Known, *, repeats: bool
+    ) -> list[Way]:
+        """Through a loop, in one of the phases around it."""
+        walker = _Walker(self, scope, node if repeats and isinstance(node, ast.stmt) else None)
+        walker.known = known
+        source = walker.generator(node) if repeats and isinstance(node, ast.For) else None
+        if source is None or not isinstance(node, ast.For):
+            return walker.block(body, [Way()], sure=True)
+        return walker.turn_of(node, source)
 
 
 class _Walker:
@@ -230,6 +251,7 @@ class _Walker:
         self.loops, self.project = loops, loops.project
         self.scope, self.loop, self.keys, self.depth = scope, loop, keys or {}, depth
         self.uses, self.calls, self._stepped = loops.index(scope)
+        self.known: Known = {}  # constants behind names, in this turn of a loop over phases or in this call
         self.via = via  # the calls that led here: what is made here is another object for each
         self.own = (
             {**(around or {}), **dict.fromkeys([id(call) for call, _ in scope.calls], via)} if via else around or {}
@@ -256,7 +278,7 @@ class _Walker:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             return ways
         if isinstance(node, ast.If):
-            return self._if(node, ways)
+            return self._if(node, ways, sure=sure)
         if isinstance(node, LOOPS):
             return self._inner(node, ways)
         if isinstance(node, ast.Try):
@@ -272,10 +294,12 @@ class _Walker:
         end = {ast.Return: "return", ast.Raise: "raise", ast.Break: "break", ast.Continue: "continue"}.get(type(node))
         return [replace(way, ended=end) for way in ways] if end else ways
 
-    def _if(self, node: ast.If, ways: list[Way]) -> list[Way]:
+    def _if(self, node: ast.If, ways: list[Way], *, sure: bool) -> list[Way]:
         if not self._matters(node):
             return ways
         ways = self._expression(node, node, ways, sure=True)
+        if (taken := truth(node.test, self.known, self._use_of(node))) is not None:
+            return self.block(node.body if taken else node.orelse, ways, sure=sure)
         if HAS_GRADIENT.fullmatch(ast.unparse(node.test)) and not node.orelse:
             return self.block(node.body, ways, sure=True)
         test, turned = node.test, False
@@ -326,16 +350,36 @@ class _Walker:
     def _turn(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and (use := self._use_of(node)) is not None:
             self.owners[node.target.id] = self._owner(node.iter, use)
-        around, beyond = self.over_data, self.outside
-        self.outside = around
+        kept, use = (self.over_data, self.outside), self._use_of(node)
+        if phases := turns(self.project, node, use) if use is not None else []:
+            return self._phases(node, phases, ways)
+        self.outside = self.over_data
         self.over_data = (
             isinstance(node, ast.For) and _turns(node) is None and not isinstance(node.iter, (ast.List, ast.Tuple))
         )
         self.nested += 1
-        through = self.block(node.body, ways, sure=True)  # type: ignore[attr-defined]
+        through = self._once(node, ways)
         self.nested -= 1
-        self.over_data, self.outside = around, beyond
+        self.over_data, self.outside = kept
+        return through
+
+    def _once(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
+        """All ways through one turn."""
+        through = self.block(node.body, ways, sure=True)  # type: ignore[attr-defined]
         return [replace(way, ended="") if way.ended in ("break", "continue") else way for way in through]
+
+    def _phases(self, node: ast.stmt, phases: Sequence[Known], ways: list[Way]) -> list[Way]:
+        """A turn for each of the phases, which is no loop over data; one turn of any if they are too many to follow."""
+        known, through = self.known, ways
+        try:
+            for turn in phases:
+                self.known = {**known, **turn}
+                through = self._once(node, through)
+        except TooMany:
+            self.known = known
+            return self._once(node, ways)
+        self.known = known
+        return through
 
     def _owner(self, node: ast.expr, use: Use) -> str:
         """The model in ``model.parameters()``, the optimizer in ``optimizer.param_groups``, and that of ``group["params"]``."""
@@ -489,6 +533,7 @@ class _Walker:
         keys = self._handed(function, call, use)
         walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1, via, self.own)
         walker.nested, walker.over_data = self.nested, self.over_data
+        walker.known = told(self.project, function, call, use, self.known)
         return walker
 
     def _handed(self, function: Scope, call: ast.Call, use: Use) -> dict[str, str]:
@@ -526,7 +571,8 @@ class _Walker:
             return None
         keys = self._handed(function, call, use)
         via = (*self.via, id(call)) if _makes(function) else self.via
-        memory = (id(function), tuple(keys.items()), self.nested, self.over_data, self.depth, id(self.loop), via)
+        known = tuple(told(self.project, function, call, use, self.known).items())
+        memory = (id(function), tuple(keys.items()), self.nested, self.over_data, self.depth, id(self.loop), via, known)
         if memory not in self.loops.inlined:
             self.loops.inlined[memory] = None
             walker = self._into(function, call, use)
@@ -541,7 +587,9 @@ class _Walker:
 
     def key(self, node: ast.expr, use: Use) -> str:
         """Equal for one object: the call that made it, or else how this function spells it."""
-        things = self.project.things(node, use)
+        things = in_turn(self.project, node, use)
+        if things and all(thing.is_optimizer for thing in things):
+            return " ".join(sorted({self._identity(thing) for thing in things}))
         if len({thing.identity() for thing in things}) == 1 and things[0].call is not None:
             return self._identity(things[0])
         if isinstance(node, ast.Name) and node.id in self.keys:
@@ -591,7 +639,7 @@ class _Walker:
     # ----------------------------------------------------------------------- methods
 
     def _zero_grad_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
-        things = self.project.things(func.value, use)
+        things = in_turn(self.project, func.value, use)
         optimizer = _optimizers(things) or ast.unparse(func.value) in self._stepped
         key = self.key(func.value, use)
         trains = key if things and not optimizer else ""
@@ -613,7 +661,7 @@ class _Walker:
         return bool(found) and all(isinstance(s.node, ast.Call) and is_mean(self.project, s.node, s.use) for s in found)
 
     def _step_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
-        things = self.project.things(func.value, use)
+        things = in_turn(self.project, func.value, use)
         if _all_of(things, "torch.optim.lr_scheduler."):
             given = things[0].call.args[0] if things[0].call and things[0].call.args else None
             of = self.key(given, things[0].use) if given is not None else ""
@@ -634,7 +682,7 @@ class _Walker:
             yield self._tick("opaque", call, name=spelled(func.value))
 
     def _stepping(self, node: ast.expr, call: ast.Call, use: Use) -> SourceTick:
-        things = self.project.things(node, use)
+        things = in_turn(self.project, node, use)
         known = _optimizers(things)
         closure = (len(call.args) > 0 and node is not call.args[0]) or bool(call.keywords)
         if closure:
@@ -673,9 +721,10 @@ class _Walker:
 
     def _train_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         given = call.args[0] if call.args else call.keywords[0].value if call.keywords else None
-        if isinstance(given, ast.Constant) and given.value is False:
+        switch = value(given, self.known, use) if given is not None else True
+        if switch is False:
             yield self._mode("eval", func, call, use)
-        elif given is None or isinstance(given, ast.Constant):
+        elif switch is True or isinstance(given, ast.Constant):
             yield self._mode("train", func, call, use)
         else:
             yield self._tick("train", call)
@@ -813,11 +862,13 @@ def _distinct(ways: list[Way]) -> list[Way]:
 
 
 def _wipes(node: ast.Assign) -> SourceTickKind | None:
-    """``p.grad = None`` zeroes; any other gradient that is set by hand stands for a backward."""
+    """``p.grad = None`` zeroes; any other gradient that is set by hand stands for a backward, ``m.training = was`` for train()."""
     for target in node.targets:
         if isinstance(target, ast.Attribute) and target.attr == "grad":
             empty = isinstance(node.value, ast.Constant) and node.value.value is None
             return "zero" if empty else "backward"
+        if isinstance(target, ast.Attribute) and target.attr == "training":
+            return "train"
     return None
 
 
@@ -849,6 +900,8 @@ def modes_of(project: Project, thing: Thing, depth: int = 0) -> str:
             return ""
         zero = thing.call.args and isinstance(thing.call.args[0], ast.Constant) and thing.call.args[0].value == 0
         return "" if zero else found[1]
+    if thing.call is not None and (found := VISION.fullmatch(thing.name)):
+        return found.lastgroup or ""
     if thing.made_of is None or depth > 4:
         inner = thing.call.args if thing.call is not None and thing.name == "torch.nn.Sequential" else ()
         return next((m for node in inner for m in _modes_in(project, node, thing.use, depth)), "")

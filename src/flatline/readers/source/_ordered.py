@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._listings import listed_by_class
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
 from flatline.readers.source._scopes import Class, Use
 from flatline.readers.source._values import Source, origins
@@ -17,7 +18,8 @@ def class_by_class(project: Project, thing: Thing, loader: Thing) -> bool:
     """A TensorDataset whose last tensor is sorted, in batches that are no more than a part of it."""
     call = thing.call
     if thing.made_of is not None and loader.call is not None:
-        return _fits(project, loader) and _own_labels(project, thing.made_of)
+        own = thing.made_of
+        return _fits(project, loader) and (_own_labels(project, own) or listed_by_class(project, own))
     if thing.name != "torch.utils.data.TensorDataset" or call is None or len(call.args) < 2 or loader.call is None:
         return False
     return _fits(project, loader) and _sorted(project, call.args[-1], thing.use, 0)
@@ -51,6 +53,9 @@ def told(project: Project, node: ast.expr, thing: Thing) -> bool | None:
         sides = [_in_call(project, each, thing) for each in (node.left, node.comparators[0])]
         same = sides[0].value == sides[1].value if sides[0] is not None and sides[1] is not None else None
         return None if same is None else same == isinstance(node.ops[0], ast.Eq)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = told(project, node.operand, thing)
+        return None if inner is None else not inner
     found = _in_call(project, node, thing)
     return bool(found.value) if found is not None else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from flatline.readers.source._facts import seen_in
 from flatline.readers.source._losses import kind_of
 from flatline.readers.source._resolve import SHAPES, Project, argument_at
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
-from flatline.readers.source._values import Source, drawn_by
+from flatline.readers.source._values import Source, drawn_by, origins
 
 Path: TypeAlias = tuple[object, ...]  # keys and places, outermost first
 DEEP = 24
@@ -22,6 +23,8 @@ TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack"}
 PADS = "torch.nn.utils.rnn.pad_sequence"
 LOADER = "torch.utils.data.DataLoader"
 MASKED = re.compile(r"masked_fill|masked_select|torch\.where|\] = -100|\bignore_idx|nonzero\(")
+TOKENS = ("pad_token_id",)
+TOKEN = math.inf  # stands for one of them
 USUALLY = -100.0  # ignore_index of torch
 
 
@@ -37,10 +40,12 @@ def padded_targets(project: Project, module: Module, reached: Sequence[Module]) 
             ignored = _ignored(project, call, use)
             filled = _fillings(project, call.args[1], use, (), 0) if ignored is not None else []
             values = {value for _, value in filled}
+            if TOKEN in values and ignored is not None and ignored >= 0:
+                continue  # it may be that token
             if len(values) == 1 and not values & {ignored, None} and not seen_in(project, scope).never_recorded(use):
                 source, value = filled[0]
                 yield SourceFact(
-                    kind="padded target", name=f"{value:g}", text=spelled(source.node),
+                    kind="padded target", name=f"{value:g}" if value != TOKEN else "pad_token_id", text=spelled(source.node),
                     where=module.where(call, scope), other=source.use.scope.module.where(source.node, source.use.scope),
                 )  # fmt: skip
 
@@ -84,7 +89,18 @@ def _number(project: Project, node: ast.expr | None, use: Use) -> float | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = project.number(node.operand, use)
         return -inner if inner is not None else None
-    return project.number(node, use)
+    known = project.number(node, use)
+    if known is not None or not isinstance(node, (ast.Name, ast.Attribute)):
+        return known
+    each = {_named(project, origin) for origin in origins(project, node, use)}
+    return each.pop() if len(each) == 1 else None
+
+
+def _named(project: Project, origin: Source) -> float | None:
+    """``-100`` behind a name, and ``tokenizer.pad_token_id``, which is a number from 0 on."""
+    if isinstance(origin.node, ast.UnaryOp):
+        return _number(project, origin.node, origin.use)
+    return TOKEN if isinstance(origin.node, ast.Attribute) and origin.node.attr in TOKENS else None
 
 
 Filled: TypeAlias = tuple[Source, "float | None"]
@@ -109,6 +125,8 @@ def _fillings(project: Project, node: ast.expr | None, use: Use, path: Path, dep
         return _fillings(project, node.value, use, path, depth + 1) if not path and _is_sliced(node.slice) else []
     if isinstance(node, (ast.GeneratorExp, ast.ListComp)) and path and len(node.generators) == 1:
         return _moved(project, node, use, path, depth)
+    if isinstance(node, ast.DictComp) and path:
+        return _mapped(project, node, use, path, depth)
     if isinstance(node, ast.BinOp) and not path:
         return _added(project, node, use)
     return _by_name(project, node, use, path, depth) if isinstance(node, (ast.Name, ast.Attribute)) else []
@@ -126,6 +144,18 @@ def _moved(project: Project, node: ast.GeneratorExp | ast.ListComp, use: Use, pa
         inner = inner.func.value
     same = isinstance(inner, ast.Name) and ast.unparse(head.target) == inner.id and not head.ifs
     return _fillings(project, head.iter, use, path, depth + 1) if same else []
+
+
+def _mapped(project: Project, node: ast.DictComp, use: Use, path: Path, depth: int) -> list[Filled]:
+    """``{key: part.to(device) for key, part in batch.items()}``."""
+    head, inner = node.generators[0], node.value
+    while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in SAME:
+        inner = inner.func.value
+    names = [ast.unparse(each) for each in head.target.elts] if isinstance(head.target, ast.Tuple) else []
+    same = len(names) == 2 and names == [ast.unparse(node.key), ast.unparse(inner)] and not head.ifs
+    asked = head.iter.func if isinstance(head.iter, ast.Call) else None
+    items = isinstance(asked, ast.Attribute) and asked.attr == "items" and len(node.generators) == 1
+    return _fillings(project, asked.value, use, path, depth + 1) if same and items else []  # type: ignore[union-attr]
 
 
 def _added(project: Project, node: ast.BinOp, use: Use) -> list[Filled]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from flatline.readers.source import _handlers, _registries, _tables, _values
+from flatline.readers.source import _handlers, _heads, _raw, _registries, _submodules, _tables, _values
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
@@ -40,7 +40,7 @@ CUT = {"tensor", "detach", "item"}  # what has no graph
 REDUCES = {"mean", "sum", "max", "min", "abs"}
 SUMS = {"mean", "sum"}
 JOINS = {"cat", "concat", "stack", "hstack"}
-UNBOUNDED = {"linear", "Embedding"}  # what a layer of weights makes
+UNBOUNDED = {"linear", "Embedding", "EmbeddingBag"}  # what a layer of weights makes
 THROUGH = {"Identity", "Dropout", "Flatten", "Unflatten"}
 
 
@@ -180,7 +180,11 @@ class Project:
         if function.owner is None or getattr(function.node, "name", "") != "forward":
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
-        return [pair for pair in known[:SITES] if self.callee(*pair) is function]
+        return [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
+
+    def asked(self, name: str, module: Module) -> list[tuple[ast.Call, Use]]:
+        """The calls of a method, or of a module that is an attribute, in a file."""
+        return [pair for pair in self._asked.get(name, ()) if pair[1].scope.module is module]
 
     def _is_each(self, call: ast.Call, use: Use, function: Scope) -> bool:
         """``hook(self)`` in a loop over objects, of which one is of this class."""
@@ -809,8 +813,8 @@ class Project:
             return self._made_item(node, use, depth)
         if isinstance(node, ast.Attribute) and node.attr == "data" and not index:
             return (Made("detach", node, use),)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)) and not index:
-            return self._made_sum(node, use, depth)
+        if isinstance(node, (ast.BinOp, ast.UnaryOp)) and not index:
+            return _raw.calculated(self, node, use, depth)
         found = self._made_call(node, use, depth, index) if isinstance(node, ast.Call) else ()
         return found or self._made_from(_values.sources(self, node, use, depth), depth, index)
 
@@ -818,11 +822,15 @@ class Project:
         each = [self.made(source.node, source.use, depth + 1, index) for source in sources]
         return tuple(made for inner in each for made in inner) if all(each) else ()
 
-    def _made_sum(self, node: ast.BinOp, use: Use, depth: int) -> tuple[Made, ...]:
-        """A score and a bias, or another score: no bounds here either."""
-        left, right = self.made(node.left, use, depth + 1), self.made(node.right, use, depth + 1)
-        raw = bool(left) and bool(right) and all(m.by in UNBOUNDED for m in (*left, *right))
-        return tuple(m for m in (*left, *right) if m.by == "linear") if raw else ()
+    @property
+    def unbounded(self) -> set[str]:
+        """What a layer of weights makes."""
+        return UNBOUNDED
+
+    @staticmethod
+    def made_here(by: str, node: ast.AST, use: Use) -> Made:
+        """A tensor that an expression makes."""
+        return Made(by, node, use)
 
     def _made_item(self, node: ast.Subscript, use: Use, depth: int) -> tuple[Made, ...]:
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
@@ -868,6 +876,8 @@ class Project:
                 return self.made(func.value, use, depth + 1)
             if func.attr in MAKES and not dotted and self._class_of(func.value, use, depth) is None:
                 return (Made(MAKES[func.attr], node, use),)
+            if func.attr in _raw.PRODUCTS and not dotted and node.args:
+                return _raw.product(self, node, [func.value, *node.args], use, depth)
             if func.attr == "log" and not dotted:
                 return _logged(self.made(func.value, use, depth + 1))
             if func.attr in CLAMPS and not dotted:
@@ -880,6 +890,8 @@ class Project:
             return self._made_layers(layers, node, use, depth) if len(layers) == len(things) and not index else ()
         if len(things) == 1 and things[0].call is None and things[0].name.startswith("torch.nn.functional."):
             return self._made_torch(things[0].name, node, use, depth) if not index else ()
+        if things and not index and things[0].call is not None and things[0].made_of is None:
+            return _heads.put_out(self, things, depth)
         function = self.callee(node, use, depth)
         return self._made_return(function, depth, index) if function is not None else ()
 
@@ -901,6 +913,8 @@ class Project:
             return self._made_parts(node.args[0], use, depth) or (Made(last, node, use),)
         if last == "log" and node.args:
             return _logged(self.made(node.args[0], use, depth + 1))
+        if last in _raw.PRODUCTS and (found := _raw.product(self, node, node.args, use, depth)):
+            return found
         if dotted in ("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.Tensor", "torch.FloatTensor"):
             return (Made("tensor", node, use),)
         return (Made(MAKES.get(last, last), node, use),)

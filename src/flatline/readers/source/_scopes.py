@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from flatline.events import Where
 from flatline.readers.source._files import Text
+from flatline.readers.source._unrolled import unrolled
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -150,6 +151,7 @@ class Module:
 
     def __post_init__(self) -> None:
         self.lambdas = any("lambda" in line for line in self.text.lines)
+        self.tree = unrolled(self.text, self.tree)
         self.top = _Builder(self).scope(self.tree, self.tree.body, parent=None, owner=None)
 
     def where(self, node: ast.AST, scope: Scope | None = None) -> Where:

@@ -112,16 +112,62 @@ def _filled(project: Project, module: Module, name: str) -> Sequence[Entry]:
 
 def _decorated(project: Project, module: Module, table: str) -> list[Entry]:
     registers = [scope for scope in module.scopes if scope is not module.top and _entries(table, scope)]
+    if not registers and not _entries(table, module.top):
+        return _into_given(project, module, table)
     if len(registers) != 1 or _entries(table, module.top) or _moved(registers[0], table):
         return []
     maker = registers[0].parent if registers[0].parent is not None else module.top
     outer = registers[0] if maker is module.top else maker
+    return _above(project, outer)
+
+
+def _above(project: Project, outer: Scope) -> list[Entry]:
     found: list[Entry] = []
     for each in [m for m in project.modules.values() if m is not None]:
         owners: list[Class | Scope] = [*each.classes.values(), *each.functions.values()]
         for owner in owners:
             found += _named_above(project, owner, outer, each)
     return found
+
+
+def _into_given(project: Project, module: Module, table: str) -> list[Entry]:
+    """``@register(HEADS, "mlp")``, where the decorator is given the table."""
+    found: list[Entry] = []
+    for each in [m for m in project.modules.values() if m is not None and table in m.top.bindings]:
+        same = each is module or all(b.imported for b in each.top.bindings[table])
+        owners: list[Class | Scope] = [*each.classes.values(), *each.functions.values()] if same else []
+        for owner in owners:
+            for head in getattr(owner.node, "decorator_list", ()):
+                if isinstance(head, ast.Call) and any(ast.unparse(part) == table for part in head.args):
+                    found += _given_name(project, owner, head, each, table)
+    return found
+
+
+def _given_name(project: Project, owner: Class | Scope, head: ast.Call, module: Module, table: str) -> list[Entry]:
+    end = Use(module.top, len(module.top.statements), (), module.tree.body[-1])
+    things = project.things(head.func, end)
+    maker = things[0].function if len(things) == 1 else None
+    names = _filled_by(maker) if maker is not None else None
+    if maker is None or names is None or isinstance(owner.node, ast.Module):
+        return []
+    given, key = (project.argument(head, maker, name) for name in names)
+    if not isinstance(given, ast.Name) or given.id != table:
+        return []
+    name = key.value if isinstance(key, ast.Constant) else None
+    return [(name, Source(ast.Name(owner.node.name, ast.Load()), end))]
+
+
+def _filled_by(maker: Scope) -> tuple[str, str] | None:
+    """The parameters of a maker of decorators that are the table and the name in it."""
+    for inner in maker.module.scopes:
+        for use in inner.statements if inner.parent is maker else ():
+            target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+            if not isinstance(target, ast.Subscript) or not isinstance(use.statement, ast.Assign):
+                continue
+            names, value = (ast.unparse(target.value), ast.unparse(target.slice)), use.statement.value
+            plain = isinstance(value, ast.Name) and value.id in inner.params
+            return names if plain and {*names} <= {*maker.params} else None
+    return None
 
 
 def _moved(scope: Scope, table: str) -> bool:

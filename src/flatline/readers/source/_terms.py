@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import CUT_OFF, Seen, is_module, seen_in
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
-from flatline.readers.source._values import Source, origins
+from flatline.readers.source._values import Source, each_of, gone_through, origins
 
 DEEP = 8  # sums within sums
 CUTTING = ("item", "detach", "tolist")
@@ -41,20 +41,61 @@ def _terms(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[S
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < DEEP:
         yield from _terms(project, node.left, use, depth + 1)
         yield from _terms(project, node.right, use, depth + 1)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_count(project, node.right, use):
+        yield from _terms(project, node.left, use, depth + 1)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and depth < DEEP:
         pairs = (node.left, node.right), (node.right, node.left)
         for value in [one for one, other in pairs if project.constant(other, use) is not None][:1]:
             yield from _terms(project, value, use, depth + 1)
+    elif (listed := _summed(project, node, use)) and depth < DEEP:
+        for each in listed:
+            yield from _terms(project, each.node, each.use, depth + 1)
     elif isinstance(node, ast.Name) and _added_up(seen, node.id) and depth < DEEP:
         for value, place in seen.values_of(node.id):
             yield from _terms(project, value, place, depth + 1)
     else:
         found = [s for s in origins(project, node, use) if s.node is not node] if depth < DEEP else []
-        sums = [s for s in found if isinstance(s.node, ast.BinOp) or _is_sum(s, project)]
+        sums = [s for s in found if isinstance(s.node, ast.BinOp) or _is_sum(s, project) or _sums(s.node) is not None]
         for each in sums if len(sums) == len(found) else ():
             yield from _terms(project, each.node, each.use, depth + 1)
         if not sums or len(sums) != len(found):
             yield Source(node, use)
+
+
+def _is_count(project: Project, node: ast.expr, use: Use) -> bool:
+    """A number, or the length of something."""
+    counted = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+    return counted or project.number(node, use) is not None
+
+
+def _sums(node: ast.expr) -> ast.expr | None:
+    """``parts`` of ``sum(parts)``."""
+    plain = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sum"
+    return node.args[0] if plain and isinstance(node, ast.Call) and node.args else None
+
+
+def _summed(project: Project, node: ast.expr, use: Use) -> Sequence[Source]:
+    """All that ``sum(weights[k] * v for k, v in terms.items())`` adds, where the weights are numbers."""
+    inner = _sums(node)
+    if isinstance(inner, (ast.GeneratorExp, ast.ListComp)) and len(inner.generators) == 1:
+        factors = [inner.elt]
+        while isinstance(factors[0], ast.BinOp) and isinstance(factors[0].op, ast.Mult):
+            factors = [factors[0].left, factors[0].right, *factors[1:]]
+        drawn = [f for f in factors if isinstance(f, ast.Name) and gone_through(use, f.id) is not None]
+        numbers = all(_are_numbers(project, f, use) for f in factors if f not in drawn)
+        table = gone_through(use, drawn[0].id) if len(drawn) == 1 and numbers and not inner.generators[0].ifs else None
+        return each_of(project, table, use) if table is not None else []
+    if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "values":
+        inner = inner.func.value
+    return each_of(project, inner, use) if inner is not None else []
+
+
+def _are_numbers(project: Project, node: ast.expr, use: Use) -> bool:
+    """A number, or an entry of a table that holds nothing else."""
+    if project.number(node, use) is not None:
+        return True
+    listed = each_of(project, node.value, use) if isinstance(node, ast.Subscript) else []
+    return bool(listed) and all(project.number(each.node, each.use) is not None for each in listed)
 
 
 def _added_up(seen: Seen, name: str) -> bool:

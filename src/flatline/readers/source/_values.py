@@ -74,7 +74,7 @@ def _first_true(project: Project, node: ast.BoolOp, use: Use) -> Sequence[Source
     for part in node.values:
         if not _is_false(project, part, use):
             found.append(Source(part, use))
-        if part is not node.values[-1] and _is_object(project, part, use, plain=True):
+        if part is not node.values[-1] and is_object(project, part, use, plain=True):
             break
     return found
 
@@ -85,7 +85,7 @@ def chosen(project: Project, node: ast.IfExp, use: Use) -> Sequence[ast.expr]:
     return [node.body, node.orelse] if truth is None else [node.body if truth else node.orelse]
 
 
-def _is_object(project: Project, node: ast.expr, use: Use, *, plain: bool) -> bool:
+def is_object(project: Project, node: ast.expr, use: Use, *, plain: bool) -> bool:
     """Certainly something else than None; plainly, if it is also as good as true."""
     return project.once(node, lambda: _is_made(project, node, use, plain)) is True
 
@@ -459,7 +459,7 @@ def truth_of(project: Project, test: ast.expr, use: Use) -> bool | None:
 def _compared(project: Project, test: ast.Compare, use: Use) -> bool | None:
     left, right = project.constant(test.left, use, strict=True), test.comparators[0]
     if left is None and _is_none(right) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
-        there = _is_object(project, test.left, use, plain=False)
+        there = is_object(project, test.left, use, plain=False)
         return isinstance(test.ops[0], ast.IsNot) if there else None
     if left is None:
         return None

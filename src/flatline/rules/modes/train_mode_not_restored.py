@@ -90,11 +90,13 @@ class TrainModeNotRestored(Rule):
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loop that trains a model and calls its eval(), and train() nowhere."""
+        awake = any(loop.has("train") for loop in event.loops)
         for loop in event.loops:
             for moments in loop.moments("eval"):
                 tick = moments[0].tick
                 if (
                     tick.modes
+                    and (awake or not all(_first_of_all(m) for m in moments))
                     and not loop.has("train")
                     and not loop.has("opaque")
                     and all(_trained(m) for m in moments)
@@ -122,3 +124,9 @@ def _names(event: ModesObserved) -> str:
 def _trained(moment: SourceMoment) -> bool:
     """Steps of the same model's optimizer are in the loop."""
     return moment.repeats and any(t.kind == "step" and t.trains == moment.tick.of for t in moment.path)
+
+
+def _first_of_all(moment: SourceMoment) -> bool:
+    """No step comes before eval() in the turn: the model never trains in train mode, which is another defect."""
+    first = next(t for t in moment.path if t.kind in ("eval", "step"))
+    return first.kind == "eval"

@@ -100,7 +100,7 @@ class ValidationInTrainMode(Rule):
         for fact in event.of("validated"):
             yield self.finding(
                 event,
-                f"{fact.text} is scored without gradients in train mode: eval() is called nowhere, and it has a {fact.name}",
+                f"{fact.text} is scored without gradients in train mode: no eval() comes before it, and it has a {fact.name}",
                 where=fact.where,
                 key=line_of(fact.where),
             )

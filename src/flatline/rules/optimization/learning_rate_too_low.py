@@ -71,6 +71,7 @@ class LearningRateTooLow(Rule):
     guessed: float = 0.8  # first cross entropy over ln(classes): nothing was learned before, by another road either
     gradient: float = 1e-8  # gradients under this are themselves the defect
     gradient_ratio: float = 1e-4  # gradient over weight, the lower end of the healthy band 1e-4 to 1e-1
+    strong_gradient: float = 1e-2  # gradient over weight, in the middle of the healthy band: nothing vanishes
     fallen: float = 0.02  # a loss that fell by more is learning
     fallen_little: float = 0.1  # after crawl_index steps from guessing; SGD at 1e-5 lost 4 % of ln(classes) in 300
     decayed: float = 0.01  # rate over its peak at the end of a decay
@@ -100,7 +101,8 @@ class LearningRateTooLow(Rule):
             return
         samples = self._samples.setdefault(key, [])
         samples.append(sample)
-        small = self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
+        small = self._small(event, [each.update for each in samples])
+        small = small or self._crawls(event, samples) or self._idles(event, samples)
         if small and self._too_low(event, samples):
             yield self._tell(event, samples)
 
@@ -157,9 +159,16 @@ class LearningRateTooLow(Rule):
         turns = [each.turn for each in newest if each.turn is not None]
         if event.index < self.crawl_index or len(newest) < self.slow_samples or 4 * len(turns) < len(newest):
             return False
-        limit = self.crawl_ratio if event.optimizer.adaptive else self.slow_ratio
-        slow = median(each.update for each in newest) < limit and median(turns) >= self.straight
-        return slow and self._guesses
+        slow = median(each.update for each in newest) < self.crawl_ratio and median(turns) >= self.straight
+        return slow and event.optimizer.adaptive and self._guesses
+
+    def _idles(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
+        """Large gradients, of which a rate of plain SGD leaves next to nothing."""
+        newest = samples[-self.slow_samples :]
+        if event.optimizer.adaptive or event.index < self.crawl_index or len(newest) < self.slow_samples:
+            return False
+        strong = median(each.gradient_ratio for each in newest) > self.strong_gradient
+        return strong and self._guesses and median(each.update for each in newest) < self.slow_ratio
 
     def _too_low(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         gradient, ratio = median(s.gradient for s in samples), median(s.gradient_ratio for s in samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flatline.events import (
     ModesObserved,
@@ -90,7 +90,7 @@ class TrainingInEvalMode(Rule):
         for loop in event.loops:
             for moments in loop.moments("eval"):
                 tick = moments[0].tick
-                if tick.modes and all(_trained_after(m) for m in moments):
+                if tick.modes and _on_every_way(moments):
                     yield self.finding(
                         event,
                         f"{tick.name}.eval() comes before the steps that train it, and train() does not follow: "
@@ -99,6 +99,12 @@ class TrainingInEvalMode(Rule):
                         where=tick.where,
                         key=line_of(tick.where),
                     )
+
+
+def _on_every_way(moments: Sequence[SourceMoment]) -> bool:
+    """A call that two phases share is come by twice on one way, the last time with no step after it."""
+    ways = {id(m.path) for m in moments}
+    return {id(m.path) for m in moments if _trained_after(m)} == ways
 
 
 def _trained_after(moment: SourceMoment) -> bool:

@@ -56,6 +56,7 @@ class WeightNormCollapse(Rule):
     decayed: float = 1.0  # lr * weight_decay summed over the steps: decay alone leaves 1/e
     forgetful: float = 0.05  # taken at every step: a weight is made of the last 20 steps; grokking runs use 1e-3
     halved: float = 0.5  # weight now over weight when first seen, where that is so
+    alike: float = 1.2  # largest over smallest share that a step takes of a matrix: gradients differ tenfold and more
     samples_needed: int = 15  # fewer say nothing about a trend
     learned: float = 0.7  # a loss under this share of the first one was worth it
 
@@ -65,21 +66,44 @@ class WeightNormCollapse(Rule):
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Every weight matrix that is decayed, beside its beginning."""
-        layers = [each for each in event.layers if each.matrix and each.weight_decay > 0 and each.weight_rms > 0]
+        hand = event.optimizer.by_hand
+        layers = [
+            each for each in event.layers if each.matrix and (hand or each.weight_decay > 0) and each.weight_rms > 0
+        ]
         losses = self._losses.setdefault(event.optimizer.key, History())
         if event.loss is None or not layers:
             return
         losses.add(event.index, event.loss)
         shares = [self._share(event, layer) for layer in layers]
+        if hand:
+            yield from self._by_hand(event, layers, shares, losses)
+            return
         rate = median(map(_taken, layers))
         collapsed = self.halved if rate >= self.forgetful else self.collapsed
         small = median(shares) <= collapsed and rate * event.index >= self.decayed
-        if (
-            small
-            and losses.count >= self.samples_needed
-            and losses.last >= self.learned * (event.first_loss or losses.first)
-        ):
+        if small and self._for_nothing(event, losses):
             yield self._tell(event, layers[0], median(shares), rate, losses)
+
+    def _for_nothing(self, event: NumbersSampled, losses: History) -> bool:
+        return losses.count >= self.samples_needed and losses.last >= self.learned * (event.first_loss or losses.first)
+
+    def _by_hand(
+        self, event: NumbersSampled, layers: list[LayerNumbers], shares: list[float], losses: History
+    ) -> Iterator[Finding]:
+        """No setting tells of a decay: all matrices shrink by one and the same share, at every step."""
+        taken = [each.update_ratio for each in layers if each.update_ratio is not None]
+        alike = len(taken) > 1 and max(taken) <= self.alike * min(taken)
+        if not alike or max(shares) > self.collapsed or not self._for_nothing(event, losses):
+            return
+        yield self.finding(
+            event,
+            f"the weights shrank to {median(shares):.1%} of their first size in {event.index} steps; a step takes "
+            f"{median(taken):.2%} of every one of the {len(taken)} matrices, and the loss stands at {losses.last:.4g} "
+            f"({event.first_loss or losses.first:.4g} at first)",
+            cause="the decay in the step takes more than the gradient gives back: the model is pulled to zero",
+            fix="multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5",
+            share=median(shares),
+        )
 
     def _share(self, event: NumbersSampled, layer: LayerNumbers) -> float:
         return layer.weight_rms / self._first.setdefault((event.optimizer.key, layer.name), layer.weight_rms)

@@ -1,0 +1,113 @@
+"""What the models of torchvision and timm put out: what the head makes that took the place of theirs, else raw scores."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from flatline.readers.source._scopes import Module, Use
+from flatline.readers.source._values import Source
+
+if TYPE_CHECKING:
+    from flatline.readers.source._resolve import Made, Project, Thing
+
+FAMILIES = {
+    "fc": re.compile(r"torchvision\.models\.((wide_)?resnet|resnext|shufflenet|regnet)\w*"),
+    "classifier": re.compile(r"torchvision\.models\.(vgg|alexnet|densenet|mobilenet|efficientnet|convnext|mnasnet)\w*"),
+    "head": re.compile(r"torchvision\.models\.swin\w*"),
+    "heads": re.compile(r"torchvision\.models\.vit_\w*"),
+}
+TIMM = "timm.create_model"
+ADDS = ("append", "add_module")  # a layer behind the others
+
+
+def put_out(project: Project, things: tuple[Thing, ...], depth: int) -> tuple[Made, ...]:
+    """The operations that may have made the scores of such models; nothing if one of them is unknown."""
+    found: list[Made] = []
+    for thing in things:
+        inner = _of(project, thing, _places(thing), depth)
+        if not inner:
+            return ()
+        found += inner
+    return tuple(found)
+
+
+def _places(thing: Thing) -> list[str]:
+    """The attributes that may be the last layers of a model."""
+    if thing.call is None:
+        return []
+    named = {k.arg: k.value for k in thing.call.keywords}
+    if thing.name == TIMM and "num_classes" in named and not {None, "features_only"} & named.keys():
+        given = named["num_classes"]
+        return [*FAMILIES] if not isinstance(given, ast.Constant) or given.value else []
+    return [name for name, pattern in FAMILIES.items() if pattern.fullmatch(thing.name)]
+
+
+def _of(project: Project, thing: Thing, places: list[str], depth: int) -> tuple[Made, ...]:
+    if not places or thing.call is None:
+        return ()
+    heads = _replaced(project, thing, places)
+    own = (project.made_here("linear", thing.call, thing.use),)
+    if not heads:
+        return own if heads is not None else ()
+    each = [project.made(_applied(head.node), head.use, depth + 1) for head in heads]
+    certain = any(head.use.path == thing.use.path[: len(head.use.path)] for head in heads)
+    return (*(made for inner in each for made in inner), *(() if certain else own)) if all(each) else ()
+
+
+def _replaced(project: Project, thing: Thing, places: list[str]) -> list[Source] | None:
+    """The heads that a model was given; None where one may be on another model, or on this."""
+    found: list[Source] = []
+    for name, receiver, head in _heads(thing.use.scope.module):
+        if name not in places or (isinstance(receiver, ast.Name) and head.use.scope.own == (receiver.id,)):
+            continue
+        things = project.things(receiver, head.use)
+        if not things:
+            return None
+        if any(t.call is thing.call for t in things):
+            last = _is_added(head) and head.use.path == thing.use.path
+            found = [head] if last else [*found, head]
+    return found
+
+
+def _is_added(head: Source) -> bool:
+    """Put behind the other layers, and not in the place of one."""
+    return isinstance(head.use.statement, ast.Expr)
+
+
+@cache
+def _heads(module: Module) -> tuple[tuple[str, ast.expr, Source], ...]:
+    """``model.fc = ...``, ``model.classifier[6] = ...`` and ``model.classifier.append(...)`` of a file."""
+    return tuple(
+        (part.attr, part.value, Source(value, use))
+        for target, value, use in _set(module)
+        if (part := _last(target)) is not None
+    )
+
+
+def _set(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Use]]:
+    for scope in module.scopes:
+        for use in scope.statements:
+            node = use.statement
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                yield target, node.value, use  # type: ignore[attr-defined]
+        for call, use in scope.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ADDS and call.args:
+                yield call.func.value, call.args[-1], use
+
+
+def _last(target: ast.expr) -> ast.Attribute | None:
+    """``model.heads`` of ``model.heads.head`` and ``model.heads[0]``."""
+    node = target.value if isinstance(target, ast.Subscript) else target
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr in FAMILIES:
+        node = node.value
+    return node if isinstance(node, ast.Attribute) and node.attr in FAMILIES else None
+
+
+@cache
+def _applied(head: ast.expr) -> ast.Call:
+    """The call of a head."""
+    return ast.copy_location(ast.Call(head, [], []), head)

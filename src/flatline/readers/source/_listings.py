@@ -1,0 +1,153 @@
+"""Lists of samples that are made folder by folder, one for each class."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Class, Scope, Use
+
+MIXED = re.compile(r"perm|shuffle|argsort|random|sample\(|sort\(")
+WRAPS = {"int", "torch.tensor", "torch.as_tensor", "torch.LongTensor", "float"}
+STEPS = 4  # from an attribute to the list that is filled
+
+
+def listed_by_class(project: Project, owner: Class) -> bool:
+    """A data set that gives ``self.samples[i]``, whose labels count the classes that its list was made from."""
+    method = project.method(owner, "__getitem__")
+    value = method.returns[0][0] if method is not None and len(method.returns) == 1 else None
+    if method is None or not isinstance(value, ast.Tuple) or len(value.elts) != 2:
+        return False
+    held, place = _read(project, value.elts[1], method.returns[0][1])
+    if held is None or not isinstance(held.value, ast.Attribute) or not _by_index(held.slice, method):
+        return False
+    name = held.value.attr
+    text = "\n".join(owner.module.text.lines)
+    if method.own != (ast.unparse(held.value.value),) or re.search(rf"(shuffle|perm|sample)\w*\(.*\.{name}\b", text):
+        return False
+    found = project.attributes(owner, name)
+    mixed = MIXED.search(ast.unparse(owner.node)) is not None
+    plain = len(found) == 1 and not mixed and not found[0].index and found[0].value is not None
+    return plain and _in_turn(project, found[0].value, found[0].use, f"{method.own[0]}.{name}", place, 0)
+
+
+def _read(project: Project, node: ast.expr, use: Use) -> tuple[ast.Subscript | None, int | None]:
+    """``self.samples[i]`` behind a label, and the label's place in that."""
+    while isinstance(node, ast.Call) and len(node.args) >= 1 and ast.unparse(node.func) in WRAPS:
+        node = node.args[0]
+    if isinstance(node, ast.Name):
+        found = use.scope.reaching(node.id, use) if node.id in use.scope.bindings else []
+        value = found[0].value if len(found) == 1 else None
+        if isinstance(value, ast.Subscript) and len(found[0].index) == 1:
+            return value, found[0].index[0]
+        return _read(project, value, found[0].use) if value is not None and not found[0].index else (None, None)
+    if not isinstance(node, ast.Subscript):
+        return None, None
+    inner, key = node.value, node.slice
+    place = key.value if isinstance(key, ast.Constant) and isinstance(key.value, int) else None
+    return (inner, place) if isinstance(inner, ast.Subscript) and place is not None else (node, None)
+
+
+def _by_index(node: ast.expr, method: Scope) -> bool:
+    name = method.params[-1]
+    return ast.unparse(node) == name and len(method.bindings[name]) == 1
+
+
+def _in_turn(project: Project, node: ast.expr | None, use: Use, name: str, place: int | None, depth: int) -> bool:
+    """A list is filled with the samples of one class after the other."""
+    if node is None or depth > STEPS:
+        return False
+    if isinstance(node, ast.ListComp):
+        label = _part(node.elt, place)
+        return len(node.generators) > 1 and _counts(
+            project, label, node.generators[0].target, node.generators[0].iter, use
+        )
+    if isinstance(node, ast.List) and not node.elts:
+        return _filled(project, use.scope, name, place)
+    if isinstance(node, ast.Name):
+        found = use.scope.bindings.get(node.id, [])
+        begun = found[0] if found and not found[0].parameter and not found[0].index else None
+        return begun is not None and _in_turn(project, begun.value, begun.use, node.id, place, depth + 1)
+    function = project.callee(node, use) if isinstance(node, ast.Call) else None
+    if function is None or len(function.returns) != 1 or MIXED.search(ast.unparse(function.node)):
+        return False
+    return _in_turn(project, *function.returns[0], "", place, depth + 1)
+
+
+def _part(node: ast.expr, place: int | None) -> ast.expr | None:
+    if place is None:
+        return node
+    return (
+        node.elts[place]
+        if isinstance(node, (ast.Tuple, ast.List)) and -len(node.elts) <= place < len(node.elts)
+        else None
+    )
+
+
+def _filled(project: Project, scope: Scope, name: str, place: int | None) -> bool:
+    """``samples.append((path, label))`` in a loop over files, in a loop over classes; once, and nothing else."""
+    calls = [(c, u) for c, u in scope.calls if isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name]
+    added = [
+        u
+        for u in scope.statements
+        if isinstance(u.statement, ast.AugAssign) and ast.unparse(u.statement.target) == name
+    ]
+    if len(calls) + len(added) != 1:
+        return False
+    if added:
+        comp: ast.expr = added[0].statement.value  # type: ignore[attr-defined]
+        return isinstance(comp, ast.ListComp) and _below(project, added[0], _part(comp.elt, place), 1)
+    (call, use), func = calls[0], calls[0][0].func
+    given = call.args[0] if len(call.args) == 1 else None
+    method = func.attr if isinstance(func, ast.Attribute) else ""
+    if method == "extend" and isinstance(given, (ast.ListComp, ast.GeneratorExp)):
+        return _below(project, use, _part(given.elt, place), 1)
+    return method == "append" and given is not None and _below(project, use, _part(given, place), 2)
+
+
+def _below(project: Project, use: Use, label: ast.expr | None, loops: int) -> bool:
+    """In so many loops, of which the outermost counts the label."""
+    known = {id(u.statement): u for u in use.scope.statements if isinstance(u.statement, ast.For)}
+    around = [known[block] for block, _ in use.path if block in known]
+    if len(around) != loops or use.path[0][0] not in known:
+        return False
+    loop = around[0].statement
+    inner = around[1].statement if loops > 1 else use.statement
+    return isinstance(loop, ast.For) and _counts(project, _behind(label, use, inner), loop.target, loop.iter, around[0])
+
+
+def _behind(label: ast.expr | None, use: Use, inner: ast.stmt) -> ast.expr | None:
+    """``label = self.index[name]``, before the loop over files."""
+    found = use.scope.bindings.get(label.id, []) if isinstance(label, ast.Name) else []
+    value = found[0].value if len(found) == 1 and not found[0].index else None
+    return value if value is not None and found[0].use.statement.lineno < inner.lineno else label
+
+
+def _counts(project: Project, label: ast.expr | None, target: ast.expr, head: ast.expr, use: Use) -> bool:
+    """The label is the number of the class."""
+    counted = isinstance(head, ast.Call) and ast.unparse(head.func) == "enumerate" and isinstance(target, ast.Tuple)
+    if label is None or (counted and len(target.elts) != 2):  # type: ignore[attr-defined]
+        return False
+    name = target.elts[1] if counted else target  # type: ignore[attr-defined]
+    if counted and ast.unparse(label) == ast.unparse(target.elts[0]):  # type: ignore[attr-defined]
+        return True
+    listed = head.args[0] if counted and isinstance(head, ast.Call) else head
+    if isinstance(label, ast.Call):
+        return ast.unparse(label) == f"{ast.unparse(listed)}.index({ast.unparse(name)})"
+    if not isinstance(label, ast.Subscript) or ast.unparse(label.slice) != ast.unparse(name):
+        return False
+    found = project.holding(label.value, use, 0) if isinstance(label.value, (ast.Name, ast.Attribute)) else []
+    return len(found) == 1 and _numbers(found[0].value)
+
+
+def _numbers(node: ast.expr | None) -> bool:
+    """``{name: i for i, name in enumerate(names)}``."""
+    if not isinstance(node, ast.DictComp) or len(node.generators) != 1:
+        return False
+    head = node.generators[0]
+    return (
+        isinstance(head.target, ast.Tuple)
+        and ast.unparse(head.iter).startswith("enumerate(")
+        and [ast.unparse(e) for e in head.target.elts] == [ast.unparse(node.value), ast.unparse(node.key)]
+    )

@@ -1,0 +1,189 @@
+"""Loaders, data sets and transforms by phase, as the source reader follows them."""
+
+import pytest
+from parsed import kinds_in
+
+HEAD = """
+import os, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import datasets, models, transforms as T
+"""
+TUTORIAL = """
+aug = T.Compose([T.RandomResizedCrop(224), T.ToTensor()])
+plain = T.Compose([T.CenterCrop(224), T.ToTensor()])
+tfms = {{"train": aug, "val": {val}}}
+sets = {{x: datasets.ImageFolder(os.path.join("data", x), tfms[x]) for x in ["train", "val"]}}
+loaders = {{x: DataLoader({each}, batch_size=4, shuffle={shuffle}) for x{more} in {over}}}
+
+def fit(model, crit, opt):
+    for epoch in range(25):
+        for phase in ["train", "val"]:
+            model.train() if phase == "train" else model.eval()
+            for x, y in loaders[phase]:
+                opt.zero_grad()
+                with torch.set_grad_enabled(phase == "train"):
+                    out = model(x)
+                    loss = crit(out, y)
+                    if phase == "train":
+                        loss.backward()
+                        opt.step()
+                good = (out.argmax(1) == y).sum()
+"""
+
+
+@pytest.mark.parametrize(
+    ("val", "shuffle", "each", "more", "over", "expected"),
+    [
+        ("plain", "True", "sets[x]", "", '["train", "val"]', []),
+        ("plain", "x == 'train'", "sets[x]", "", '["train", "val"]', []),
+        ("plain", "x == 'train'", "data", ", data", "sets.items()", []),
+        ("aug", "True", "sets[x]", "", '["train", "val"]', ["augmented"]),
+        ("aug", "True", "data", ", data", "sets.items()", ["augmented"]),
+        ("plain", "False", "sets[x]", "", '["train", "val"]', ["unshuffled"]),
+        ("plain", "x == 'val'", "sets[x]", "", '["train", "val"]', ["unshuffled"]),
+        ("plain", "x != 'train'", "data", ", data", "sets.items()", ["unshuffled"]),
+        ("aug", "True", "sets[x]", "", "os.listdir('data')", []),  # keys that nobody knows
+    ],
+)
+def test_phases_in_one_loop(val, shuffle, each, more, over, expected):
+    """A table that a comprehension makes is the table; a phase has its own loader."""
+    code = TUTORIAL.format(val=val, shuffle=shuffle, each=each, more=more, over=over)
+    assert [kind for kind in kinds_in(HEAD, code) if kind in ("augmented", "unshuffled")] == expected
+
+
+CALLED = """
+def transform(train):
+    if train:
+        return T.Compose([T.{random}, T.ToTensor()])
+    return T.Compose([T.CenterCrop(32), T.ToTensor()])
+
+class Leaves(Dataset):
+    def __init__(self, frame, transform=None):
+        self.frame = frame
+        self.transform = transform
+    def __getitem__(self, i):
+        image = self.frame.image[i]
+        if {when}:
+            image = self.transform(image)
+        return image, self.frame.label[i]
+
+def loader(frame, train):
+    return DataLoader(Leaves(frame, transform({given})), 32, shuffle=train)
+
+def turn(model, loader, crit, opt=None):
+    training = opt is not None
+    model.train(training)
+    for x, y in loader:
+        with torch.set_grad_enabled(training):
+            out = model(x)
+            loss = crit(out, y)
+        if training:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        good = (out.argmax(1) == y).sum()
+
+def main(model, train, val, crit, opt):
+    for epoch in range(5):
+        turn(model, loader(train, True), crit, opt)
+        turn(model, {scored}, crit)
+"""
+
+
+@pytest.mark.parametrize(
+    ("random", "when", "given", "scored", "expected"),
+    [
+        ("RandomCrop(32)", "self.transform", "True", "loader(val, False)", True),
+        ("RandomCrop(32)", "self.transform is not None", "train", "loader(val, True)", True),
+        ("RandomCrop(32)", "self.transform", "train", "loader(val, False)", False),
+        ("RandomCrop(32)", "self.transform", "not train", "loader(val, False)", True),
+        ("RandomCrop(32)", "self.frame.training", "True", "loader(val, False)", False),  # not for every item
+        ("RandomHorizontalFlip(1.0)", "self.transform", "True", "loader(val, False)", False),
+    ],
+)
+def test_transforms_of_own_data_sets(random, when, given, scored, expected):
+    """What a call decides is decided by each call; what an item may go past is not known."""
+    code = CALLED.format(random=random, when=when, given=given, scored=scored)
+    assert ("augmented" in kinds_in(HEAD, code)) is expected
+
+
+LISTED = """
+class Flowers(Dataset):
+    def __init__(self, root):
+        self.classes = sorted(os.listdir(root))
+        self.index = {{c: i for i, c in enumerate(self.classes)}}
+        self.samples = []
+        {listed}
+    def __getitem__(self, i):
+        path, label = self.samples[{at}]
+        return torch.load(path), label
+
+def run(model, opt):
+    data = Flowers("flowers")
+    {more}
+    for epoch in range(5):
+        for x, y in DataLoader(data, batch_size=32):
+            loss = nn.functional.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+"""
+NESTED = """for {target} in {over}:
+            for name in os.listdir(os.path.join(root, c)):
+                self.samples.append((os.path.join(root, c, name), {label}))"""
+
+
+@pytest.mark.parametrize(
+    ("target", "over", "label", "at", "more", "expected"),
+    [
+        ("c", "self.classes", "self.index[c]", "i", "pass", True),
+        ("k, c", "enumerate(self.classes)", "k", "i", "pass", True),
+        ("c", "self.classes", "self.classes.index(c)", "i", "pass", True),
+        ("c", "self.classes", "labels[c]", "i", "pass", False),  # of a table that nobody knows
+        ("c", "self.classes", "int(name[0])", "i", "pass", False),
+        ("k, c", "enumerate(self.classes)", "k", "torch.randint(9, ())", "pass", False),
+        ("k, c", "enumerate(self.classes)", "k", "i", "random.shuffle(data.samples)", False),
+    ],
+)
+def test_samples_that_are_listed_by_class(target, over, label, at, more, expected):
+    """Only a number of the class itself is known to stay the same from file to file."""
+    listed = NESTED.format(target=target, over=over, label=label)
+    code = LISTED.format(listed=listed, at=at, more=more)
+    assert ("unshuffled" in kinds_in(HEAD, code)) is expected
+
+
+FROZEN = """
+def build(frozen):
+    net = models.resnet18(weights="DEFAULT")
+    if frozen:
+        for p in net.parameters():
+            p.requires_grad = False
+    net.fc = nn.Linear(512, 3)
+    return net
+
+def train(model, data, opt):
+    for epoch in range(3):
+        model.train()
+        for x, y in data:
+            opt.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            opt.step()
+
+def main(data):
+    {made}
+    train(model, data, torch.optim.SGD(model.parameters(), 0.1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("model = build(True)", True),
+        ("model = build(False)", False),
+        ("model, teacher = build(False), build(True)", False),  # the frozen one is another
+    ],
+)
+def test_a_model_that_its_maker_freezes(made, expected):
+    """The calls of the function that makes it have the frozen one."""
+    assert ("drifting norms" in kinds_in(HEAD, FROZEN.format(made=made))) is expected
