@@ -154,6 +154,18 @@ def test_numbers_that_come_back_are_an_autoencoder():
     assert "future: no label is the next element of a sequence" in asked(Recurrent(), inputs, targets=[inputs])
 
 
+@pytest.mark.parametrize("shifts", [True, False])
+def test_labels_that_are_the_input(shifts):
+    class Shifting(Tagger):
+        def forward(self, ids):
+            return super().forward(torch.nn.functional.pad(ids[:, :-1], (1, 0)) if shifts else ids)
+
+    ids, _ = next_tokens()
+    probed = asked(Shifting(), ids, targets=[ids], kind=FutureProbed)
+    assert probed.own_token != shifts
+    assert probed.spread.effect < 1e-4
+
+
 def test_one_vector_of_the_sentence():
     class Sentences(Tagger):
         def __init__(self):

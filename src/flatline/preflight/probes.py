@@ -268,7 +268,8 @@ class Probes:
         grids = [grid for made in effects if (grid := _positions(made, rows, length)) is not None]
         if not grids:
             raise Unprobed("future: no output of the model belongs to a position")
-        changes = torch.stack(grids).amax(0)[:, :begin][labelled[:, :begin]]
+        everywhere = torch.stack(grids).amax(0)
+        changes = everywhere[:, :begin][labelled[:, :begin]]
         culprit, summary = None, False
         if bool((changes > SAME).any()):
             culprit, summary = self.trial.carried(
@@ -281,7 +282,7 @@ class Probes:
             length=length,
             begin=begin,
             next_token=ahead == 1,
-            own_token=ahead == 0,
+            own_token=ahead == 0 and _reads_its_own(self.trial.inputs, inputs, everywhere),
             summary=summary,
             spread=spread(changes, culprit),
         )
@@ -546,6 +547,14 @@ def _reads_as_time(passed: Passed, count: int) -> bool:
     if not isinstance(layer, TIME_FIRST) or getattr(inner, "batch_first", True) or not given:
         return False
     return given[0].dim() == 3 and given[0].shape[0] == count and given[0].shape[1] > 1
+
+
+def _reads_its_own(before: tuple[Tensor, ...], after: tuple[Tensor, ...], changes: Tensor) -> bool:
+    """Most rows' outputs change at the first position with another token: a model that shifts inside changes behind it."""
+    differ = next(torch.ne(one, other) for one, other in zip(before, after, strict=True) if one is not other)
+    rows = differ.any(1).nonzero().flatten()
+    first = differ.int().argmax(1)[rows]
+    return len(rows) > 0 and bool((changes[rows, first] > SAME).float().mean() > 1 / 2)
 
 
 def _positions(made: Tensor, rows: int, length: int) -> Tensor | None:

@@ -22,6 +22,7 @@ LOWEST, HIGHEST = 1e-7, 10.0
 SMOOTHING = 0.9  # of the loss, over steps
 DIVERGED = 4.0  # times the best smoothed loss: the sweep ends (as in fast.ai's and torch-lr-finder's)
 FEWEST = 20  # steps of a curve that is worth reading
+AROUND = 8  # steps on either side of a rate that tell how the loss falls there: half a decade
 SKIPPED = 10  # first steps, before the mean has a past (as in torch-lr-finder)
 DOUBTS = {
     "": "",
@@ -176,6 +177,13 @@ def smoothed(losses: Sequence[float]) -> list[float]:
     return [mean.add(loss) for loss in losses]
 
 
+def _fall(curve: Sequence[float], at: int) -> float:
+    """From the places before one to those behind it; rates grow by one factor. The noise of single batches cancels out."""
+    behind = curve[at + 1 : at + 1 + AROUND]
+    before = curve[max(0, at - len(behind)) : at]
+    return math.fsum(before) / len(before) - math.fsum(behind) / len(behind)
+
+
 def suggested(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, float, float | None] | None:
     """The rates of the steepest fall and of the lowest loss, and that from which on it diverges; None if it never falls."""
     curve = smoothed([loss if loss - loss == 0.0 else math.inf for loss in losses])
@@ -183,11 +191,8 @@ def suggested(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, f
     if len(finite) < FEWEST or min(finite) > finite[0] - FALL * abs(finite[0]):
         return None
     lowest = finite.index(min(finite))
-    slopes = [
-        (finite[at + 1] - finite[at - 1]) / math.log(rates[at + 1] / rates[at - 1])
-        for at in range(SKIPPED, max(SKIPPED + 1, lowest))
-    ]
-    steepest = SKIPPED + slopes.index(min(slopes))
+    falls = [_fall(finite, at) for at in range(SKIPPED, max(SKIPPED + 1, lowest))]
+    steepest = SKIPPED + falls.index(max(falls))
     beyond = (at for at in range(lowest, len(curve)) if not curve[at] <= DIVERGED * max(min(finite), 1e-12))
     gone = next(beyond, None)
     return rates[steepest], rates[lowest], rates[gone] if gone is not None else None

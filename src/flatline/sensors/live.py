@@ -34,6 +34,7 @@ from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
+from flatline.sensors.shifts import ShiftSensor
 from flatline.sensors.symmetry import SymmetrySensor
 from flatline.sensors.told_rates import MisplacedRates
 
@@ -79,6 +80,7 @@ class LiveSensors:
             loop, self.backward, self.models, self.optimizers, self.numbers, self.audit, self.data, self.recording
         )
         self.lost_rates = LostRates(loop)
+        self.shifts = ShiftSensor()
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
@@ -118,6 +120,7 @@ class LiveSensors:
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
         self.optimizers.before_step.append(guard(self.logged.before_step))
         self.models.on_leave.append(guard(self.recording.after_module))
+        self.models.on_leave.append(guard(self.shifts.after_module))
         self.optimizers.after_step.append(guard(self.recording.after_step))
         self.optimizers.hand_on = self.patches.guard(self.recording.hand_on)
         self.backward.fed = guard(self._fed)

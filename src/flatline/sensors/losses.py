@@ -327,6 +327,8 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
     tokens = _token_input(models)
     if tokens is None or tokens.numel() != target.numel() or tokens.numel() < 8:
         return False
+    if any(model.shifts for model in models.models.values()):
+        return False
     return bool((tokens.reshape(-1) == target.reshape(-1)).all())
 
 

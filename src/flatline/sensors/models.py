@@ -133,6 +133,7 @@ class Model:
         self.cuts: dict[int, str] = {}  # id of module -> where its gradient was cut, proven by a shared storage
         self.gaps: dict[int, str] = {}  # id of module -> where the next one began without a gradient
         self.integer_input: Any = None  # weak reference to the last integer tensor it was called with
+        self.shifts = False  # it goes on with these integers one place later (ShiftSensor)
         self.last_input: Any = None
         self.refresh()
 
@@ -497,7 +498,7 @@ class ModelSensor:
             in_grad=any(t.requires_grad for t in tensors_in(args)),
         )
         self._look_for_cut(model, call, args)
-        if model.integer_input is None:  # given to the model by keyword, which hooks are not told
+        if model.integer_input is None and call.leaf:  # given to the model by keyword, which hooks are not told
             model.integer_input = _integers(args, dimensions=2)
         now.stack.append(call)
 
