@@ -374,6 +374,7 @@ from torchvision.datasets import ImageFolder
 loader = DataLoader(ImageFolder("train"), batch_size=8{})
 for x, y in loader:
     criterion(net(x), y).backward()
+    opt.step()
 """
 
 

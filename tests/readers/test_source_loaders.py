@@ -1,7 +1,7 @@
 """Loaders, data sets and transforms by phase, as the source reader follows them."""
 
 import pytest
-from parsed import kinds_in
+from parsed import kinds_in, parsed
 
 HEAD = """
 import os, torch
@@ -144,6 +144,13 @@ NESTED = """for {target} in {over}:
         ("c", "self.classes", "int(name[0])", "i", "pass", False),
         ("k, c", "enumerate(self.classes)", "k", "torch.randint(9, ())", "pass", False),
         ("k, c", "enumerate(self.classes)", "k", "i", "random.shuffle(data.samples)", False),
+        ("k, c", "enumerate(self.classes)", "k", "i", "data.samples.sort(key=hash)", False),
+        ("k, c", "enumerate(self.classes)", "k", "i", "data.samples[:] = [data.samples[j] for j in keep]", False),
+        ("k, c", "enumerate(self.classes)", "k", "i", "data.samples = [data.samples[j] for j in keep]", False),
+        ("k, c", "enumerate(self.classes)", "k", "i", "mixed = data.samples; mix(mixed)", False),
+        ("k, c", "enumerate(self.classes)", "k", "i", "mix(data.samples)", False),
+        ("k, c", "enumerate(self.classes)", "k", "i", "print(len(data.samples))", True),
+        ("k, c", "enumerate(self.classes)", "k", "i", "rows = len(data.samples)", True),
     ],
 )
 def test_samples_that_are_listed_by_class(target, over, label, at, more, expected):
@@ -151,6 +158,59 @@ def test_samples_that_are_listed_by_class(target, over, label, at, more, expecte
     listed = NESTED.format(target=target, over=over, label=label)
     code = LISTED.format(listed=listed, at=at, more=more)
     assert ("unshuffled" in kinds_in(HEAD, code)) is expected
+
+
+STEPS = """
+def run(model, opt):
+    data = Flowers("flowers")
+    for epoch in range(5):
+        opt.zero_grad()
+        for x, y in DataLoader(data, batch_size=32):
+            nn.functional.cross_entropy(model(x), y).backward()
+            {inside}
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(("inside", "expected"), [("opt.step()", ["Flowers"]), ("pass", [])])
+def test_one_step_for_all_batches(inside, expected):
+    """Their order is nothing then."""
+    listed = NESTED.format(target="c", over="self.classes", label="self.index[c]")
+    made = LISTED.format(listed=listed, at="i", more="pass").partition("\ndef run")[0]
+    code = made + STEPS.format(inside=inside)
+    assert [fact.name for fact in parsed(HEAD, code).of("unshuffled")] == expected
+
+
+DRAWN = """
+def evaluate(model, loader):
+    scores = []
+    with torch.no_grad():
+        {around}
+            for x, y in loader:
+                scores.append((model(x).argmax(1) == y).float().mean())
+    return scores
+
+def run(model, opt):
+    held = DataLoader(datasets.ImageFolder("val", T.Compose([T.RandomCrop(32), T.ToTensor()])))
+    model.eval()
+    {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("around", "call", "expected"),
+    [
+        ("if True:", "evaluate(model, held)", True),
+        ("if True:", "for epoch in range(3): evaluate(model, held)", True),
+        ("if True:", "for repeat in range(3): evaluate(model, held)", False),
+        ("if True:", "scores = [evaluate(model, held) for _ in range(3)]", False),
+        ("for draw in range(50):", "evaluate(model, held)", False),
+        ("for epoch in range(50):", "evaluate(model, held)", True),
+    ],
+)
+def test_draws_that_are_averaged(around, call, expected):
+    """A pass that is made again and again, while nothing is trained, looks at many draws of each item."""
+    assert ("augmented" in kinds_in(HEAD, DRAWN.format(around=around, call=call))) is expected
 
 
 FROZEN = """

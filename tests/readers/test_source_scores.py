@@ -53,10 +53,64 @@ SOFT = "nn.Sequential(nn.Linear(512, 2), nn.Softmax(dim=1))"
         (f"model = models.resnet18()\nif soft:\n    model.fc = {SOFT}", []),
         (f"model = models.resnet18()\nother = models.resnet18()\nother.fc = {SOFT}", ["linear"]),
         (f"model = models.resnet18()\nmodel.classifier = {SOFT}", ["linear"]),
+        (f"model = models.resnet18()\nsetattr(model, 'fc', {SOFT})", []),
+        (f"model = models.resnet18()\nother = models.resnet18()\nsetattr(other, 'fc', {SOFT})", ["linear"]),
+        (f"model = models.resnet18()\nsetattr(found, 'fc', {SOFT})", []),
+        ("model = models.resnet18()\nmodel.fc.register_forward_hook(soft)", []),
+        ("model = models.resnet18()\nmodel.layer4[-1].register_forward_hook(keep)", ["linear"]),
+        ("model = models.vgg16()\nmodel.classifier.extend([nn.Softmax(1)])", []),
+        ("model = models.vgg16()\nmodel.features.extend([nn.ReLU()])", ["linear"]),
+        (f"model = models.vgg16()\nmodel.add_module('classifier', {SOFT})", []),
+        (f"model = models.vgg16()\nhead = model.classifier\nhead[6] = {SOFT}", []),
+        (f"model = models.vgg16()\ngetattr(model, name)[6] = {SOFT}", []),
+        ("model = models.vgg16()\nwidth = model.classifier[6].in_features", ["linear"]),
+        (f"model = models.resnet18()\nmodel._modules[name] = {SOFT}", []),
+        ("model = models.resnet18()\nmodel.conv1 = nn.Conv2d(1, 64, 7)", ["linear"]),
+        (f"model = timm.create_model(name, num_classes=4)\nmodel.last_linear = {SOFT}", []),
+        ("model = timm.create_model(name, num_classes=4)\nmodel.train()\nmodel.load_state_dict(kept)", ["linear"]),
     ],
 )  # fmt: skip
 def test_ready_made_models(code, expected):
     assert fed(code + FIT) == expected
+
+
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [
+        ("out.clamp_(0, 1)", []),
+        ("torch.sigmoid_(out)", []),
+        ("torch.sigmoid(out, out=out)", []),
+        ("self.act(out)", []),
+        ("out[:, 0] = out[:, 0].sigmoid()", []),
+        ("out[:, 0].sigmoid_()", []),
+        ("print(out)", ["linear"]),
+        ("kept.append(out)", ["linear"]),
+        ("x.clamp_(0, 1)", ["linear"]),
+        ("out.requires_grad_()", ["linear"]),
+        ("other = self.act(out)", ["linear"]),
+    ],
+)
+def test_what_is_changed_in_place(then, expected):
+    made = "self.layer, self.act = nn.Linear(8, 2), nn.ReLU6(inplace=True)"
+    given = f"class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {made}\n"
+    taken = f"    def forward(self, x):\n        out = self.layer(x)\n        {then}\n        return out\n"
+    assert fed(f"{given}{taken}net = Net()\nloss = F.binary_cross_entropy(net(x), y)\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("loss = F.nll_loss(z, y)", ["linear"]),
+        ("taken = -F.nll_loss(z, y, reduction='none')", []),
+        ("taken = F.nll_loss(z, y, reduction='none')\nmargin = best - taken", []),
+        ("loss = F.nll_loss(z, y)\nbetter = best - loss", ["linear"]),
+        ("loss = F.nll_loss(z, y) + torch.logsumexp(z, 1).mean()", []),
+        ("whole = z.exp().sum(1).log().mean()\nloss = F.nll_loss(z, y) + whole", []),
+        ("loss = F.nll_loss(z, y)\nself.log('perplexity', torch.exp(loss))", ["linear"]),
+    ],
+)
+def test_entries_that_are_picked(loss, expected):
+    assert fed(f"net = nn.Linear(8, 4)\nz = net(x)\n{loss}\n") == expected
 
 
 GRAPH = """class Layer(nn.Module):
@@ -85,6 +139,9 @@ loss = F.nll_loss(net(x, graph)[rows], y[rows])
         ("F.normalize(x) @ F.normalize(self.weight)", []),
         ("(graph @ (x @ self.weight)).log_softmax(1)", ["log_softmax"]),
         ("x + self.bias", []),
+        ("(x @ self.weight).softmax(1) @ self.weight", []),
+        ("torch.relu(x @ self.weight) @ self.weight", ["linear"]),
+        ("x @ nn.Parameter(self.table, requires_grad=False)", []),
     ],
 )
 def test_matrices(result, expected):

@@ -441,8 +441,11 @@ def make():
 def loader(data, size=16):
     return DataLoader(data, batch_size={})
 def fit(net, batches):
+    opt = torch.optim.SGD(net.parameters(), 0.1)
     for x, y in batches:
+        opt.zero_grad()
         F.cross_entropy(net(x), y).backward()
+        opt.step()
 split = make()
 fit(nn.Linear(4, 3), loader(split.train))
 """

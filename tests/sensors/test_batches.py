@@ -281,6 +281,15 @@ class Frames:
         image = self.files[self.names[k]]
         return torch.tensor(image), self.labels[k]
 ---
+class Crops:
+    def __init__(self, root):
+        files = sorted(glob.glob(root))
+        self.x = torch.stack([torch.load(f) for f in files])
+        with open(root) as f:
+            self.y = [int(r["kind"]) for r in csv.DictReader(f)]
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+---
 def shuffle_split(x, y, share=0.8):
     order = torch.randperm(x.shape[0])
     x = x[order]
@@ -457,6 +466,14 @@ class Frames:
         self.labels = [labels[name] for name in self.names]
     def __getitem__(self, k):
         return self.names[k], self.labels[k]
+---
+class Crops:
+    def __init__(self, root):
+        files = sorted(glob.glob(root))
+        self.x = torch.stack([torch.load(f) for f in files])
+        self.y = [kind_of(f) for f in files]
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
 ---
 class Frames:
     def __init__(self, files, lines):

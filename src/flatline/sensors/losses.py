@@ -310,6 +310,7 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
         padding_share=share,
         padding_id=pad,
         equals_input=_equals_input(target, models),
+        in_place=any(model.moved == 0 for model in models.models.values()),
         lone=_lone(target, ignore, models) if kept.numel() < target.numel() else None,
     )
 
@@ -327,7 +328,7 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
     tokens = _token_input(models)
     if tokens is None or tokens.numel() != target.numel() or tokens.numel() < 8:
         return False
-    if any(model.shifts for model in models.models.values()):
+    if any(model.moved == 1 for model in models.models.values()):
         return False
     return bool((tokens.reshape(-1) == target.reshape(-1)).all())
 

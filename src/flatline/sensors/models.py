@@ -133,7 +133,7 @@ class Model:
         self.cuts: dict[int, str] = {}  # id of module -> where its gradient was cut, proven by a shared storage
         self.gaps: dict[int, str] = {}  # id of module -> where the next one began without a gradient
         self.integer_input: Any = None  # weak reference to the last integer tensor it was called with
-        self.shifts = False  # it goes on with these integers one place later (ShiftSensor)
+        self.moved: int | None = None  # places by which what it makes of these integers has moved on, if that shows
         self.last_input: Any = None
         self.refresh()
 

@@ -291,11 +291,23 @@ def _sorted_beside_a_list(assigned: list[ast.Assign], tree: ast.Module) -> Itera
     for one in by_name if len(ordered) == 1 else ():
         name = ast.unparse(one.targets[0])
         source = ast.unparse(one.value.args[0])  # type: ignore[attr-defined]
+        names = _read_in_order(name, assigned)
         for other in lists:
             words = {ast.unparse(inner) for inner in ast.walk(other.value)}
-            if not words & {name, source} and _indexed_alike(tree, name, ast.unparse(other.targets[0])):
+            label = ast.unparse(other.targets[0])
+            if not words & {source, *names} and any(_indexed_alike(tree, each, label) for each in names):
                 yield one.value
                 return
+
+
+def _read_in_order(name: str, assigned: list[ast.Assign]) -> list[str]:
+    """The list itself, and what is read file by file: ``x = torch.stack([torch.load(f) for f in files])``."""
+    names = [name]
+    for node in assigned:
+        sources = {ast.unparse(n.generators[0].iter) for n in ast.walk(node.value) if isinstance(n, COMPREHENSIONS)}
+        if sources & set(names):
+            names.append(ast.unparse(node.targets[0]))
+    return names
 
 
 def _indexed_alike(tree: ast.Module, one: str, other: str) -> bool:

@@ -14,7 +14,8 @@ from flatline.sensors.patching import NO_FRAME, Patches
 from flatline.sensors.told_rates import constant_told
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
-ABANDONED = 50  # steps of others since an optimizer's last one, and of its schedule: nobody will step it again
+ABANDONED = 50  # steps of others since an optimizer's last one: nobody will step it again
+IDLE_CALLS = 2  # of its schedule since then, which may be called once an epoch
 HORIZONS = ("T_max", "total_steps", "total_iters")
 READS = 200  # wrong rates that are told of each scheduler
 LAMBDA_HORIZONS = ("num_training_steps", "total_steps", "training_steps", "max_steps", "t_total", "num_steps")
@@ -28,6 +29,7 @@ class Schedule:
         self.name = type(scheduler).__name__
         self.state, self.built, self.stepped_at = state, where, where
         self.calls = 0
+        self.idle_calls = self._steps_then = 0  # calls since its optimizer stepped last
         self.calls_before_first_step = 0
         self.next_look = 2  # call at which an optimizer that never stepped is compared with the others
         self.trainer: tuple[OptimizerFacts, float, float] | None = None  # that trains in its place; both rates then
@@ -40,6 +42,12 @@ class Schedule:
         self.gamma = _number(scheduler, "gamma")
         size = getattr(scheduler, "step_size", 1 if self.name == "ExponentialLR" else None)
         self.period: int | None = size if isinstance(size, int) else None
+
+    def called(self) -> None:
+        """One step of the schedule."""
+        self.calls += 1
+        self.idle_calls = self.idle_calls + 1 if self.state.steps == self._steps_then else 0
+        self._steps_then = self.state.steps
 
 
 def _number(scheduler: Any, name: str) -> float | None:
@@ -165,13 +173,13 @@ class ScheduleSensor:
         if schedule.horizon is None and schedule.calls == 0:
             self._learn(schedule, scheduler)
         state = schedule.state
-        schedule.calls += 1
+        schedule.called()
         if not state.steps and not state.skipped:
             schedule.calls_before_first_step += 1
         if schedule.calls <= 3:
             schedule.stepped_at = caller() or schedule.stepped_at
         self._follow_rate(schedule, state)
-        if not state.steps and schedule.calls >= schedule.next_look:
+        if (not state.steps or schedule.idle_calls >= IDLE_CALLS) and schedule.calls >= schedule.next_look:
             schedule.next_look = schedule.calls + max(1, schedule.calls // 4)
             self._look_beside(schedule)
 
@@ -270,23 +278,25 @@ class ScheduleSensor:
     def _look_beside(self, schedule: Schedule) -> None:
         """Both optimizers may be gone at the end: what was seen last counts."""
         state = schedule.state
-        trainer = self._trainer(state, schedule.calls)
+        trainer = self._trainer(state, schedule.idle_calls)
         if trainer is not None:
             schedule.trainer = trainer.facts, trainer.lr, _present(schedule)
         elif state.ref() is not None and (state.steps or state.skipped):
             schedule.trainer = None
 
-    def _trainer(self, state: OptimizerState, calls: int) -> OptimizerState | None:
+    def _trainer(self, state: OptimizerState, idle_calls: int) -> OptimizerState | None:
         """Another optimizer that trains the parameters of this one, which never stepped, or no longer does, while its
         schedule goes on. Wrappers share the groups."""
         own = state.ref()
-        left = self.loop.steps - state.last_step >= ABANDONED and calls - state.steps >= ABANDONED
+        left = self.loop.steps - state.last_step >= ABANDONED and idle_calls >= IDLE_CALLS
         if own is None or ((state.steps or state.skipped) and not left):
             return None
         groups = {id(group) for group in own.param_groups}
         for other in list(self.loop.optimizers.values()):
             theirs = other.ref()
             if theirs is None or other.steps < 2 or other.last_step <= state.last_step or not state.ids <= other.ids:
+                continue
+            if any(each.state is other and each.calls for each in self.schedules.values()):
                 continue
             if not any(id(group) in groups for group in theirs.param_groups):
                 return other

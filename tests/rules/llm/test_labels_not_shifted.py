@@ -3,11 +3,9 @@ from flatline.rules.llm.labels_not_shifted import LabelsNotShifted
 from flatline.testing import play
 
 
-def losses(*equal, causal=True, kind="cross_entropy"):
-    return [
-        LossComputed(step=step, kind=kind, causal=causal, target=TargetFacts(total=640, equals_input=same))
-        for step, same in enumerate(equal, 1)
-    ]
+def losses(*equal, causal=True, kind="cross_entropy", in_place=True):
+    targets = [TargetFacts(total=640, equals_input=same, in_place=in_place) for same in equal]
+    return [LossComputed(step=step, kind=kind, causal=causal, target=each) for step, each in enumerate(targets, 1)]
 
 
 def test_fires_on_labels_that_are_the_input():
@@ -21,6 +19,11 @@ def test_fires_on_labels_that_are_the_input():
 
 def test_only_a_hint_without_a_causal_mask():
     (finding,) = play(LabelsNotShifted, *losses(True, True, True, causal=False))
+    assert finding.severity == "hint"
+
+
+def test_only_a_hint_where_the_model_may_shift_inside():
+    (finding,) = play(LabelsNotShifted, *losses(True, True, True, in_place=False))
     assert finding.severity == "hint"
 
 

@@ -105,7 +105,7 @@ def test_near_miss_a_tiny_matrix_or_a_loss_that_falls():
     assert play(UpdateRatioOff, *run(0.5, losses=(2.0, 0.7))) == []
 
 
-def chain(decay, *, loaded=False, count=130, first=1e-3, turn=None, fall=None):
+def chain(decay, *, loaded=False, count=130, first=1e-3, turn=None, fall=None, loss=1.5):
     """Rates that fall by one factor from layer to layer, towards the input."""
     rates = [first * decay**i for i in range(5)]
     names = [f"net.{i}" for i in range(5)]
@@ -119,7 +119,7 @@ def chain(decay, *, loaded=False, count=130, first=1e-3, turn=None, fall=None):
             layers[-1] = replace(layers[-1], learning_rate=2 * rates[-1])
         if i == fall:
             layers = [replace(each, learning_rate=each.learning_rate / 1e3) for each in layers]
-        yield NumbersSampled(step=i, index=i, layers=tuple(layers), first_loss=2.0, loss=1.5)
+        yield NumbersSampled(step=i, index=i, layers=tuple(layers), first_loss=2.0, loss=loss)
 
 
 def test_fires_on_the_end_of_a_chain():
@@ -136,15 +136,13 @@ def test_near_miss_a_chain_that_leaves_every_layer_some_speed(decay):
     assert play(UpdateRatioOff, *chain(decay)) == []
 
 
-def test_fires_on_a_chain_whose_end_still_moves_a_little():
-    finding = play(UpdateRatioOff, *chain(0.15))[0]
-    assert finding.message.startswith(
-        "net.4 changes by 1.5e-06 of its size at a step, the fastest weight matrix by 3.0e-03"
-    )
-
-
 def test_near_miss_a_chain_over_pretrained_layers():
     assert play(UpdateRatioOff, *chain(0.08, loaded=True)) == []
+
+
+def test_near_miss_a_chain_whose_loss_falls_all_the_same():
+    """Weights that were copied from another file by hand look random."""
+    assert play(UpdateRatioOff, *chain(0.08, loss=0.2)) == []
 
 
 def test_near_miss_a_chain_whose_rates_still_move():

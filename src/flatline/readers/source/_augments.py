@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from flatline.readers.source._grown import grown
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
 from flatline.readers.source._scopes import Class, Scope, Use
 from flatline.readers.source._turns import Settings, given_by, settled
@@ -37,6 +38,8 @@ def random_transform(project: Project, dataset: Thing) -> tuple[ast.expr, Use] |
         settings = dict(given_by(project, *site, scope, {}))
         handed = argument(site[0], scope, given.node.id) if _is_handed(given) else None  # type: ignore[attr-defined]
         given, settings = (Source(handed, site[1]), {}) if handed is not None else (given, settings)
+    elif dataset.call is not None and dataset.made_of is not None and scope is dataset.made_of.methods.get("__init__"):
+        settings = dict(given_by(project, dataset.call, dataset.use, scope, {}))
     return _first(project, *settled(project, given.node, given.use, settings))
 
 
@@ -124,8 +127,7 @@ def _parts(project: Project, node: ast.expr, use: Use, settings: Settings, depth
         for each in (node.left, node.right):
             yield from _parts(project, each, use, settings, depth + 1)
     elif isinstance(node, (ast.Name, ast.Attribute, ast.IfExp)):
-        value, place, inner = settled(project, node, use, settings)
-        if value is not node:
+        for value, place, inner in _behind(project, node, use, settings):
             yield from _parts(project, value, place, inner, depth + 1)
     elif isinstance(node, ast.Call):
         things = project.things(node, use)
@@ -133,6 +135,15 @@ def _parts(project: Project, node: ast.expr, use: Use, settings: Settings, depth
             yield from _steps(project, things[0], settings) if depth < DEEP else ()
         else:
             yield Source(node, use)
+
+
+def _behind(project: Project, node: ast.expr, use: Use, settings: Settings) -> Iterator[tuple[ast.expr, Use, Settings]]:
+    """The lists that a list grew by, or the one that a name stands for."""
+    filled = grown(project, node, use, settings) if isinstance(node, ast.Name) else []
+    yield from ((value, place, settings) for value, place in filled)
+    made = settled(project, node, use, settings)
+    if not filled and made[0] is not node:
+        yield made
 
 
 def _is_random(project: Project, thing: Thing) -> bool:

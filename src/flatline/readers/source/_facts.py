@@ -14,12 +14,12 @@ from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._loops import LOOPS, modes_of, repeated
 from flatline.readers.source._losses import is_mean, kind_of
-from flatline.readers.source._ordered import class_by_class, told
+from flatline.readers.source._ordered import class_by_class, handed_on, told
 from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._rounds import Known, around, chosen_in, is_left_out, truth
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._turns import reached, turns
-from flatline.readers.source._values import Source, comes_by, drawn_by, on_cuda, origins, truth_of
+from flatline.readers.source._values import Source, comes_by, drawn_by, on_cuda, origins
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
 WHOSE = 400  # nodes in which parameters are looked for
@@ -34,10 +34,12 @@ LAYERS = re.compile(
 )
 CUT_OFF = re.compile(r"\bdetach|\.data\b|\.item\(|no_grad|argmax|\.numpy\(|\.tolist\(")  # no gradient comes back
 OTHER_SCALING = re.compile(r"scaler|scale_loss|loss_scale|accelerat|deepspeed|fabric|lightning", re.IGNORECASE)
+BACKWARDS = re.compile(r"(^|\.)(accelerator|fabric)$")  # that are handed the loss
 OTHER_MODE = re.compile(
     r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b|eval_?(mode|ctx|context)|(set|to|as)_eval|getattr\([^()]*\)\(\)"
 )
 AFTERWARDS = 2  # lines about modes, behind the training
+STEPS = re.compile(r"step|update|apply|optimi|sub_|add_$|^copy_$")  # what a batch may change the weights by
 NO_GRAD = ("no_grad", "inference_mode")
 OWN = re.compile(r"\bself\.(\w+)")
 FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|\[[^\]]*\] = |(?:: [\w\[\]., ]+)? = )")
@@ -88,6 +90,7 @@ class Seen:
         self.project, self.module, self.scope = project, module, scope
         self._by_name: dict[str, list[tuple[ast.Call, ast.expr, Use]]] = {}
         self._passes: dict[int, bool] = {}  # loops, and whether a call switches their backward off
+        self._scoring: dict[int, bool] = {}  # loops, and whether they compare with labels
         for call, use in scope.calls:
             if isinstance(call.func, ast.Attribute):
                 self._by_name.setdefault(call.func.attr, []).append((call, call.func.value, use))
@@ -106,7 +109,7 @@ class Seen:
         return found
 
     @cached_property
-    def _withs(self) -> list[ast.With]:
+    def withs(self) -> list[ast.With]:
         return [u.statement for u in self.scope.statements if isinstance(u.statement, ast.With)]
 
     @cached_property
@@ -316,6 +319,8 @@ class Seen:
             given = receiver
             if isinstance(receiver, ast.Call) and receiver.args and _named(receiver, "scale"):
                 given = receiver.args[0]
+            elif len(call.args) == 1 and BACKWARDS.search(ast.unparse(receiver)):
+                given = call.args[0]
             if isinstance(given, ast.NamedExpr):
                 given = given.target
             if isinstance(given, ast.Name):
@@ -439,12 +444,28 @@ class Seen:
         loop = self.loop_of(use)
         while isinstance(whole, ast.Attribute) and isinstance(whole.value, ast.Attribute):
             whole = whole.value
+        if loop is None and isinstance(whole, ast.Name) and whole.id not in self.scope.bindings:
+            return self.called_again and self._is_global(whole.id) and self._begun_once(whole.id)
         if loop is None and isinstance(whole, ast.Attribute) and isinstance(whole.value, ast.Name):
             return self.called_again and self._made_once(whole)
         found = (
             self.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in self.scope.bindings else []
         )
+        if loop is not None and isinstance(node, ast.Name) and node.id not in self.scope.bindings:
+            return self._is_global(node.id)
         return loop is not None and bool(found) and not any(lies_in(b.use.statement, loop) for b in found)
+
+    def _is_global(self, name: str) -> bool:
+        """An object that the file makes once, outside of every function, or that an outer function has."""
+        found = self._outer_bindings(name)
+        return len(found) == 1 and isinstance(found[0].value, ast.Call)
+
+    def _outer_bindings(self, name: str) -> list[Binding]:
+        """What a name is given outside of the function, which does not bind it."""
+        outer = self.scope.parent if name.isidentifier() else None
+        while outer is not None and name not in outer.bindings:
+            outer = outer.parent
+        return outer.bindings[name] if outer is not None else []
 
     def _made_once(self, node: ast.Attribute) -> bool:
         """``self.history``, which ``__init__`` makes, and nothing else."""
@@ -471,7 +492,9 @@ class Seen:
     def _together(self, keeper: str) -> Iterator[Seen]:
         """This function; for an attribute of self, every method of the class."""
         owner = self.scope.owner if keeper.startswith("self.") else None
-        others = owner.methods.values() if owner is not None else ()
+        others: list[Scope] = [*owner.methods.values()] if owner is not None else []
+        if keeper.isidentifier() and keeper not in self.scope.bindings:
+            others = [each for each in self.module.scopes if keeper not in each.params]
         yield from (seen_in(self.project, each) for each in others)
         yield self
 
@@ -534,6 +557,7 @@ class Seen:
         loop = self.loop_of(use)
         if loop is None:
             started_once = {b.use.scope.name.rpartition(".")[2] for b in self._keeper_bindings(keeper)} == {"__init__"}
+            started_once = started_once or self._begun_once(keeper)
             return self.called_again and started_once and all(map(_plain_binding, self._keeper_bindings(keeper)))
         started = False
         for binding in self._keeper_bindings(keeper):
@@ -546,6 +570,12 @@ class Seen:
             if inside and plain and self.loop_of(binding.use) is loop and binding.use.path == use.path:
                 return False
         return started
+
+    def _begun_once(self, keeper: str) -> bool:
+        """A name of the file, given a value outside of every loop, and never again."""
+        found = [b for b in self._outer_bindings(keeper) if not isinstance(b.use.statement, ast.AugAssign)]
+        plain = len(found) == 1 and isinstance(found[0].use.scope.node, ast.Module)
+        return plain and seen_in(self.project, found[0].use.scope).loop_of(found[0].use) is None
 
     def _keeper_bindings(self, keeper: str) -> list[Binding]:
         node = ast.parse(keeper, mode="eval").body
@@ -564,7 +594,7 @@ class Seen:
             return [replace(b, value=node.args[1]) for b in held if _is_table(b.value)]
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
             return self._field_bindings(node)
-        found = self.scope.bindings.get(keeper, [])
+        found = self.scope.bindings.get(keeper) or self._outer_bindings(keeper)
         if keeper.startswith("self.") and self.scope.owner is not None and self.scope.params[:1] == ("self",):
             found = self.scope.owner.attributes.get(keeper.removeprefix("self."), [])
             elsewhere = [
@@ -590,7 +620,7 @@ class Seen:
     def without_grad(self, use: Use) -> bool:
         """Under no_grad, as a with statement or a decorator."""
         line = getattr(use.statement, "lineno", 0)
-        around = [node for node in self._withs if node.lineno <= line <= (node.end_lineno or 0)]
+        around = [node for node in self.withs if node.lineno <= line <= (node.end_lineno or 0)]
         heads = [item.context_expr for node in around for item in node.items]
         if not isinstance(self.scope.node, ast.Module):
             heads += self.scope.node.decorator_list
@@ -623,7 +653,7 @@ class Seen:
     def _switched_off(self, binding: Binding) -> ast.expr | None:
         """``torch.no_grad()`` around a call that makes a binding, with nothing in it that switches gradients on."""
         line = getattr(binding.use.statement, "lineno", 0)
-        around = [node for node in self._withs if node.lineno < line <= (node.end_lineno or 0)]
+        around = [node for node in self.withs if node.lineno < line <= (node.end_lineno or 0)]
         heads = [item.context_expr for node in around for item in node.items]
         off = [head for head in heads if ast.unparse(head) in ("torch.no_grad()", "torch.inference_mode()")]
         plain = isinstance(binding.value, ast.Call) and binding.use.scope is self.scope
@@ -800,7 +830,7 @@ class Seen:
     def _half_elsewhere(self) -> Iterator[SourceFact]:
         """The same, where a function of the project computes the loss that goes backward."""
         for back, given, use in self.methods("backward"):
-            loss, place = self.sole(given, use)
+            loss, place = self._unpacked(given, use)
             function = self.project.callee(loss, place) if isinstance(loss, ast.Call) else None
             if function is None or function in (self.scope, self.module.top) or function.module is not self.module:
                 continue
@@ -850,6 +880,14 @@ class Seen:
         value = found[0].value if len(found) == 1 and not found[0].index else None
         return (value, found[0].use) if value is not None else (node, use)
 
+    def _unpacked(self, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
+        """The one value that a name is given, or is a part of."""
+        while isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            node = node.value
+        found = self.scope.reaching(node.id, use) if isinstance(node, ast.Name) else []
+        part = found[0].value if len(found) == 1 and found[0].index else None
+        return (part, found[0].use) if part is not None else self.sole(node, use)
+
     def _is_half(self, node: ast.expr, use: Use) -> bool:
         """A float16 autocast, perhaps from a function, or kept under a name."""
         found = [s for s in origins(self.project, node, use) if not self._off_cuda(s)]
@@ -857,7 +895,10 @@ class Seen:
 
     def _off_cuda(self, source: Source) -> bool:
         """``return nullcontext()`` where there is no GPU."""
-        plain = isinstance(source.node, ast.Call) and source.node is getattr(source.use.statement, "value", None)
+        whole = getattr(source.use.statement, "value", None)
+        if isinstance(whole, ast.IfExp) and source.node in (whole.body, whole.orelse):
+            return on_cuda(self.project, whole.test, source.use) is (source.node is whole.orelse)
+        plain = isinstance(source.node, ast.Call) and source.node is whole
         if not plain or self.project.dotted(source.node.func, source.use) != "contextlib.nullcontext":  # type: ignore[attr-defined]
             return False
         blocks = [(source.use.scope.choices.get(block), part) for block, part in source.use.path]
@@ -888,8 +929,10 @@ class Seen:
     def _is_on(self, node: ast.expr | None, use: Use) -> bool:
         """A switch that is left alone, or that is True wherever it is known."""
         found = self.project.constant(node, use) if not isinstance(node, ast.Compare) else None
-        compared = isinstance(node, ast.Compare) and truth_of(self.project, node, use) is True
-        return node is None or compared or (found is not None and found.value is True)
+        if node is None or (found is not None and found.value is True):
+            return True
+        (node, use), *others = [(s.node, s.use) for s in origins(self.project, node, use)] or [(node, use)]
+        return not others and on_cuda(self.project, node, use) is True
 
     def _enters_half(self) -> bool:
         """A float16 autocast in a context manager that is a function."""
@@ -904,14 +947,20 @@ class Seen:
             node = use.statement
             if not isinstance(node, ast.For) or not self._within(node, "backward") or not _unpacks_labels(node):
                 continue
-            things = self._trained_on(node, use)
+            things = self._trained_on(node, use) if self._steps_in(node) else ()
             for thing in things if all(map(self._in_order, things)) else ():
                 if thing.call is not None:
                     given = self.project.things(argument_at(thing.call, "dataset", 0), thing.use)
                     yield SourceFact(
-                        kind="unshuffled", name=given[0].name.rpartition(".")[2], text=spelled(thing.call),
+                        kind="unshuffled", name=re.split(r"[.:]", given[0].name)[-1], text=spelled(thing.call),
                         where=thing.use.scope.module.where(thing.call, thing.use.scope), other=self.module.where(node, self.scope),
                     )  # fmt: skip
+
+    def _steps_in(self, loop: ast.For) -> bool:
+        """Something is done with the gradients of a batch before the next: else the order of the batches is nothing."""
+        changed = any(isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Sub) for n in ast.walk(loop))
+        called = (spelled(c.func).rpartition(".")[2] for c, _ in self.scope.calls if lies_in(c, loop))
+        return changed or any(STEPS.search(name) for name in called)
 
     def _trained_on(self, loop: ast.For, use: Use) -> Sequence[Thing]:
         """The loaders of a loop, without those of calls that switch its backward off."""
@@ -960,7 +1009,7 @@ class Seen:
         call = thing.call
         if call is None or thing.name != "torch.utils.data.DataLoader":
             return False
-        named = self.project.keywords(call, thing.use)
+        named = handed_on(self.project, self.project.keywords(call, thing.use), thing)
         shuffle = told(self.project, named.get("shuffle", ast.Constant(False)), thing)
         if len(call.args) > 2 or {None, "sampler", "batch_sampler"} & set(named):
             return False
@@ -974,7 +1023,7 @@ class Seen:
     def validated(self, trained: set[str]) -> Iterator[SourceFact]:
         """A pass without gradients over a loader, with a model that has Dropout or BatchNorm, in a file without eval()."""
         for call, use in self.scope.calls if trained and not self._set_by_callers() else ():
-            drawn = _draws(use.statement, call)
+            drawn = self.draws(call)
             plain = not drawn and self.never_recorded(use) and (self._judged(use) or self._judged_at_once(call, use))
             if drawn or not (plain or self._switched_pass(use) or self._passed_over(use)):
                 continue
@@ -992,6 +1041,15 @@ class Seen:
         """In a loop, or beside one, that compares scores with labels."""
         loop = self.loop_of(use)
         return loop is not None and not self._within(loop, "backward") and self.scores(loop)
+
+    def draws(self, call: ast.Call) -> bool:
+        """``[model(x) for _ in range(20)]``, which looks at the same input again and again."""
+        return any(inner is call for each in self._repeats for inner in ast.walk(each))
+
+    @cached_property
+    def _repeats(self) -> list[ast.expr]:
+        loops = [n for n in ast.walk(self.scope.node) if isinstance(n, (ast.ListComp, ast.GeneratorExp, ast.SetComp))]
+        return [n.elt for n in loops if any(spelled(each.iter).startswith("range") for each in n.generators)]
 
     def _switched_pass(self, use: Use) -> bool:
         """In a loop that scores, and whose backward some call of the function switches off, with the gradients."""
@@ -1028,7 +1086,7 @@ class Seen:
 
     def _heads(self, use: Use) -> list[ast.expr]:
         """The managers of the with statements around a place."""
-        return [item.context_expr for node in self._withs if lies_in(use.statement, node) for item in node.items]
+        return [item.context_expr for node in self.withs if lies_in(use.statement, node) for item in node.items]
 
     @cached_property
     def _switches(self) -> bool:
@@ -1072,10 +1130,16 @@ class Seen:
 
     def scores(self, loop: ast.stmt) -> bool:
         """Whether a loop compares what it computes with labels."""
+        if id(loop) not in self._scoring:
+            self._scoring[id(loop)] = self._does_score(loop)
+        return self._scoring[id(loop)]
+
+    def _does_score(self, loop: ast.stmt) -> bool:
         calls = [(c, u) for c, u in self.scope.calls if lies_in(c, loop)]
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
         known = bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
-        return known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
+        plain = known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
+        return plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, ast.walk(loop))))
 
 
 def trained_models(project: Project, scope: Scope) -> Sequence[Thing]:
@@ -1357,7 +1421,7 @@ def _given_as(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
     """What a call gives for a parameter; for ``**values`` all that has the name of no other."""
     if name in function.params:
         return argument(call, function, name)
-    rest = [k.value for k in call.keywords if k.arg is not None and k.arg not in function.params]
+    rest = [k.value for k in call.keywords if k.arg not in function.params]
     return ast.copy_location(ast.Tuple(rest, ast.Load()), call) if rest else None
 
 
@@ -1389,12 +1453,29 @@ def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
     begun = [b for b in found if not isinstance(b.use.statement, ast.AugAssign)]
     usual = owner.fields.get(keeper.removeprefix("self.")) if owner is not None and owner.is_record else None
     listed = isinstance(usual, ast.Call) and ast.unparse(usual) == "field(default_factory=list)"
-    once = [b.use.scope.name.rpartition(".")[2] for b in begun] == ["__init__"] or (listed and not begun)
+    once = _begun_in_start(project, begun) or (listed and not begun)
     name = re.escape(keeper.removeprefix("self"))
     taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = )|\bdel \S*{name}")
     outside = project.set_from_outside(keeper.removeprefix("self."), function.module)
     plain = once and not outside and all(map(_plain_binding, begun))
     return plain and not any(taken.search(line) for line in function.module.text.lines)
+
+
+def _begun_in_start(project: Project, begun: Sequence[Binding]) -> bool:
+    """In ``__init__``, or in a method that ``__init__`` calls, and nothing else; what nothing calls, another file may."""
+    starts = {id(b.use.scope): b.use.scope for b in begun}
+    rest = [scope for scope in starts.values() if not scope.name.endswith(".__init__")]
+    called = [[use.scope.name for _, use in _known_calls(project, scope)] for scope in rest]
+    return bool(begun) and all(called) and all(n.endswith(".__init__") for names in called for n in names)
+
+
+def _known_calls(project: Project, method: Scope) -> Iterator[tuple[ast.Call, Use]]:
+    """Everything that is called by the name of a method."""
+    name = getattr(method.node, "name", "")
+    for module in project.modules.values():
+        if module is not None and f".{name}" in "".join(module.text.lines):
+            for scope in module.scopes:
+                yield from ((c, u) for c, u in scope.calls if isinstance(c.func, ast.Attribute) and c.func.attr == name)
 
 
 def _held_by(value: ast.expr | None, key: object) -> ast.expr | None:
@@ -1499,6 +1580,23 @@ def _equals(node: ast.AST, call: ast.Call) -> bool:
     return equal and not isinstance(node.comparators[0], ast.Constant) and any(n is call for n in ast.walk(node))  # type: ignore[attr-defined]
 
 
+def _takes_best(call: ast.Call) -> bool:
+    """``torch.max(scores, 1)`` and ``scores.max(1)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "max":
+        return False
+    own = ast.unparse(call.func.value) != "np"
+    places = call.args[1:] if ast.unparse(call.func) == "torch.max" else call.args
+    dims = [*places, *(k.value for k in call.keywords if k.arg == "dim")]
+    return own and len(dims) == 1 and isinstance(dims[0], (ast.Constant, ast.UnaryOp))
+
+
+def _is_equality(node: ast.AST) -> bool:
+    """``predicted == labels``."""
+    equal = isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)
+    sides = (node.left, node.comparators[0]) if equal and isinstance(node, ast.Compare) else ()
+    return bool(sides) and not any(isinstance(each, (ast.Constant, ast.BinOp)) for each in sides)
+
+
 def _run_by(project: Project, call: ast.Call, use: Use, depth: int = 0) -> Iterator[Thing]:
     """What a call runs, itself or in the function that it reaches, if that does nothing to gradients."""
     things = project.things(call.func, use)
@@ -1508,15 +1606,9 @@ def _run_by(project: Project, call: ast.Call, use: Use, depth: int = 0) -> Itera
         return
     if re.search(r"backward|_grad|inference_mode|\.step\(", ast.unparse(function.node)) is None:
         for inner, place in function.calls:
-            if not _draws(place.statement, inner) and seen_in(project, function).loop_of(place) is None:
+            seen = seen_in(project, function)
+            if not seen.draws(inner) and seen.loop_of(place) is None:
                 yield from _run_by(project, inner, place, depth + 1)
-
-
-def _draws(node: ast.stmt, call: ast.Call) -> bool:
-    """``[model(x) for _ in range(20)]``, which looks at the same input again and again."""
-    loops = [n for n in ast.walk(node) if isinstance(n, (ast.ListComp, ast.GeneratorExp, ast.SetComp))]
-    around = [n for n in loops if any(inner is call for inner in ast.walk(n.elt))]
-    return any(spelled(each.iter).startswith("range") for n in around for each in n.generators)
 
 
 def _unpacks_labels(node: ast.For) -> bool:

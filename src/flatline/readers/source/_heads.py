@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._scopes import Module, Use
+from flatline.readers.source._surgery import ADDS, FAMILIES, is_operated_on, last
 from flatline.readers.source._values import Source
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Made, Project, Thing
 
-FAMILIES = {
-    "fc": re.compile(r"torchvision\.models\.((wide_)?resnet|resnext|shufflenet|regnet)\w*"),
-    "classifier": re.compile(r"torchvision\.models\.(vgg|alexnet|densenet|mobilenet|efficientnet|convnext|mnasnet)\w*"),
-    "head": re.compile(r"torchvision\.models\.swin\w*"),
-    "heads": re.compile(r"torchvision\.models\.vit_\w*"),
-}
 TIMM = "timm.create_model"
-ADDS = ("append", "add_module")  # a layer behind the others
 
 
 def put_out(project: Project, things: tuple[Thing, ...], depth: int) -> tuple[Made, ...]:
@@ -47,7 +40,7 @@ def _places(thing: Thing) -> list[str]:
 
 
 def _of(project: Project, thing: Thing, places: list[str], depth: int) -> tuple[Made, ...]:
-    if not places or thing.call is None:
+    if not places or thing.call is None or is_operated_on(project, thing, places):
         return ()
     heads = _replaced(project, thing, places)
     own = (project.made_here("linear", thing.call, thing.use),)
@@ -68,8 +61,8 @@ def _replaced(project: Project, thing: Thing, places: list[str]) -> list[Source]
         if not things:
             return None
         if any(t.call is thing.call for t in things):
-            last = _is_added(head) and head.use.path == thing.use.path
-            found = [head] if last else [*found, head]
+            final = _is_added(head) and head.use.path == thing.use.path
+            found = [head] if final else [*found, head]
     return found
 
 
@@ -84,7 +77,7 @@ def _heads(module: Module) -> tuple[tuple[str, ast.expr, Source], ...]:
     return tuple(
         (part.attr, part.value, Source(value, use))
         for target, value, use in _set(module)
-        if (part := _last(target)) is not None
+        if (part := last(target)) is not None
     )
 
 
@@ -97,14 +90,6 @@ def _set(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Use]]:
         for call, use in scope.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr in ADDS and call.args:
                 yield call.func.value, call.args[-1], use
-
-
-def _last(target: ast.expr) -> ast.Attribute | None:
-    """``model.heads`` of ``model.heads.head`` and ``model.heads[0]``."""
-    node = target.value if isinstance(target, ast.Subscript) else target
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr in FAMILIES:
-        node = node.value
-    return node if isinstance(node, ast.Attribute) and node.attr in FAMILIES else None
 
 
 @cache

@@ -9,6 +9,11 @@ from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Scope, Use
 
 MIXED = re.compile(r"perm|shuffle|argsort|random|sample\(|sort\(")
+TOUCHED = (
+    r"(?<!\bself)\.(?:{0})\b(?:\.\w+\(|(?:\[[^=]*\])?(?:\.i?loc\[[^=]*\])?\s*(?:,.*)?[-+*|&]?=(?!=))"
+    r"|=\s*\w+(?:\.\w+)*\.(?:{0})\s*(?:#|;|$)|(?:shuffl|perm|sample|sort)\w*\(.*\.(?:{0})\b|setattr\(.*['\"](?:{0})['\"]"
+    r"|(?:^|;)\s*(?!print)[\w.]+\((?:.*[(, ])?\w+\.(?:{0})\b"
+)  # a write, a call of a method, another name for it, a call that may change it
 WRAPS = {"int", "torch.tensor", "torch.as_tensor", "torch.LongTensor", "float"}
 STEPS = 4  # from an attribute to the list that is filled
 
@@ -23,13 +28,26 @@ def listed_by_class(project: Project, owner: Class) -> bool:
     if held is None or not isinstance(held.value, ast.Attribute) or not _by_index(held.slice, method):
         return False
     name = held.value.attr
-    text = "\n".join(owner.module.text.lines)
-    if method.own != (ast.unparse(held.value.value),) or re.search(rf"(shuffle|perm|sample)\w*\(.*\.{name}\b", text):
+    if method.own != (ast.unparse(held.value.value),):
         return False
     found = project.attributes(owner, name)
     mixed = MIXED.search(ast.unparse(owner.node)) is not None
     plain = len(found) == 1 and not mixed and not found[0].index and found[0].value is not None
     return plain and _in_turn(project, found[0].value, found[0].use, f"{method.own[0]}.{name}", place, 0)
+
+
+def rearranged(project: Project, owner: Class) -> bool:
+    """What items are taken from, as ``samples`` in ``self.samples[i]``, is written to or handed on outside of the class."""
+    method = project.method(owner, "__getitem__")
+    own = method.own[0] if method is not None and method.own else "self"
+    inside = ast.walk(method.node) if method is not None else ()
+    read = (ast.unparse(n.value).split(".") for n in inside if isinstance(n, ast.Subscript))
+    names = "|".join({re.escape(parts[1]) for parts in read if parts[0] == own and len(parts) > 1}) or r"\Z\A"
+    end = owner.node.end_lineno or owner.node.lineno
+    texts = {id(m): [*m.text.lines] for m in (*project.modules.values(), owner.module) if m is not None}
+    texts[id(owner.module)][owner.node.lineno - 1 : end] = []
+    changed = re.compile(TOUCHED.format(names))
+    return any(changed.search(line) for lines in texts.values() for line in lines)
 
 
 def _read(project: Project, node: ast.expr, use: Use) -> tuple[ast.Subscript | None, int | None]:

@@ -146,7 +146,12 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
     trained = {d.identity() for _, p in passes if p.trains for t in p.loaders for d in _datasets(project, t)[0]}
     for scope, each in passes:
         seen = seen_in(project, scope)
-        if each.trains or not seen.scores(each.loop) or not _evaluates(project, seen, each):
+        if (
+            each.trains
+            or not seen.scores(each.loop)
+            or not _evaluates(project, seen, each)
+            or _is_repeated(project, each)
+        ):
             continue
         for loader in each.loaders if len(each.loaders) == 1 else ():
             sets, split = _datasets(project, loader)
@@ -159,6 +164,21 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
                     where=place.scope.module.where(transform, place.scope), other=module.where(each.loop, scope),
                 )  # fmt: skip
                 break
+
+
+def _is_repeated(project: Project, each: Pass) -> bool:
+    """``for draw in range(50)`` around a pass, or around the call of its function, in which nothing trains."""
+    sites = project.calls_of(each.use.scope)
+    if any(seen_in(project, place.scope).draws(call) for call, place in sites):
+        return True
+    return any(_again(project, place) for place in (each.use, *(place for _, place in sites)))
+
+
+def _again(project: Project, place: Use) -> bool:
+    loops = [u.statement for u in place.scope.statements if isinstance(u.statement, ast.For)]
+    around = [n for n in loops if n is not place.statement and lies_in(place.statement, n) and _counts(n)]
+    named = [n for n in around if re.search(r"^(ep?|\w*epoch\w*|\w*round\w*)$", spelled(n.target)) is None]
+    return any(not _goes_backward(project, place.scope, n, 0, {}) for n in named)
 
 
 def _evaluates(project: Project, seen: Seen, each: Pass) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import seen_in
+from flatline.readers.source._prefixed import prefixed_by
 from flatline.readers.source._resolve import Project, argument_at
 from flatline.readers.source._scopes import Module, spelled
 
@@ -23,6 +24,10 @@ def loose_loads(project: Project, module: Module) -> Iterator[SourceFact]:
             strict = argument_at(call, "strict", 1)
             loose = isinstance(strict, ast.Constant) and strict.value is False
             if loose and isinstance(use.statement, ast.Expr) and use.statement.value is call:
+                state = argument_at(call, "state_dict", 0)
+                shown = prefixed_by(project, state, receiver, use) if state is not None else None
                 yield SourceFact(
-                    kind="loose load", name=spelled(receiver), text=spelled(call), where=module.where(call, scope)
-                )
+                    kind="prefixed load" if shown is not None else "loose load",
+                    name=spelled(receiver), text=spelled(call), where=module.where(call, scope),
+                    other=shown.use.scope.module.where(shown.node, shown.use.scope) if shown is not None else None,
+                )  # fmt: skip

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._dispatch import each_of, in_turn
-from flatline.readers.source._losses import is_mean
+from flatline.readers.source._means import means
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._values import origins
+from flatline.readers.source._zoo import ready_made
 
 WAYS = 64  # through a loop; one with more is left alone
 INLINED = 4  # calls within calls
@@ -657,8 +658,7 @@ class _Walker:
 
     def _is_mean(self, node: ast.expr, use: Use) -> bool:
         """What a loss function of torch returned, with its usual reduction, perhaps through functions."""
-        found = origins(self.project, node, use)
-        return bool(found) and all(isinstance(s.node, ast.Call) and is_mean(self.project, s.node, s.use) for s in found)
+        return means(self.project, node, use)
 
     def _step_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         things = in_turn(self.project, func.value, use)
@@ -902,6 +902,8 @@ def modes_of(project: Project, thing: Thing, depth: int = 0) -> str:
         return "" if zero else found[1]
     if thing.call is not None and (found := VISION.fullmatch(thing.name)):
         return found.lastgroup or ""
+    if known := ready_made(project, thing):
+        return known
     if thing.made_of is None or depth > 4:
         inner = thing.call.args if thing.call is not None and thing.name == "torch.nn.Sequential" else ()
         return next((m for node in inner for m in _modes_in(project, node, thing.use, depth)), "")

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flatline.events import SourceLoss
+from flatline.readers.source._gathers import only_picks
 from flatline.readers.source._resolve import CLAMPED, Project, argument
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._values import origins
@@ -35,7 +36,7 @@ def losses(project: Project, module: Module) -> Iterator[SourceLoss]:
             given = _input(call)
             if not kind:
                 kind, given = _handed_on(project, call, use)
-            if not kind or given is None:
+            if not kind or given is None or (kind == "nll" and only_picks(call, use)):
                 continue
             made = project.made(given, use)
             if made and len({m.by.removeprefix(CLAMPED) for m in made}) == 1:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from flatline.readers.source._listings import listed_by_class
+from flatline.readers.source._grouped import grouped, grouped_rows
+from flatline.readers.source._listings import listed_by_class, rearranged
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
 from flatline.readers.source._scopes import Class, Use
 from flatline.readers.source._values import Source, origins
@@ -19,7 +20,8 @@ def class_by_class(project: Project, thing: Thing, loader: Thing) -> bool:
     call = thing.call
     if thing.made_of is not None and loader.call is not None:
         own = thing.made_of
-        return _fits(project, loader) and (_own_labels(project, own) or listed_by_class(project, own))
+        sorts = _own_labels(project, own) or grouped_rows(project, own) or listed_by_class(project, own)
+        return sorts and _fits(project, loader) and not rearranged(project, own)
     if thing.name != "torch.utils.data.TensorDataset" or call is None or len(call.args) < 2 or loader.call is None:
         return False
     return _fits(project, loader) and _sorted(project, call.args[-1], thing.use, 0)
@@ -28,7 +30,8 @@ def class_by_class(project: Project, thing: Thing, loader: Thing) -> bool:
 def _fits(project: Project, loader: Thing) -> bool:
     named = project.keywords(loader.call, loader.use) if loader.call is not None else {}
     given = named.get("batch_size") or (argument_at(loader.call, "batch_size", 1) if loader.call is not None else None)
-    size = project.number(given, loader.use)
+    here = _in_call(project, given, loader) if given is not None else None
+    size = here.value if here is not None and isinstance(here.value, int) else project.number(given, loader.use)
     return size is not None and 1 < size <= MANY
 
 
@@ -72,7 +75,8 @@ def _in_call(project: Project, node: ast.expr, thing: Thing) -> ast.Constant | N
 
 def _sorted(project: Project, node: ast.expr | None, use: Use, depth: int) -> bool:
     found = origins(project, node, use) if depth < len(SAME_ORDER) else []
-    return bool(found) and all(_is_sorted(project, each, depth) for each in found)
+    sorts = bool(found) and all(_is_sorted(project, each, depth) for each in found)
+    return sorts or (depth == 0 and node is not None and grouped(project, node, use))
 
 
 def _is_sorted(project: Project, source: Source, depth: int) -> bool:
@@ -140,3 +144,17 @@ def _appended_in_turn(project: Project, name: str, use: Use) -> bool:
     full = isinstance(made, ast.Call) and project.dotted(made.func, place) == "torch.full" and len(made.args) > 1
     appends = isinstance(call.func, ast.Attribute) and call.func.attr == "append"
     return appends and counted and full and ast.unparse(made.args[1]) == ast.unparse(loop.target)  # type: ignore[union-attr, attr-defined]
+
+
+def handed_on(project: Project, named: dict[str | None, ast.expr], loader: Thing) -> dict[str | None, ast.expr]:
+    """With what ``**options`` of a function are in the call that made a loader."""
+    spread, node = named.get(None), loader.use.scope.node
+    rest = node.args.kwarg.arg if not isinstance(node, ast.Module) and node.args.kwarg is not None else ""
+    known = project.came_by(loader) if isinstance(spread, ast.Name) and spread.id == rest else None
+    if known is None or any(k.arg is None for k in known[0].keywords):
+        return named
+    found: dict[str | None, ast.expr] = {k: value for k, value in named.items() if k is not None}
+    for each in known[0].keywords:
+        if each.arg not in loader.use.scope.params:
+            found[each.arg] = project.constant(each.value, known[1], strict=True) or each.value
+    return found

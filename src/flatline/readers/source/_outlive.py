@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._facts import Seen, after, detached, kept_by, names_in, seen_in, trained_models
-from flatline.readers.source._resolve import Project
+from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 
 
@@ -30,7 +30,9 @@ def _losses(seen: Seen) -> Iterator[SourceFact]:
         if value is None or (loop is None and not seen.called_again) or seen.without_grad(use):
             continue
         for part in _parts(value):
-            if not _has_graph(seen, part, use) or keeper in seen.flowing(name for name, _, _ in seen.backwards()):
+            if not (_has_graph(seen, part, use) or _is_handed_back(seen, part, use)):
+                continue
+            if keeper in seen.flowing(name for name, _, _ in seen.backwards()):
                 continue
             if (inside or seen.outlives(keeper, use)) and not seen.emptied(keeper, use):
                 name = spelled(part)
@@ -65,6 +67,43 @@ def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
         node, use, index = found[0].value, found[0].use, (*found[0].index, *index)
     function = seen.project.callee(node, use) if isinstance(node, ast.Call) else None
     return function is not None and function is not seen.scope and _returns_graph(seen.project, function, index)
+
+
+def _is_handed_back(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """``self.optimise(losses)`` in this turn, where that sends the loss, or one of the losses, backward as it is."""
+    whole = node.value if isinstance(node, ast.Subscript) else node
+    if not isinstance(whole, ast.Name) or seen.freed(whole.id) or whole.id not in seen.scope.bindings:
+        return False
+    if seen.project.written_to(whole, use):
+        return False
+    for call, place in seen.scope.calls:
+        given = [ast.unparse(each) for each in (*call.args, *(k.value for k in call.keywords))]
+        if not {whole.id, ast.unparse(node)} & {*given} or place is use or not seen.same_turn(place, use):
+            continue
+        if seen.scope.reaching(whole.id, place) != seen.scope.reaching(whole.id, use):
+            continue
+        function = seen.project.callee(call, place)
+        parts = _sent_back_of(seen, call, function) if function is not None and function is not seen.scope else ()
+        if any(part == ast.unparse(node) or (node is whole and part.startswith(f"{whole.id}[")) for part in parts):
+            return True
+    return False
+
+
+def _sent_back_of(seen: Seen, call: ast.Call, function: Scope) -> Iterator[str]:
+    """What a call gives to be sent backward, as the call spells it: ``losses["total"]``."""
+    inner = seen_in(seen.project, function)
+    for _, receiver, use in inner.methods("backward"):
+        scaled = (
+            isinstance(receiver, ast.Call) and spelled(receiver.func).endswith(".scale") and len(receiver.args) == 1
+        )
+        sent = receiver.args[0] if scaled and isinstance(receiver, ast.Call) else receiver
+        held = sent.value if isinstance(sent, ast.Subscript) else sent
+        plain = isinstance(held, ast.Name) and held.id in function.params and not inner.freed(held.id)
+        if not plain or not isinstance(held, ast.Name) or any(not b.parameter for b in function.bindings[held.id]):
+            continue
+        given = argument(call, function, held.id)
+        if given is not None and not seen.project.written_to(held, use):
+            yield ast.unparse(given) + ast.unparse(sent)[len(held.id) :]
 
 
 def _collected(seen: Seen) -> Iterator[SourceFact]:

@@ -12,11 +12,13 @@ from typing import TypeAlias
 from flatline.events import SourceFact
 from flatline.readers.source._facts import seen_in
 from flatline.readers.source._losses import kind_of
+from flatline.readers.source._own_losses import labels_for
 from flatline.readers.source._resolve import SHAPES, Project, argument_at
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source, drawn_by, origins
 
 Path: TypeAlias = tuple[object, ...]  # keys and places, outermost first
+Filled: TypeAlias = tuple[Source, "float | None"]
 DEEP = 24
 SAME = SHAPES | {"long", "int", "pin_memory", "detach", "transpose"}
 TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack"}
@@ -35,19 +37,26 @@ def padded_targets(project: Project, module: Module, reached: Sequence[Module]) 
         return
     for scope in module.scopes:
         for call, use in scope.calls:
-            if kind_of(project, call, use) not in ("cross_entropy", "nll") or len(call.args) != 2:
-                continue
-            ignored = _ignored(project, call, use)
-            filled = _fillings(project, call.args[1], use, (), 0) if ignored is not None else []
+            ignored, filled = _scored(project, call, use, text)
             values = {value for _, value in filled}
             if TOKEN in values and ignored is not None and ignored >= 0:
                 continue  # it may be that token
             if len(values) == 1 and not values & {ignored, None} and not seen_in(project, scope).never_recorded(use):
                 source, value = filled[0]
                 yield SourceFact(
-                    kind="padded target", name=f"{value:g}" if value != TOKEN else "pad_token_id", text=spelled(source.node),
+                    kind="padded target" if kind_of(project, call, use) else "padded target of model",
+                    name=f"{value:g}" if value != TOKEN else "pad_token_id", text=spelled(source.node),
                     where=module.where(call, scope), other=source.use.scope.module.where(source.node, source.use.scope),
                 )  # fmt: skip
+
+
+def _scored(project: Project, call: ast.Call, use: Use, text: str) -> tuple[float | None, list[Filled]]:
+    """What a loss leaves out, and what fills up its targets."""
+    if kind_of(project, call, use) in ("cross_entropy", "nll") and len(call.args) == 2:
+        ignored = _ignored(project, call, use)
+        return ignored, _fillings(project, call.args[1], use, (), 0) if ignored is not None else []
+    own = labels_for(project, call, use, text)
+    return (USUALLY, _fillings(project, own[0], use, own[1], 0)) if own is not None else (None, [])
 
 
 def _ignored(project: Project, call: ast.Call, use: Use) -> float | None:
@@ -101,9 +110,6 @@ def _named(project: Project, origin: Source) -> float | None:
     if isinstance(origin.node, ast.UnaryOp):
         return _number(project, origin.node, origin.use)
     return TOKEN if isinstance(origin.node, ast.Attribute) and origin.node.attr in TOKENS else None
-
-
-Filled: TypeAlias = tuple[Source, "float | None"]
 
 
 def _fillings(project: Project, node: ast.expr | None, use: Use, path: Path, depth: int) -> list[Filled]:
@@ -164,8 +170,13 @@ def _added(project: Project, node: ast.BinOp, use: Use) -> list[Filled]:
     listed = more.left if isinstance(node.op, ast.Add) and isinstance(more, ast.BinOp) else None
     if not isinstance(listed, ast.List) or len(listed.elts) != 1 or not isinstance(more, ast.BinOp):
         return []
+    length = more.right
+    bound = use.scope.bindings.get(length.id, ()) if isinstance(length, ast.Name) else ()
+    told = " ".join(ast.unparse(b.value) for b in bound if b.value is not None and not b.index)
     counted = (
-        isinstance(more.op, ast.Mult) and isinstance(more.right, (ast.BinOp, ast.Name)) and "len(" in ast.unparse(node)
+        isinstance(more.op, ast.Mult)
+        and isinstance(length, (ast.BinOp, ast.Name))
+        and "len(" in ast.unparse(node) + told
     )
     return [(Source(node, use), _number(project, listed.elts[0], use))] if counted else []
 
@@ -187,6 +198,9 @@ def _by_call(project: Project, node: ast.Call, use: Use, path: Path, depth: int)
         return _fillings(project, func.value, use, path, depth + 1)
     if isinstance(func, ast.Name) and func.id in ("next", "iter") and node.args:
         return _served(project, node.args[0], use, path, depth) if func.id == "next" else []
+    if isinstance(func, ast.Name) and func.id == "dict" and path and not node.args:
+        given = [k.value for k in node.keywords if k.arg == path[0]]
+        return _fillings(project, given[0], use, path[1:], depth + 1) if given else []
     function = project.callee(node, use)
     return _returned(project, function, path, depth) if function is not None else []
 
@@ -198,6 +212,9 @@ def _returned(project: Project, function: Scope, path: Path, depth: int) -> list
 
 def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: Path, depth: int) -> list[Filled]:
     each: list[list[Filled]] = []
+    put = _put(node, use, path[0]) if path and isinstance(node, ast.Name) else None
+    if put is not None:
+        return _fillings(project, *put, path[1:], depth + 1)
     for binding in project.holding(node, use, 0):
         if binding.parameter and isinstance(node, ast.Name):
             given = project.given(node.id, binding.use)
@@ -209,6 +226,16 @@ def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: P
         else:
             each.append(_looped(project, binding, path, depth))
     return [filled for found in each for filled in found] if each and all(each) else []
+
+
+def _put(node: ast.Name, use: Use, key: object) -> tuple[ast.expr, Use] | None:
+    """``batch["labels"] = pad_sequence(labels)``, the only one, on every way to a place."""
+    wanted = f"{node.id}[{key!r}]"
+    found = [
+        (u.statement.value, u) for u in use.scope.statements
+        if isinstance(u.statement, ast.Assign) and [ast.unparse(t) for t in u.statement.targets] == [wanted]
+    ]  # fmt: skip
+    return found[0] if len(found) == 1 and found[0][1].before(use) else None
 
 
 def _spread(project: Project, name: str, function: Scope, path: Path, depth: int) -> list[Filled]:

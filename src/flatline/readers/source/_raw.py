@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from flatline.readers.source._scopes import Use
@@ -14,6 +15,7 @@ PRODUCTS = {"mm", "matmul", "bmm", "spmm", "mv", "dot"}  # of matrices
 TURNED = {"t", "T", "mT", "transpose", "permute", "unsqueeze", "squeeze", "view", "exp", "reshape"}  # still a weight
 HOLDERS = {"torch.nn.Linear", "torch.nn.Embedding", "torch.nn.Conv1d", "torch.nn.Conv2d"}
 PARAMETERS = {"torch.nn.Parameter", "torch.nn.parameter.Parameter"}
+BOUNDED = re.compile(r"softm|sigmoid|clamped ")  # between two numbers, and so is what a table of such makes of it
 WEIGHT, NUMBER = "weight", "number"
 Calculation: TypeAlias = "ast.BinOp | ast.UnaryOp"
 
@@ -46,7 +48,8 @@ def product(project: Project, node: ast.expr, parts: list[ast.expr], use: Use, d
     """``x @ self.weight``, and a matrix times such scores."""
     each = [_part(project, part, use, depth + 1) for part in parts]
     scores = any(isinstance(part, tuple) and part and all(m.by == "linear" for m in part) for part in each)
-    return (project.made_here("linear", node, use),) if scores or WEIGHT in each else ()
+    bounded = any(BOUNDED.search(made.by) for part in each if isinstance(part, tuple) for made in part)
+    return (project.made_here("linear", node, use),) if scores or (WEIGHT in each and not bounded) else ()
 
 
 def _all_raw(project: Project, made: tuple[Made, ...]) -> bool:
@@ -72,7 +75,12 @@ def is_weight(project: Project, node: ast.expr, use: Use) -> bool:
     if not things and held is not None:
         things = project.things(held, use)
         return bool(things) and all(t.call is not None and t.name in HOLDERS for t in things)
-    return bool(things) and all(t.call is not None and t.name in PARAMETERS for t in things)
+    return bool(things) and all(t.call is not None and t.name in PARAMETERS and _is_learned(t.call) for t in things)
+
+
+def _is_learned(call: ast.Call) -> bool:
+    """Not ``nn.Parameter(table, requires_grad=False)``."""
+    return len(call.args) == 1 and not call.keywords
 
 
 def is_number(project: Project, node: ast.expr, use: Use) -> bool:

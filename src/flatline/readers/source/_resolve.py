@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from flatline.readers.source import _handlers, _heads, _raw, _registries, _submodules, _tables, _values
+from flatline.readers.source import (
+    _handlers,
+    _heads,
+    _in_place,
+    _partials,
+    _raw,
+    _registries,
+    _submodules,
+    _tables,
+    _values,
+)
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
@@ -99,6 +109,7 @@ class Project:
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
     registries: dict[tuple[int, str], list[Any]] = field(default_factory=dict)  # filled by decorators
+    _partials: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of partial(), by function
     _decorated: dict[str, list[Scope]] = field(default_factory=dict)  # functions by their decorators
     _heirs: dict[str, list[Class]] = field(default_factory=dict)  # classes by what they inherit from
 
@@ -130,6 +141,8 @@ class Project:
     def add(self, module: Module, path: str) -> None:
         """A module that is parsed already."""
         self.modules[os.path.normpath(path)] = module
+        for name, pair in _partials.made_in(module):
+            self._partials.setdefault(name, []).append(pair)
         for made in module.classes.values():
             for base in made.node.bases:
                 self._heirs.setdefault(ast.unparse(base).rpartition(".")[2], []).append(made)
@@ -160,6 +173,8 @@ class Project:
             name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
             outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
+            mine = self._partials.get(getattr(node, "name", ""), [])
+            found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
@@ -171,13 +186,19 @@ class Project:
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
 
+    def _asked_partly(self, mine: list[tuple[ast.Call, Use]]) -> list[tuple[ast.Call, Use]]:
+        """The calls of names that partial() made of a function."""
+        named = {_partials.name_of(*pair) for pair in mine} - {""}
+        plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id in named]
+        return plain + [pair for name in named for pair in self._asked.get(name, ())]
+
     def sites_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """All calls of a function; of a forward, those of its module."""
         return self.calls_of(function) or self._forwarded(function)
 
     def _forwarded(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """``criterion(scores, labels)``, calls of modules that a forward answers."""
-        if function.owner is None or getattr(function.node, "name", "") != "forward":
+        if function.owner is None or getattr(function.node, "name", "") not in ("forward", "__call__"):
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
         return [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
@@ -632,7 +653,7 @@ class Project:
                 inner = self._returned(thing.function, depth, index)
                 if not inner:
                     return ()
-                found += _via(node, inner)
+                found += _via(self.merged(thing.given, node, use)[0] if thing.given is not None else node, inner)
             elif not index:
                 made = self._with(thing.given, node) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
@@ -691,18 +712,28 @@ class Project:
     def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
         """A class or function of torch, of which some arguments are known before it is called."""
         things = self.things(node.args[0], use, depth + 1)
-        plain = all(t.call is None and t.name.startswith("torch.") and t.given is None for t in things)
+        kept = _partials.is_plain(node)
+        plain = all(
+            t.call is None and (t.name.startswith("torch.") or (kept and t.function)) and t.given is None
+            for t in things
+        )
         return tuple(replace(thing, given=node) for thing in things) if plain else ()
 
-    def _with(self, given: ast.Call, node: ast.Call) -> ast.Call:
+    def _with(self, given: ast.Call, node: ast.Call | None) -> ast.Call:
         """The call that a call of what ``partial()`` made comes to."""
         key = id(given), id(node)
         if key not in self._merged:
-            later = {k.arg for k in node.keywords}
+            args, named = (node.args, node.keywords) if node is not None else ([], [])
+            later = {k.arg for k in named}
             kept = [k for k in given.keywords if k.arg not in later]
-            made = ast.Call(given.args[0], [*given.args[1:], *node.args], [*kept, *node.keywords])
-            self._merged[key] = ast.copy_location(made, node)
+            made = ast.Call(given.args[0], [*given.args[1:], *args], [*kept, *named])
+            self._merged[key] = ast.copy_location(made, node or given)
         return self._merged[key]
+
+    def merged(self, given: ast.Call, node: ast.Call | None, use: Use) -> tuple[ast.Call, Use]:
+        """The same, as one of the calls of a function."""
+        made = self._with(given, node)
+        return self.turned.setdefault(id(made), (made, use))
 
     def callee(self, node: ast.Call, use: Use, depth: int = 0) -> Scope | None:
         """The one function or method of the project that a call runs; of a module, its forward."""
@@ -727,7 +758,7 @@ class Project:
         found = self.things(func, use, depth + 1)
         if len({id(t.made_of) for t in found}) == 1 and found[0].call is not None and found[0].made_of is not None:
             return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")
-        functions = {id(thing.function): thing.function for thing in found}
+        functions = {id(t.function): t.function if t.given is None else None for t in found}
         return next(iter(functions.values())) if len(functions) == 1 else None
 
     def _returned(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
@@ -790,8 +821,9 @@ class Project:
         if id(module) not in self._options:
             known: dict[str, list[ast.expr]] = {}
             for call in _arguments_added(module):
-                given = [k.value for k in call.keywords if k.arg == "default"]
-                for option in map(_option, call.args):
+                given = [k.value for k in call.keywords if k.arg == "default"] or _unset(call)
+                names = [k.value for k in call.keywords if k.arg == "dest"] or call.args
+                for option in map(_option, names):
                     known.setdefault(option, []).extend(given)
             self._options[id(module)] = known
         return self._options[id(module)].get(name, [])
@@ -848,6 +880,8 @@ class Project:
             return ()
         found: list[Made] = []
         for binding in self._bindings(name, use):
+            if _in_place.is_changed(self, name, binding, use):
+                return ()
             inner = (
                 self._made_argument(name, binding.use, depth, index)
                 if binding.parameter
@@ -1129,6 +1163,13 @@ def _arguments_added(module: Module) -> Iterator[ast.Call]:
         for call, _ in scope.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
                 yield call
+
+
+def _unset(call: ast.Call) -> list[ast.expr]:
+    """What a switch is that nobody turns."""
+    actions = [k.value.value for k in call.keywords if k.arg == "action" and isinstance(k.value, ast.Constant)]
+    known = {"store_true": False, "store_false": True}
+    return [ast.copy_location(ast.Constant(known[each]), call) for each in actions if each in known]
 
 
 def _option(node: ast.expr) -> str:

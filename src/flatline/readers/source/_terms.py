@@ -10,6 +10,7 @@ from flatline.readers.source._facts import CUT_OFF, Seen, is_module, seen_in
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
+from flatline.readers.source._unrecorded import head_of
 from flatline.readers.source._values import Source, each_of, gone_through, origins
 
 DEEP = 8  # sums within sums
@@ -33,6 +34,22 @@ def cut_terms(project: Project, module: Module) -> Iterator[SourceFact]:
                         kind="cut term", name=spelled(term.node), text=spelled(cut.node),
                         where=cut.use.scope.module.where(cut.node, cut.use.scope), other=module.where(call, scope),
                     )  # fmt: skip
+            yield from _unrecorded(project, terms, call, use, told) if len(terms) > 1 else ()
+
+
+def _unrecorded(
+    project: Project, terms: list[Source], call: ast.Call, use: Use, told: set[int]
+) -> Iterator[SourceFact]:
+    """Some of the terms are worked out without gradients."""
+    found = [(term, head) for term in terms if (head := head_of(project, term, _is_output)) is not None]
+    for term, head in found if len(found) < len(terms) else ():
+        if id(term.node) not in told:
+            told.add(id(term.node))
+            yield SourceFact(
+                kind="unrecorded term", name=spelled(term.node), text=spelled(head.node),
+                where=term.use.scope.module.where(term.node, term.use.scope),
+                other=head.use.scope.module.where(head.node, head.use.scope),
+            )  # fmt: skip
 
 
 def _terms(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[Source]:

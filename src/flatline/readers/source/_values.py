@@ -253,7 +253,7 @@ def field_of(project: Project, thing: Thing, name: str) -> Sequence[Source]:
     """What the one call that made an object gave for one of its fields."""
     owner, call = thing.made_of, thing.call
     if call is None:
-        return []
+        return _of_class(project, owner, name) if owner is not None and thing.function is None else []
     given = next((k.value for k in call.keywords if k.arg == name), None)
     if given is not None and (thing.name in BAGS or (owner is not None and owner.is_record)):
         return [Source(given, thing.use, thing.via)]
@@ -263,6 +263,19 @@ def field_of(project: Project, thing: Thing, name: str) -> Sequence[Source]:
     if method is not None and method.marked("property", "cached_property"):
         return _returns(project, method)
     return _by_place(owner, thing, call, name) if owner.is_record and name in owner.fields else []
+
+
+def _of_class(project: Project, owner: Class, name: str) -> Sequence[Source]:
+    """What the body of ``class CFG:`` gives a name, where nothing else does."""
+    written = f"setattr({owner.node.name},"
+    if project.set_from_outside(name, owner.module) or any(written in line for line in owner.module.text.lines):
+        return []
+    if owner.is_record:
+        usual = owner.fields.get(name)
+        return [Source(usual, owner.use)] if usual is not None and not isinstance(usual, ast.Call) else []
+    found = project.attributes(owner, name)
+    plain = len(found) == 1 and found[0].use.scope.owner is None and not found[0].index
+    return [Source(found[0].value, found[0].use)] if plain and found[0].value is not None else []
 
 
 def _by_place(owner: Class, thing: Thing, call: ast.Call, name: str) -> Sequence[Source]:

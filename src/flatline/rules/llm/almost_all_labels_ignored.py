@@ -40,8 +40,7 @@ class AlmostAllLabelsIgnored(Rule):
     Healthy look-alikes
     -------------------
     Masked language models score 15 % of the tokens; long prompts with short answers score a few per cent. One label
-    per row is right for classification by a single token, so that it is only a hint; unless that token is where the
-    rows' own tokens begin, and no ``[CLS]`` that all rows share.
+    per row is right for classification by a single token, so that it is only a hint.
 
     References
     ----------
@@ -98,8 +97,9 @@ class AlmostAllLabelsIgnored(Rule):
             event,
             f"each of the {rows} rows has one label, that of token {target.lone}, where the rows' own tokens begin; all "
             f"others ({target.ignored / target.total:.1%}) are ignored, in all {len(self._lone)} losses looked at",
-            cause="what gives labels to the tokens stops behind the first one of a row, so the rest is never learned",
-            fix="decode one row beside its labels; a loop over word ids has to set `previous = word_id` at every token",
+            severity="hint",
+            cause="either only that token is to be told, or what gives labels to the tokens stops behind the first one of a row",
+            fix="decode one row beside its labels; if words have several pieces, compare each word id with the one before it",
             total=target.total,
             ignored=target.ignored,
             scored=rows,

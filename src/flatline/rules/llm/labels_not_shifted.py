@@ -73,7 +73,7 @@ class LabelsNotShifted(Rule):
             event,
             f"the {event.target.total} labels equal the input tokens, position by position, "
             f"in all {len(self._steps)} steps looked at{', under a causal mask' if event.causal else ''}",
-            severity="warning" if event.causal else "hint",
+            severity="warning" if event.causal and event.target.in_place else "hint",
             labels=event.target.total,
             causal=event.causal,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import CheckpointLoaded, ScriptCrashed, SourceParsed, line_of
+from flatline.events import CheckpointLoaded, ScriptCrashed, SourceParsed, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -77,6 +77,18 @@ class HeadShapeMismatch(Rule):
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loose load whose result is dropped."""
+        for fact in event.of("prefixed load"):
+            yield self.finding(
+                event,
+                f"no name fits: those of the checkpoint all begin with module.{beside(fact.other, fact.where)}, and those "
+                f"of {fact.name} do not; {fact.text} leaves all of them out, and the model keeps its random values",
+                severity="warning",
+                cause="DataParallel and DistributedDataParallel put module. before every name, and strict=False hides that "
+                "the names do not fit",
+                fix='{k.removeprefix("module."): v for k, v in state.items()}, and strict=True',
+                where=fact.where,
+                key=line_of(fact.where),
+            )
         for fact in event.of("loose load"):
             yield self.finding(
                 event,

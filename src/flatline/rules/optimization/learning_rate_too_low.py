@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled, RatesSwept
+from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled, RatesSwept, RunEnded
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -73,7 +73,8 @@ class LearningRateTooLow(Rule):
     gradient_ratio: float = 1e-4  # gradient over weight, the lower end of the healthy band 1e-4 to 1e-1
     strong_gradient: float = 1e-2  # gradient over weight, in the middle of the healthy band: nothing vanishes
     fallen: float = 0.02  # a loss that fell by more is learning
-    fallen_little: float = 0.1  # after crawl_index steps from guessing; SGD at 1e-5 lost 4 % of ln(classes) in 300
+    fallen_little: float = 0.1  # for a whole run from guessing; SGD at 1e-5 lost 4 % of ln(classes) in 300 steps
+    whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
     hopeless: float = 1e-8  # logged rate all along; the gentlest recipes (DPO) begin at 5e-7
@@ -85,6 +86,7 @@ class LearningRateTooLow(Rule):
         self._samples: dict[int, list[_Sample]] = {}
         self._fine: set[int] = set()
         self._guesses = False
+        self._idle: tuple[NumbersSampled, list[_Sample]] | None = None
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """Whether training began with guesses, on weights of no checkpoint."""
@@ -101,10 +103,19 @@ class LearningRateTooLow(Rule):
             return
         samples = self._samples.setdefault(key, [])
         samples.append(sample)
-        small = self._small(event, [each.update for each in samples])
-        small = small or self._crawls(event, samples) or self._idles(event, samples)
+        small = self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
+        self._idle = (event, samples) if self._idles(event, samples) else None
         if small and self._too_low(event, samples):
             yield self._tell(event, samples)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """A whole run in which large gradients moved the weights by next to nothing: only then is it known how long it is."""
+        if self._idle is None or event.how != "finished" or event.loss is None or event.first_loss is None:
+            return
+        last, samples = self._idle
+        path = max(last.index, event.step) * median(each.update for each in samples)
+        if path < self.whole_path and event.first_loss - event.loss <= self.fallen_little * abs(event.first_loss):
+            yield self._tell(last, samples, whole=path)
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The logged rate all along, and a loss that does not fall."""
@@ -181,10 +192,9 @@ class LearningRateTooLow(Rule):
     def _learns(self, event: NumbersSampled) -> bool:
         if event.loss is None or event.first_loss is None:
             return False
-        late = self._guesses and event.index >= self.crawl_index
-        return event.first_loss - event.loss > (self.fallen_little if late else self.fallen) * abs(event.first_loss)
+        return event.first_loss - event.loss > self.fallen * abs(event.first_loss)
 
-    def _tell(self, event: NumbersSampled, samples: list[_Sample]) -> Finding:
+    def _tell(self, event: NumbersSampled, samples: list[_Sample], whole: float = 0.0) -> Finding:
         update = median(s.update for s in samples)
         name = event.optimizer.name
         better = "1e-3" if event.optimizer.adaptive else "1e-2"
@@ -197,8 +207,10 @@ class LearningRateTooLow(Rule):
                 "a rate of 0 moves nothing"
                 if event.lr == 0
                 else "an update near 6e-8 of the weight is lost to float32 rounding"
-                if update < self.slow_plain
-                else "step by step goes into the same direction, and hardly gets anywhere"
+                if update < self.update_ratio
+                else f"the whole run moves the weights by {whole:.2%} of their size"
+                if whole
+                else "step by step hardly gets anywhere"
             ),
             fix=f"raise lr from {event.lr:g} to about {better} for {name}, or find it with a learning-rate range test",
             where=event.optimizer.where or event.where,

@@ -220,6 +220,18 @@ class LossDetached(Rule):
                 key=line_of(fact.where),
                 severing_call=fact.text,
             )
+        for fact in event.of("unrecorded term"):
+            yield self.finding(
+                event,
+                f"a term of the loss, {fact.name}, is computed under {fact.text}{beside(fact.other, fact.where)}: it has no "
+                "gradient, and only the other terms train",
+                severity="warning",
+                cause="nothing is recorded under no_grad, so the term moves the loss that is shown, and trains nothing",
+                fix="compute the term with gradients, and keep no_grad for validation",
+                where=fact.where,
+                key=line_of(fact.where),
+                severing_call=fact.text,
+            )
         for fact in event.of("cut term"):
             yield self.finding(
                 event,

@@ -84,6 +84,17 @@ class PaddingInLoss(Rule):
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """Targets that are filled up with a number, under a loss that leaves another one out."""
+        for fact in event.of("padded target of model"):
+            yield self.finding(
+                event,
+                f"the labels are filled up with {fact.name} by {fact.text}{beside(fact.other, fact.where)}, and the "
+                "model's own loss averages over them: it leaves out -100 alone",
+                cause="the mean counts padded positions: it is diluted, and the model learns to predict padding",
+                fix="fill the labels up with -100",
+                where=fact.where,
+                key=line_of(fact.where),
+                pad_id=fact.name,
+            )
         for fact in event.of("padded target"):
             yield self.finding(
                 event,

@@ -72,8 +72,7 @@ class UpdateRatioOff(Rule):
     inflated: float = 20.0  # rms × √fan_in of fresh weights right under a normalisation; 14 times Kaiming's 1.4
     crawls: float = 1e-2  # of the median of the other layers, for those
     crawl: float = 1e-4  # their change in one step; a tenth of the healthy 1e-3 (CS231n)
-    chain_slow: float = 1e-3  # of the fastest layer, for random weights at the low end of a chain of rates
-    chain_slowest: float = 1e-5  # their change in one step; a hundredth of the healthy 1e-3 (CS231n)
+    well: float = 0.5  # of the first loss: one that falls so far does without that layer, or it was trained elsewhere
     chain_index: int = 100  # step from which on a chain of falling rates is judged: a warm-up of one group is over
 
     def __init__(self) -> None:
@@ -162,11 +161,7 @@ class UpdateRatioOff(Rule):
             if gain and small and event.index >= self.chain_index and layer.name in self._fresh:
                 yield self._tell_inflated(event, layer, mine, others, gain)
                 return
-            if (
-                mine < self.chain_slowest
-                and event.index >= self.chain_index
-                and self._left_behind(event, layer, ratios)
-            ):
+            if mine < self.slowest and event.index >= self.chain_index and self._left_behind(event, layer, ratios):
                 yield self._tell(event, layer, mine, max(ratios.values()), layers, chain=True)
                 return
             wild = mine > self.fast * others and mine > self.fastest and self._goes_far(layer, layers)
@@ -200,9 +195,9 @@ class UpdateRatioOff(Rule):
         """Random weights at the low end of a chain of rates, where the median of the others is slow, too."""
         key, highest = event.optimizer.key, max(each.learning_rate for each in event.layers)
         share, steady = layer.learning_rate / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
-        slow = ratios[layer.name] < self.chain_slow * max(ratios.values()) and share < self.slow_rate
-        slow = slow and ratios[layer.name] == min(ratios.values())
-        return layer.name in self._fresh and layer.elements >= self.few and slow and steady
+        slow = ratios[layer.name] < self.slow * max(ratios.values()) and share < self.slow_rate
+        well = event.loss is not None and event.first_loss is not None and event.loss < self.well * event.first_loss
+        return layer.name in self._fresh and layer.elements >= self.few and slow and steady and not well
 
     def _steady(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         """Its rate does not rise towards the others': no warm-up of one group, no stage that is to come."""

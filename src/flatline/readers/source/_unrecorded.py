@@ -1,0 +1,83 @@
+"""Terms of a loss that are worked out without gradients, from what a model in training put out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TypeAlias
+
+from flatline.readers.source._facts import seen_in
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Use
+from flatline.readers.source._values import Source
+
+STEPS = 6  # from a term to where it is worked out
+OFF = {"torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.inference_mode", "no_grad()"}
+IsOutput: TypeAlias = Callable[[Project, ast.expr, Use], bool]
+
+
+def head_of(project: Project, term: Source, is_output: IsOutput, depth: int = 0) -> Source | None:
+    """The no_grad above, or around, what makes a term."""
+    node, use = term.node, term.use
+    if depth > STEPS:
+        return None
+    own = use.scope.marked_without_grad
+    if own is not None:
+        off = (
+            ast.unparse(own) in OFF and not use.scope.name.endswith(".forward") and _uses(project, node, use, is_output)
+        )
+        return Source(own, use) if off else None
+    if isinstance(node, ast.Call):
+        return _above(project, node, use, is_output, depth)
+    bound = project.holding(node, use, 0) if isinstance(node, ast.Name) else []
+    value = bound[0].value if len(bound) == 1 and not bound[0].index and not bound[0].parameter else None
+    if value is None:
+        return None
+    place = bound[0].use
+    head = _around(project, place) if place.scope is use.scope and _around(project, use) is None else None
+    if head is not None:
+        return Source(head, place) if _uses(project, value, place, is_output) else None
+    return head_of(project, Source(value, place), is_output, depth + 1)
+
+
+def _above(project: Project, node: ast.Call, use: Use, is_output: IsOutput, depth: int) -> Source | None:
+    function = project.callee(node, use)
+    head = function.marked_without_grad if function is not None else None
+    if function is None or (head is not None and function.name.endswith(".forward") and _is_model(project, node, use)):
+        return None
+    if head is not None:
+        off = ast.unparse(head) in OFF and _uses(project, node, use, is_output)
+        return Source(head, Use(function, -1, (), function.node)) if off else None  # type: ignore[arg-type]
+    values = function.returns if not isinstance(function.node, ast.Module) else []
+    if len(values) != 1 or values[0][0] is None:
+        return None
+    return head_of(project, Source(values[0][0], values[0][1]), is_output, depth + 1)
+
+
+def _is_model(project: Project, node: ast.Call, use: Use) -> bool:
+    """It has parameters, and is no plain loss."""
+    things = project.things(node.func, use)
+    return not any(t.made_of is not None and t.made_of.node.name.endswith(("Loss", "Criterion")) for t in things)
+
+
+def _around(project: Project, use: Use) -> ast.expr | None:
+    line = getattr(use.statement, "lineno", 0)
+    found = [
+        item.context_expr
+        for node in seen_in(project, use.scope).withs
+        for item in node.items
+        if node.lineno < line <= (node.end_lineno or 0)
+    ]
+    plain = all("grad" not in ast.unparse(head) or ast.unparse(head) in OFF for head in found)
+    return next((head for head in found if ast.unparse(head) in OFF), None) if plain else None
+
+
+def _uses(project: Project, node: ast.expr, use: Use, is_output: IsOutput) -> bool:
+    """It is made of something that a model put out."""
+    waiting, names = [node], dict[str, ast.Name]()
+    while waiting:
+        for name in [n for n in ast.walk(waiting.pop()) if isinstance(n, ast.Name) and n.id not in names]:
+            names[name.id] = name
+            bound = use.scope.bindings.get(name.id, ())
+            waiting += [b.value for b in bound if b.value is not None and not b.parameter]
+    return any(is_output(project, each, use) for each in names.values())
