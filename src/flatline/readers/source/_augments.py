@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from flatline.readers.source._grown import grown
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
+from flatline.readers.source._rounds import Known, told
 from flatline.readers.source._scopes import Class, Scope, Use
-from flatline.readers.source._turns import Settings, given_by, settled
+from flatline.readers.source._turns import settled
 from flatline.readers.source._values import Source
 
 RANDOM = re.compile(
@@ -33,13 +34,13 @@ def random_transform(project: Project, dataset: Thing) -> tuple[ast.expr, Use] |
     if given is None:
         return None
     scope, site = given.use.scope, project.came_by(dataset)
-    settings: Settings = {}
+    settings: Known = {}
     if site is not None and scope is dataset.use.scope:
-        settings = dict(given_by(project, *site, scope, {}))
+        settings = told(project, scope, *site, {})
         handed = argument(site[0], scope, given.node.id) if _is_handed(given) else None  # type: ignore[attr-defined]
         given, settings = (Source(handed, site[1]), {}) if handed is not None else (given, settings)
     elif dataset.call is not None and dataset.made_of is not None and scope is dataset.made_of.methods.get("__init__"):
-        settings = dict(given_by(project, dataset.call, dataset.use, scope, {}))
+        settings = told(project, scope, dataset.call, dataset.use, {})
     return _first(project, *settled(project, given.node, given.use, settings))
 
 
@@ -48,7 +49,7 @@ def _is_handed(given: Source) -> bool:
     return name in scope.params and len(scope.bindings[name]) == 1
 
 
-def _first(project: Project, node: ast.expr, use: Use, settings: Settings) -> tuple[ast.expr, Use] | None:
+def _first(project: Project, node: ast.expr, use: Use, settings: Known) -> tuple[ast.expr, Use] | None:
     things = project.things(node, use)
     for thing in things if len(things) == 1 else ():
         if _is_random(project, thing) and thing.call is not None:
@@ -109,13 +110,13 @@ def _always(method: Scope, use: Use, name: str) -> bool:
     )
 
 
-def _steps(project: Project, thing: Thing, settings: Settings) -> Iterator[Source]:
+def _steps(project: Project, thing: Thing, settings: Known) -> Iterator[Source]:
     """The steps that are certain to be in it."""
     for given in thing.call.args if thing.call is not None else ():
         yield from _parts(project, given, thing.use, settings, 0)
 
 
-def _parts(project: Project, node: ast.expr, use: Use, settings: Settings, depth: int) -> Iterator[Source]:
+def _parts(project: Project, node: ast.expr, use: Use, settings: Known, depth: int) -> Iterator[Source]:
     if depth > DEEP:
         return
     if isinstance(node, ast.Starred):
@@ -137,7 +138,7 @@ def _parts(project: Project, node: ast.expr, use: Use, settings: Settings, depth
             yield Source(node, use)
 
 
-def _behind(project: Project, node: ast.expr, use: Use, settings: Settings) -> Iterator[tuple[ast.expr, Use, Settings]]:
+def _behind(project: Project, node: ast.expr, use: Use, settings: Known) -> Iterator[tuple[ast.expr, Use, Known]]:
     """The lists that a list grew by, or the one that a name stands for."""
     filled = grown(project, node, use, settings) if isinstance(node, ast.Name) else []
     yield from ((value, place, settings) for value, place in filled)

@@ -967,9 +967,7 @@ class Seen:
         node, use = drawn_from(self.project, iterated(loop.iter), use)
         phases = turns(self.project, node, use) if use.scope is self.scope else []
         if any(each.settings for each in phases):
-            called = [
-                (each, [c.func for c, _ in reached(self.project, loop, self.scope, each.settings)]) for each in phases
-            ]
+            called = [(each, [c.func for c, _ in reached(loop, self.scope, each.settings)]) for each in phases]
             kept = [each for each, funcs in called if any(ast.unparse(f).endswith(".backward") for f in funcs)]
             return [t for each in kept for t in each.loaders] if all(each.loaders for each in kept) else ()
         if not isinstance(node, ast.Name) or node.id not in self.scope.params:

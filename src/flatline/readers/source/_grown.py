@@ -6,25 +6,25 @@ import ast
 from collections.abc import Iterator
 
 from flatline.readers.source._resolve import Project
+from flatline.readers.source._rounds import Known, truth
 from flatline.readers.source._scopes import Use
-from flatline.readers.source._turns import Settings, truth_in
 
 ONE, MANY = {"append": 0, "insert": 1}, {"extend": 0}
 SHRINKS = {"pop", "remove", "clear"}
 
 
-def grown(project: Project, name: ast.Name, use: Use, settings: Settings) -> list[tuple[ast.expr, Use]]:
+def grown(project: Project, name: ast.Name, use: Use, settings: Known) -> list[tuple[ast.expr, Use]]:
     """The lists behind a name that ``+=``, ``append`` and the like made; nothing if nothing grew."""
     found = use.scope.bindings.get(name.id, ())
     begun = [b for b in found if b.value is not None and not b.index and b.use.order < use.order]
     added = [b for b in found if isinstance(b.use.statement, ast.AugAssign)]
-    if len(begun) != 1 or len(begun) + len(added) != len(found) or not _certain(project, begun[0].use, use, settings):
+    if len(begun) != 1 or len(begun) + len(added) != len(found) or not _certain(begun[0].use, use, settings):
         return []
     later = [(v, u) for v, u in _added(name.id, use) if begun[0].use.order < u.order < use.order]
     first = begun[0].value
     if not later or first is None or _shrinks(name.id, use):
         return []
-    kept = [(value, place) for value, place in later if _certain(project, place, use, settings)]
+    kept = [(value, place) for value, place in later if _certain(place, use, settings)]
     return [(first, begun[0].use), *kept]
 
 
@@ -50,12 +50,12 @@ def _shrinks(name: str, use: Use) -> bool:
     )
 
 
-def _certain(project: Project, place: Use, use: Use, settings: Settings) -> bool:
+def _certain(place: Use, use: Use, settings: Known) -> bool:
     """Every way to the use comes by a place, in this phase."""
     for block, part in place.path:
         if (block, part) in use.path:
             continue
         node = place.scope.choices.get(block)
-        if node is None or truth_in(project, node.test, place, settings) != (part == "body"):
+        if node is None or truth(node.test, settings, place) != (part == "body"):
             return False
     return True

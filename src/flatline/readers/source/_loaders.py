@@ -12,8 +12,9 @@ from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._facts import Seen, drawn_from, seen_in
 from flatline.readers.source._ordered import told
 from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._rounds import Known, is_left_out, truth
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, lies_in, spelled
-from flatline.readers.source._turns import Settings, Turn, possible_in, reached, truth_in, turns
+from flatline.readers.source._turns import Turn, reached, turns
 from flatline.readers.source._values import Source, origins
 
 LOADER = "torch.utils.data.DataLoader"
@@ -34,7 +35,7 @@ class Pass:
     use: Use
     loaders: Sequence[Thing]
     trains: bool
-    settings: Settings = field(default_factory=dict)  # of its phase
+    settings: Known = field(default_factory=dict)  # of its phase
 
 
 def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
@@ -66,9 +67,9 @@ def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, d
 
 
 def _goes_backward(
-    project: Project, scope: Scope, node: ast.stmt | None, depth: int, settings: Settings | None = None
+    project: Project, scope: Scope, node: ast.stmt | None, depth: int, settings: Known | None = None
 ) -> bool:
-    for call, use in reached(project, node, scope, settings or {}) if node is not None else scope.calls:
+    for call, use in reached(node, scope, settings or {}) if node is not None else scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "step"):
             return True
         function = project.callee(call, use) if depth < CALLS else None
@@ -186,13 +187,13 @@ def _evaluates(project: Project, seen: Seen, each: Pass) -> bool:
     if seen.without_grad(each.use):
         return True
     inside = [u for u in seen.scope.statements if lies_in(u.statement, each.loop)]
-    inside = [u for u in inside if u.statement is not each.loop and possible_in(project, u, each.settings)]
+    inside = [u for u in inside if u.statement is not each.loop and not is_left_out(u, each.settings)]
     if any(seen.without_grad(u) for u in inside):
         return True
     if each.settings and _switched_off(project, seen.scope, each):
         return True
     asked = [(c, u) for c, _, u in seen.methods("eval") if not c.args and c.lineno <= each.loop.lineno]
-    return any(possible_in(project, u, each.settings) for _, u in asked)
+    return any(not is_left_out(u, each.settings) for _, u in asked)
 
 
 def _switched_off(project: Project, scope: Scope, each: Pass) -> bool:
@@ -200,7 +201,7 @@ def _switched_off(project: Project, scope: Scope, each: Pass) -> bool:
     for call, use in scope.calls:
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         if name in ("set_grad_enabled", "train") and len(call.args) == 1:
-            if truth_in(project, call.args[0], use, each.settings) is False:
+            if truth(call.args[0], each.settings, use) is False:
                 return True
     return False
 
