@@ -7,10 +7,11 @@ import re
 from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
+from flatline.readers.source._learned import is_learned_from
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Class, Module, Scope, Use
+from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
@@ -194,7 +195,7 @@ def _is_learned_from(project: Project, owner: Class, name: str) -> bool:
     """What a method that calls it returns goes backward somewhere."""
     near = [m for m in owner.methods.values() if f"self.{name}(" in ast.unparse(m.node)]
     sites = [pair for method in near for pair in project.calls_of(method) if pair[1].scope.owner is not owner]
-    return any(seen_in(project, use.scope).is_learned_from(use, call) for call, use in sites)
+    return any(is_learned_from(seen_in(project, use.scope), use, call) for call, use in sites)
 
 
 def _returns_cut(project: Project, forward: Scope) -> tuple[Scope, ast.AST] | None:

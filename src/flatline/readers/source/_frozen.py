@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import seen_in
 from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._seen import seen_in
 from flatline.readers.source._values import Source, comes_by
 
 WITH_NORMS = re.compile(

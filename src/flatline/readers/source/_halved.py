@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import model_of
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Use
+from flatline.readers.source._seen import model_of
 from flatline.readers.source._values import comes_by
 
 SMALLEST = 2.0**-25  # half of float16's smallest number: less becomes 0

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import kept_by
+from flatline.readers.source._kept import kept_by
 from flatline.readers.source._resolve import SHAPES, Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._values import origins

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._augments import LIKELY, random_transform
-from flatline.readers.source._facts import Seen, drawn_from, seen_in
 from flatline.readers.source._ordered import told
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._rounds import Known, is_left_out, truth
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._seen import Seen, seen_in
 from flatline.readers.source._turns import Turn, reached, turns
+from flatline.readers.source._unshuffled import drawn_from
 from flatline.readers.source._values import Source, origins
 
 LOADER = "torch.utils.data.DataLoader"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import seen_in
 from flatline.readers.source._prefixed import prefixed_by
 from flatline.readers.source._resolve import Project, argument_at
 from flatline.readers.source._scopes import Module, spelled
+from flatline.readers.source._seen import seen_in
 
 LOADED = re.compile(r"torch\.load\(|load_file\(|load_url\(|load_state_dict_from_url\(")
 

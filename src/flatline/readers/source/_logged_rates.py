@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import Seen, names_in, seen_in
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Use, lies_in, spelled
+from flatline.readers.source._seen import Seen, names_in, seen_in
 
 RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
 WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)

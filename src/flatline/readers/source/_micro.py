@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import Seen, names_in, seen_in
 from flatline.readers.source._losses import is_mean
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, spelled
+from flatline.readers.source._seen import Seen, names_in, seen_in
 from flatline.readers.source._values import drawn_by, origins
 
 FOLLOWED = 8  # spellings of one number

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import CUT_OFF, LAYERS, Seen, is_module, model_of, names_in, seen_in
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._resolve import Project, Thing, argument, builds_optimizer
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
+from flatline.readers.source._seen import CUT_OFF, LAYERS, Seen, is_module, model_of, names_in, seen_in
 
 HARMLESS = frozenset({"train", "to", "cuda", "cpu", "float", "zero_grad", "state_dict"})
 HELD = re.compile(r"requires_grad|no_grad|detach|load_state_dict|torch\.load|pretrained|\.eval\(")

@@ -6,9 +6,11 @@ import ast
 from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import Seen, after, detached, kept_by, names_in, seen_in, trained_models
+from flatline.readers.source._edits import after, detached
+from flatline.readers.source._kept import emptied, keeping, kept_by, outlives
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._seen import Seen, names_in, seen_in, trained_models
 
 
 def outliving(project: Project, module: Module) -> Iterator[SourceFact]:
@@ -25,7 +27,7 @@ def outliving(project: Project, module: Module) -> Iterator[SourceFact]:
 def _losses(seen: Seen) -> Iterator[SourceFact]:
     """``meter.update(loss)``, where a function sent the loss backward and returned it."""
     for use in seen.scope.statements:
-        keeper, value, inside = seen.keeping(use)
+        keeper, value, inside = keeping(seen, use)
         loop = seen.loop_of(use)
         if value is None or (loop is None and not seen.called_again) or seen.without_grad(use):
             continue
@@ -34,7 +36,7 @@ def _losses(seen: Seen) -> Iterator[SourceFact]:
                 continue
             if keeper in seen.flowing(name for name, _, _ in seen.backwards()):
                 continue
-            if (inside or seen.outlives(keeper, use)) and not seen.emptied(keeper, use):
+            if (inside or outlives(seen, keeper, use)) and not emptied(seen, keeper, use):
                 name = spelled(part)
                 edit = detached(value, name) if isinstance(part, ast.Name) else after(part, ".detach()")
                 yield seen.fact("kept", use.statement, name=name, text=keeper, edit=edit)
@@ -159,7 +161,7 @@ def _outputs(seen: Seen, trained: Collection[str]) -> Iterator[SourceFact]:
         near = any(seen.same_turn(use, back) for _, _, back in backs)
         names = [part for part in _parts(value) if isinstance(part, ast.Name) and part.id in flowing]
         made = [part.id for part in names if _is_output(seen, part, use, trained)]
-        if made and near and seen.outlives(keeper, use) and not seen.emptied(keeper, use):
+        if made and near and outlives(seen, keeper, use) and not emptied(seen, keeper, use):
             if not seen.without_grad(use) and not _goes_on(seen, keeper, use):
                 yield seen.fact(
                     "kept output", use.statement, name=made[0], text=keeper, edit=detached(value, made[0])

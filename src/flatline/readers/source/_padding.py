@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from flatline.events import SourceFact
-from flatline.readers.source._facts import seen_in
 from flatline.readers.source._losses import kind_of
 from flatline.readers.source._own_losses import labels_for
 from flatline.readers.source._resolve import SHAPES, Project, argument_at
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
+from flatline.readers.source._seen import seen_in
 from flatline.readers.source._values import Source, drawn_by, origins
 
 Path: TypeAlias = tuple[object, ...]  # keys and places, outermost first

@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from flatline.readers.source._facts import plain_call
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
+from flatline.readers.source._seen import plain_call
 from flatline.readers.source._values import Source, held, origins
 
 PARALLEL = re.compile(r"torch\.nn\.(DataParallel|parallel\.(DataParallel|DistributedDataParallel))")

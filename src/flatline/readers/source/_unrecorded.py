@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable
 from typing import TypeAlias
 
-from flatline.readers.source._facts import seen_in
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
+from flatline.readers.source._seen import seen_in
 from flatline.readers.source._values import Source
 
 STEPS = 6  # from a term to where it is worked out

@@ -1,0 +1,150 @@
+"""float16 autocast around what goes backward, without a scaler."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._scopes import Use, spelled
+from flatline.readers.source._seen import CUT_OFF, Seen, names_in, seen_in, trained_models
+from flatline.readers.source._values import Source, comes_by, on_cuda, origins
+
+AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
+
+
+def half(seen: Seen) -> Iterator[SourceFact]:
+    """float16 autocast around the forward pass of a loop with a bare backward, and no scaler anywhere."""
+    backs = [(c, u) for c, _, u in seen.methods("backward") if not c.args]
+    for use in seen.scope.statements:
+        node = use.statement
+        if not isinstance(node, ast.With) or not backs:
+            continue
+        heads = [seen.sole(item.context_expr, use) for item in node.items]
+        half = next((i.context_expr for i, head in zip(node.items, heads, strict=True) if _is_half(seen, *head)), None)
+        near = [c for c, u in backs if seen.same_turn(u, use) and c.lineno >= node.lineno]
+        if half is not None and near and any(True for _ in seen.methods("step")):
+            yield seen.fact("half", half, text=spelled(seen.sole(half, use)[0]), other=near[0])
+    yield from _half_elsewhere(seen) if backs and any(True for _ in seen.methods("step")) else ()
+
+
+def _half_elsewhere(seen: Seen) -> Iterator[SourceFact]:
+    """The same, where a function of the project computes the loss that goes backward."""
+    for back, given, use in seen.methods("backward"):
+        loss, place = _unpacked(seen, given, use)
+        function = seen.project.callee(loss, place) if isinstance(loss, ast.Call) else None
+        if function is None or function in (seen.scope, seen.module.top) or function.module is not seen.module:
+            continue
+        if back.args or (place is not use and not seen.same_turn(place, use)):
+            continue
+        seen = seen_in(seen.project, function)
+        for head, inner in _half_results(seen):
+            yield seen.fact("half", head, text=spelled(seen.sole(head, inner)[0]))
+
+
+def _half_results(seen: Seen) -> Iterator[tuple[ast.expr, Use]]:
+    """float16 autocast around the call of a model in training, whose result is what a function returns."""
+    returned = {name for name, _ in seen.returned_names()}
+    heads = [] if isinstance(seen.scope.node, ast.Module) else seen.scope.node.decorator_list
+    above = [head for head in heads if _is_half(seen, head, seen.scope.statements[0])] or list(_half_around(seen))
+    if above and any(_goes_out(u.statement, returned) and _runs_trained(seen, u) for u in seen.scope.statements):
+        yield above[0], seen.scope.statements[0]
+    for use in seen.scope.statements:
+        node = use.statement
+        if not isinstance(node, ast.With) or use.path or seen.without_grad(use):
+            continue
+        heads = [i.context_expr for i in node.items if _is_half(seen, *seen.sole(i.context_expr, use))]
+        results = [u for u in seen.scope.statements if u.statement in node.body and _runs_trained(seen, u)]
+        results = [u for u in results if CUT_OFF.search(ast.unparse(u.statement)) is None]
+        if heads and any(_goes_out(u.statement, returned) for u in results):
+            yield heads[0], use
+
+
+def _half_around(seen: Seen) -> Iterator[ast.expr]:
+    """float16 autocast in what a decorator of the project puts around the function."""
+    wrapper, name = seen.project.wrapper(seen.scope) or (None, "")
+    for use in wrapper.statements if wrapper is not None else ():
+        node = use.statement
+        if isinstance(node, ast.With) and not use.path and f"{name}(" in ast.unparse(node):
+            seen = seen_in(seen.project, use.scope)
+            yield from (i.context_expr for i in node.items if _is_half(seen, *seen.sole(i.context_expr, use)))
+
+
+def _runs_trained(seen: Seen, use: Use) -> bool:
+    """A statement that calls a model which an optimizer of this file was given."""
+    trained = {t.identity() for scope in seen.module.scopes for t in trained_models(seen.project, scope)}
+    called = [c.func for c, u in seen.scope.calls if u is use]
+    return any(t.identity() in trained for func in called for t in seen.project.things(func, use))
+
+
+def _unpacked(seen: Seen, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
+    """The one value that a name is given, or is a part of."""
+    while isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        node = node.value
+    found = seen.scope.reaching(node.id, use) if isinstance(node, ast.Name) else []
+    part = found[0].value if len(found) == 1 and found[0].index else None
+    return (part, found[0].use) if part is not None else seen.sole(node, use)
+
+
+def _is_half(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """A float16 autocast, perhaps from a function, or kept under a name."""
+    found = [s for s in origins(seen.project, node, use) if not _off_cuda(seen, s)]
+    return bool(found) and all(isinstance(s.node, ast.Call) and _autocasts(seen, s.node, s.use) for s in found)
+
+
+def _off_cuda(seen: Seen, source: Source) -> bool:
+    """``return nullcontext()`` where there is no GPU."""
+    whole = getattr(source.use.statement, "value", None)
+    if isinstance(whole, ast.IfExp) and source.node in (whole.body, whole.orelse):
+        return on_cuda(seen.project, whole.test, source.use) is (source.node is whole.orelse)
+    plain = isinstance(source.node, ast.Call) and source.node is whole
+    if not plain or seen.project.dotted(source.node.func, source.use) != "contextlib.nullcontext":  # type: ignore[attr-defined]
+        return False
+    blocks = [(source.use.scope.choices.get(block), part) for block, part in source.use.path]
+    return any(
+        choice is not None and on_cuda(seen.project, choice.test, source.use) is (part != "body")
+        for choice, part in blocks
+    )
+
+
+def _autocasts(seen: Seen, node: ast.Call, use: Use) -> bool:
+    dotted = seen.project.dotted(node.func, use)
+    function = seen.project.callee(node, use) if not dotted else None
+    if function is not None and function.marked("contextmanager"):
+        return _enters_half(seen_in(seen.project, function))
+    if dotted not in AUTOCASTS:
+        return False
+    named = {k.arg: k.value for k in node.keywords}
+    if None in named or not _is_on(seen, named.get("enabled"), use):
+        return False
+    second = node.args[1] if len(node.args) > 1 and dotted != "torch.cuda.amp.autocast" else None
+    if (dtype := named.get("dtype", second)) is not None:
+        kinds = [seen.project.dotted(each.node, each.use) for each in origins(seen.project, dtype, use)]
+        return bool(kinds) and all(kind in ("torch.float16", "torch.half") for kind in kinds)
+    device = seen.project.constant(node.args[0] if node.args else named.get("device_type"), use)
+    cuda = device is not None and device.value == "cuda"
+    plain = dotted == "torch.cuda.amp.autocast" and not node.args
+    return plain or (dotted != "torch.cuda.amp.autocast" and cuda and len(node.args) < 2)
+
+
+def _is_on(seen: Seen, node: ast.expr | None, use: Use) -> bool:
+    """A switch that is left alone, or that is True wherever it is known."""
+    found = seen.project.constant(node, use) if not isinstance(node, ast.Compare) else None
+    if node is None or (found is not None and found.value is True):
+        return True
+    (node, use), *others = [(s.node, s.use) for s in origins(seen.project, node, use)] or [(node, use)]
+    return not others and on_cuda(seen.project, node, use) is True
+
+
+def _enters_half(seen: Seen) -> bool:
+    """A float16 autocast in a context manager that is a function."""
+    left = [u.order for _, u in seen.scope.returns if u.path and comes_by(seen.project, u) is True]
+    used = [u for u in seen.scope.statements if u.order < min(left, default=u.order + 1)]
+    withs = [(u.statement, u) for u in used if comes_by(seen.project, u) is not False]
+    return any(_is_half(seen, i.context_expr, u) for w, u in withs if isinstance(w, ast.With) for i in w.items)
+
+
+def _goes_out(node: ast.stmt, returned: Collection[str]) -> bool:
+    """What it computes is returned, as it is or in what is made of it."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return isinstance(node, ast.Return) or any(names_in(target) & set(returned) for target in targets)

@@ -1,0 +1,154 @@
+"""A layer, or the model, that is replaced after the optimizer was built from it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from flatline.events import SourceFact
+from flatline.readers.source._resolve import Thing
+from flatline.readers.source._scopes import FUNCTIONS, Use
+from flatline.readers.source._seen import LAYERS, Seen, _is_own, is_module, model_of, names_in, plain_call, seen_in
+
+
+def rebound(seen: Seen) -> Iterator[SourceFact]:
+    """A layer, or the model, that is replaced after the optimizer was built from it."""
+    for name, thing, built in seen.optimizers():
+        model = model_of(thing)
+        if model is None:
+            continue
+        later = [u for u in _new(seen) if built.before(u) and u.path == built.path]
+        found = [use for use in later if _replaces(seen, use, model, built, thing) and _used_after(seen, name, use)]
+        for use in found if found and not _built_again(seen, built) else ():
+            yield seen.fact("rebound", use.statement, name=name, other=built.statement)
+        for function, use in _handed_behind(seen, built) if not _built_again(seen, built) else ():
+            found = [u for u in _new(function) if not u.path and _replaces(function, u, model, built, thing)]
+            for new in found if _used_after(seen, name, use) and not _makes_another(function) else ():
+                yield function.fact("rebound", new.statement, name=name, other=built.statement)
+        for other in (*_later_methods(seen), *_called_behind(seen, built)) if _bound_once(seen, name) else ():
+            found = [use for use in _new(other) if _replaces(other, use, model, built, thing)]
+            for use in found if not _makes_another(other) else ():
+                yield other.fact("rebound", use.statement, name=name, other=built.statement)
+
+
+def _new(seen: Seen) -> list[Use]:
+    """Where something gets new layers."""
+    calls = [
+        u
+        for u in seen.scope.statements
+        if isinstance(u.statement, ast.Assign) and isinstance(u.statement.value, ast.Call)
+    ]
+    return [use for use in calls if _is_new(seen, use)]
+
+
+def _is_new(seen: Seen, use: Use) -> bool:
+    value = plain_call(use.statement.value)  # type: ignore[attr-defined]
+    things = seen.project.things(value, use)
+    return bool(things) and all(t.call is value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
+
+
+def _built_again(seen: Seen, built: Use) -> bool:
+    later = (u for u in seen.scope.statements[built.order + 1 :] if u.path == built.path)
+    return any(_rebuilds(use.statement) for use in later)
+
+
+def _bound_once(seen: Seen, name: str) -> bool:
+    """An attribute of self that no other method gives a value."""
+    owner = seen.scope.owner
+    found = owner.attributes.get(name.removeprefix("self."), []) if owner is not None else []
+    return name.startswith("self.") and all(b.use.scope is seen.scope for b in found)
+
+
+def _handed_behind(seen: Seen, built: Use) -> Iterator[tuple[Seen, Use]]:
+    """Functions of the project that are called, on every way, once the optimizer is there."""
+    for call, use in seen.scope.calls:
+        function = seen.project.callee(call, use) if built.before(use) and use.path == built.path else None
+        plain = function is not None and function.owner is None and function is not seen.scope and call.args
+        if plain and function is not None and not isinstance(function.node, ast.Module):
+            yield seen_in(seen.project, function), use
+
+
+def _makes_another(seen: Seen) -> bool:
+    """It makes another optimizer, or gives one more parameters."""
+    return any(_rebuilds(use.statement) for use in seen.scope.statements)
+
+
+def _called_behind(seen: Seen, built: Use) -> Iterator[Seen]:
+    """Methods of its own that it calls once the optimizer is there, and never before."""
+    calls = [(seen.project.callee(call, use), use) for call, use in seen.scope.calls if _is_own(call)]
+    for method in {id(m): m for m, _ in calls if m is not None and m.owner is not None}.values():
+        places = [use for each, use in calls if each is method]
+        if all(built.before(use) and use.path == built.path for use in places):
+            yield seen_in(seen.project, method)
+
+
+def _later_methods(seen: Seen) -> Iterator[Seen]:
+    """Methods that can only run when ``__init__``, which this is, is over."""
+    owner = seen.scope.owner
+    if owner is None or owner.methods.get("__init__") is not seen.scope:
+        return
+    text = ast.unparse(seen.scope.node)
+    called = {c.func.attr for scope in seen.module.scopes for c, _ in scope.calls if isinstance(c.func, ast.Attribute)}
+    for name, method in owner.methods.items():
+        if method is not seen.scope and f".{name}(" not in text and name in called:
+            yield seen_in(seen.project, method)
+
+
+def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thing) -> bool:
+    node = use.statement
+    assert isinstance(node, ast.Assign)
+    assert isinstance(node.value, ast.Call)
+    target, text = node.targets[0], ast.unparse(model)
+    things = seen.project.things(node.value, use)
+    here = optimizer.call is built.statement.value  # type: ignore[attr-defined]
+    if isinstance(target, (ast.Attribute, ast.Subscript)) and all(is_module(seen.project, t) for t in things):
+        if here and re.match(rf"{re.escape(text)}[.\[]", ast.unparse(target)):
+            return True
+        return _belongs(seen, target.value, use, _given(seen, model, optimizer))
+    if ast.unparse(target) != text:
+        return False
+    before = seen.project.things(model, built) if here else ()
+    made = plain_call(node.value)
+    given = {n for a in [*made.args, *(k.value for k in made.keywords)] for n in names_in(a)}
+    return bool(before) and text.split(".")[0] not in given
+
+
+def _given(seen: Seen, model: ast.expr, optimizer: Thing) -> set[str]:
+    """The one model that an optimizer was given, in the function that built it and where that was called."""
+    things = seen.project.things(model, optimizer.use)
+    if len(things) != 1 or things[0].call is None:
+        return set()
+    return {t.identity() for t in (things[0], replace(things[0], via=(*optimizer.via, *things[0].via)))}
+
+
+def _belongs(seen: Seen, node: ast.expr, use: Use, models: set[str]) -> bool:
+    """Whether an expression is one of the models, or a part of it."""
+    while not isinstance(node, ast.Name):
+        if {t.identity() for t in seen.project.things(node, use)} & models:
+            return True
+        if not isinstance(node, ast.Attribute):
+            return False
+        node = node.value
+    found = {t.identity() for t in seen.project.things(node, use)}
+    return len(found) == 1 and bool(found & models)
+
+
+def _used_after(seen: Seen, name: str, use: Use) -> bool:
+    return name.startswith("self.") or any(
+        name in names_in(inner) for later in seen.scope.statements[use.order + 1 :] for inner in [later.statement]
+    )
+
+
+def _rebuilds(node: ast.stmt) -> bool:
+    """Another optimizer, or more parameters for this one."""
+    return (
+        bool(
+            re.search(
+                r"add_param_group|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(", ast.unparse(node)
+            )
+        )
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef))
+        else False
+    )

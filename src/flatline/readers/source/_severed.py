@@ -1,0 +1,59 @@
+"""A backward on what was cut from its graph."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from flatline.events import SourceFact
+from flatline.readers.source._scopes import Binding, Use, spelled
+from flatline.readers.source._seen import Seen
+from flatline.readers.source._values import drawn_by
+
+CUTS = {"tensor", "detach", "item"}
+
+
+def severed(seen: Seen) -> Iterator[SourceFact]:
+    """backward() on a number that was cut from its graph."""
+    for call, receiver, use in seen.methods("backward"):
+        if call.args or any(k.arg == "gradient" for k in call.keywords):
+            continue
+        made = seen.project.made(receiver, use)
+        if made and all(m.by in CUTS for m in made) and not all(m.by == "tensor" and _literal(m.node) for m in made):
+            yield seen.fact("severed", call, name=made[0].by, text=spelled(made[0].node), other=made[0].node)
+        elif (head := _unrecorded(seen, receiver, use)) is not None:
+            yield seen.fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
+
+
+def _unrecorded(seen: Seen, node: ast.expr, use: Use) -> ast.expr | None:
+    """The no_grad under which everything was computed that a name may stand for."""
+    found = seen.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in seen.scope.bindings else []
+    heads = [_switched_off(seen, binding) for binding in found]
+    recorded = isinstance(node, ast.Name) and seen.freed(node.id)
+    return None if recorded or not heads or None in heads else heads[0]
+
+
+def _switched_off(seen: Seen, binding: Binding) -> ast.expr | None:
+    """``torch.no_grad()`` around a call that makes a binding, with nothing in it that switches gradients on."""
+    line = getattr(binding.use.statement, "lineno", 0)
+    around = [node for node in seen.withs if node.lineno < line <= (node.end_lineno or 0)]
+    heads = [item.context_expr for node in around for item in node.items]
+    off = [head for head in heads if ast.unparse(head) in ("torch.no_grad()", "torch.inference_mode()")]
+    plain = isinstance(binding.value, ast.Call) and binding.use.scope is seen.scope
+    value, place = binding.value, binding.use
+    drawn = list(drawn_by(seen.project, binding, ())) if value is None else []
+    if len(drawn) == 1 and drawn[0][0] is not None and not drawn[0][2]:
+        value, place, plain = drawn[0][0], drawn[0][1], True
+    function = seen.project.callee(value, place) if isinstance(value, ast.Call) else None
+    if not off and plain and function is not None and function.marked_without_grad is not None:
+        return function.marked_without_grad
+    on = any(re.search(r"enable_grad|set_grad|requires_grad|Parameter", ast.unparse(node)) for node in around)
+    return off[0] if off and plain and not on else None
+
+
+def _literal(node: ast.AST) -> bool:
+    """A tensor of numbers that are written out, or one that is a new leaf on purpose."""
+    return isinstance(node, ast.Call) and not any(
+        isinstance(n, (ast.Name, ast.Call)) for a in node.args for n in ast.walk(a)
+    )
