@@ -20,11 +20,11 @@ TAKEN = re.compile(r"\.loss\b|\[['\"]loss['\"]\]|\[0\]|,\s*\w+\s*=")
 
 def labels_for(project: Project, call: ast.Call, use: Use, text: str) -> tuple[ast.expr, tuple[str, ...]] | None:
     """The labels that a call gives a model, and the key under which they are in that."""
-    if NAMED.search(text) is None or OTHER_LOSS.search(text) or PAD_CLASS.search(text) or not TAKEN.search(text):
-        return None
     named = [k.value for k in call.keywords if k.arg == "labels"]
     spread = [k.value for k in call.keywords if k.arg is None]
     if len(named) + len(spread) != 1 or (isinstance(call.func, ast.Attribute) and call.func.attr == "generate"):
+        return None
+    if NAMED.search(text) is None or OTHER_LOSS.search(text) or PAD_CLASS.search(text) or not TAKEN.search(text):
         return None
     things = project.things(call.func, use)
     if not things or not all(t.call is not None and MODELS.fullmatch(t.name) for t in things):
