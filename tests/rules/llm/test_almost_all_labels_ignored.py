@@ -105,3 +105,73 @@ def test_source_mask_that_leaves_nothing(line):
 )
 def test_near_miss_source(line):
     assert lint(AlmostAllLabelsIgnored, MASKED.format(line)) == []
+
+
+MEASURED = """
+import torch
+{head}
+IGNORE = -100
+TEMPLATE = "### Question: {{q}} ### Answer: "
+def item(row, tok):
+    prompt = {prompt}
+    ids = {ids}
+    {mask}
+    return ids, labels
+"""
+ENCODED = 'tok(prompt + row["answer"], truncation=True)["input_ids"]'
+FILLED = "labels = [IGNORE] * len(prompt) + ids[len(prompt):]"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids", "mask", "line"),
+    [
+        ("TEMPLATE.format(**row)", ENCODED, FILLED, 8),
+        ("f'Question: {row}'", "tok.encode(prompt)", "labels = list(ids)\n    labels[:len(prompt)] = -100", 9),
+        (
+            "'Question: ' + row['q'].strip()",
+            "tok(prompt, return_tensors='pt').input_ids",
+            "n = len(prompt)\n    labels = ids.clone()\n    labels[:, :n] = IGNORE",
+            8,
+        ),
+        (
+            "tok.apply_chat_template(row, tokenize=False)",
+            ENCODED,
+            "n = len(prompt)\n    labels = [-100] * min(n, len(ids)) + ids[n:]",
+            8,
+        ),
+    ],
+)
+def test_source_mask_measured_in_characters(prompt, ids, mask, line):
+    (finding,) = lint(
+        AlmostAllLabelsIgnored,
+        MEASURED.format(head="from transformers import AutoTokenizer", prompt=prompt, ids=ids, mask=mask),
+    )
+    assert (finding.severity, finding.where.line) == ("warning", line)
+    assert finding.message.startswith("len(prompt) counts the characters of a text, and as many tokens are masked")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids", "mask"),
+    [
+        ("tok(TEMPLATE)['input_ids']", ENCODED, FILLED),
+        ("row['prompt']", ENCODED, FILLED),
+        ("TEMPLATE.format(**row)", "[stoi[c] for c in prompt]", FILLED),
+        ("TEMPLATE.format(**row)", ENCODED.replace("tok(", "byt5("), FILLED),
+        ("TEMPLATE.format(**row)", ENCODED, "labels = [0] * len(prompt) + ids[len(prompt):]"),
+        ("TEMPLATE.format(**row)", ENCODED, "n = len(tok(prompt)['input_ids'])\n    labels = [IGNORE] * n + ids[n:]"),
+    ],
+)
+def test_near_miss_source_mask_measured_in_tokens(prompt, ids, mask):
+    assert (
+        lint(
+            AlmostAllLabelsIgnored,
+            MEASURED.format(head="from transformers import AutoTokenizer", prompt=prompt, ids=ids, mask=mask),
+        )
+        == []
+    )
+
+
+def test_near_miss_source_tokens_of_a_tokenizer_of_ones_own():
+    filled = FILLED.replace("ids[", "list(ids)[")
+    given = {"prompt": "TEMPLATE.format(**row)", "ids": "tok.encode(prompt)", "mask": filled}
+    assert lint(AlmostAllLabelsIgnored, MEASURED.format(head="import json", **given)) == []

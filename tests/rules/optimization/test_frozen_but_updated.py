@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import ParameterFacts, ParametersAudited, Where
 from flatline.rules.optimization.frozen_but_updated import FrozenButUpdated
-from flatline.testing import play
+from flatline.testing import lint, play
 
 HEAD = ParameterFacts(name="head.weight", optimizers=(0,), moved_at_step=True)
 
@@ -75,3 +77,76 @@ def test_near_miss_zeroed_and_unmoved():
 
 def test_near_miss_gradients_not_zeroed():
     assert play(FrozenButUpdated, audit(held(zeroed=False))) == []
+
+
+SCHEDULED = """import torch
+from torch import nn
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.fc = nn.Linear(8, 3)
+class Freezer:
+    def __init__(self, model):
+        self.model = model
+    def apply(self, epoch):
+        for i, stage in enumerate(self.model.stages[:-1]):
+            {condition}
+                for p in stage.parameters():
+                    {freeze}
+def turn(model, loader, opt):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        {zero}
+        loss.backward()
+        opt.step()
+model = Net()
+opt = torch.optim.{built}
+freezer = Freezer(model)
+for epoch in range(10):
+    {again}
+    turn(model, loader, opt)
+"""
+LATER = {
+    "condition": "if epoch == 3 * (i + 1):", "freeze": "p.requires_grad_(False)", "again": "freezer.apply(epoch)",
+    "zero": "opt.zero_grad(set_to_none=False)", "built": "SGD(model.parameters(), lr=0.1, momentum=0.9)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, "momentum"),
+        ({"freeze": "p.requires_grad = False"}, "momentum"),
+        ({"built": "SGD(model.parameters(), lr=0.1, weight_decay=1e-4)"}, "weight decay"),
+        ({"built": "AdamW(model.parameters(), lr=0.1)"}, "momentum"),
+        ({"zero": "for p in model.parameters():\n            p.grad.zero_()"}, "momentum"),
+    ],
+)
+def test_fires_source(changed, why):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(FrozenButUpdated, SCHEDULED.format(**{**LATER, **changed}))
+    assert (finding.code, finding.severity, finding.where.line) == ("O17", "warning", 16)
+    assert finding.message.endswith(f"{why} moves them on")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"zero": "opt.zero_grad()"},
+        {"zero": "opt.zero_grad(set_to_none=True)"},
+        {"built": "SGD(model.parameters(), lr=0.1)"},
+        {"built": "SGD(model.fc.parameters(), lr=0.1, momentum=0.9)"},
+        {"condition": "if True == 1:\n                p = None\n            for _ in (1,):", "again": "pass"},
+        {"condition": "for _ in (1,):"},
+        {"condition": "if epoch == 0:"},
+        {"condition": "if self.freezes:"},
+        {"freeze": "p.requires_grad_(False); p.grad = None"},
+        {"freeze": "p.requires_grad_(epoch > 3)"},
+        {"again": "freezer.apply(epoch)\n    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"},
+        {"again": "freezer.apply(epoch)\n    model.stages[0].requires_grad_(True)"},
+    ],
+)
+def test_near_miss_source(changed):
+    assert lint(FrozenButUpdated, SCHEDULED.format(**{**LATER, **changed})) == []

@@ -126,3 +126,49 @@ def test_source_loose_load_is_a_hint(line):
 )
 def test_near_miss_source(line):
     assert lint(HeadShapeMismatch, FROM_FILE.format(line)) == []
+
+
+TASKS = """import torch
+from torch import nn
+class Task(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.width = 8
+        self.{first} = nn.Linear(8, 8)
+        self.{second} = nn.Linear(8, 4)
+"""
+PRETRAINED = (
+    TASKS.format(first="encoder", second="rotate")
+    + """net = Task()
+torch.save({"state": net.state_dict(), "epoch": 3}, "rotate.pt")
+"""
+)
+FINETUNED = """net = Task()
+state = torch.load("rotate.pt")["state"]
+{more}
+net.load_state_dict(state, strict=False)
+"""
+
+
+def test_fires_source_no_name_of_the_checkpoint_fits():
+    code = TASKS.format(first="body", second="head") + FINETUNED.format(more="")
+    (finding,) = lint(HeadShapeMismatch, code, pretrain=PRETRAINED)
+    assert (finding.severity, finding.where.line) == ("warning", 12)
+    assert finding.message.startswith("no name fits: the model that was saved (pretrain.py:10)")
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "saved"),
+    [
+        ("encoder", "", PRETRAINED),
+        ("body", "state = {k.replace('encoder', 'body'): v for k, v in state.items()}", PRETRAINED),
+        ("body", "state['body.weight'] = state.pop('encoder.weight')", PRETRAINED),
+        ("body", "", PRETRAINED.replace("rotate.pt", "other.pt")),
+        ("body", "", PRETRAINED + "torch.save({'state': other.state_dict()}, 'rotate.pt')"),
+        ("body", "", PRETRAINED.replace("self.width = 8", "setattr(self, name, layer)")),
+        ("body", "", PRETRAINED + "net.body = net.encoder"),
+    ],
+)
+def test_near_miss_source_names_that_may_fit(first, more, saved):
+    code = TASKS.format(first=first, second="head") + FINETUNED.format(more=more)
+    assert {f.severity for f in lint(HeadShapeMismatch, code, pretrain=saved)} == {"hint"}

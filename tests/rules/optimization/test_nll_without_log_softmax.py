@@ -88,3 +88,49 @@ loss = nn.functional.nll_loss(out, y)
 )
 def test_near_miss_source_log_probabilities_or_unknown(last):
     assert lint(NllWithoutLogSoftmax, NET.format(last)) == []
+
+
+GRAPH = """import torch
+from torch import nn
+import torch.nn.functional as F
+from torch_geometric.nn import {name}
+class Net(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.convs = nn.ModuleList({made} for a, b in zip(sizes[:-1], sizes[1:]))
+    def forward(self, x, edges):
+        for conv in self.convs[:-1]:
+            x = conv(x, edges).relu()
+        return {out}
+model = Net([8, 16, 3])
+loss = F.nll_loss(model(x, edges)[mask], y[mask])
+"""
+LAST = "self.convs[-1](x, edges)"
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "out"),
+    [
+        ("GCNConv", "GCNConv(a, b)", LAST),
+        ("SAGEConv", "SAGEConv(a, b, aggr='max')", LAST),
+        ("GATv2Conv", "GATv2Conv(a, b, heads=1)", LAST),
+        ("TransformerConv", "TransformerConv(a, b)", LAST),
+    ],
+)
+def test_fires_source_graph_convolution(name, made, out):
+    (finding,) = lint(NllWithoutLogSoftmax, GRAPH.format(name=name, made=made, out=out))
+    assert (finding.code, finding.severity, finding.where.line) == ("O16", "error", 14)
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "out"),
+    [
+        ("GCNConv", "GCNConv(a, b)", f"F.log_softmax({LAST}, 1)"),
+        ("GINConv", "GINConv(inner(a, b))", LAST),
+        ("ARMAConv", "ARMAConv(a, b)", LAST),
+        ("SAGEConv", "SAGEConv(a, b, normalize=True)", LAST),
+        ("GCNConv", "GCNConv(a, b) if a else other(a)", LAST),
+    ],
+)
+def test_near_miss_source_graph_convolution(name, made, out):
+    assert lint(NllWithoutLogSoftmax, GRAPH.format(name=name, made=made, out=out)) == []

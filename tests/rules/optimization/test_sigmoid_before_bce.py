@@ -108,10 +108,78 @@ def test_source_wrong_pair(code):
 @pytest.mark.parametrize(
     "code",
     [
-        "loss = F.binary_cross_entropy(torch.sigmoid(net(x)), y)",
+        "loss = F.binary_cross_entropy(net(x), y)",
         "loss = F.binary_cross_entropy_with_logits(net(x), torch.sigmoid(z))",
         "p = torch.sigmoid(out)\nloss = F.binary_cross_entropy_with_logits(out, y)",
     ],
 )
 def test_near_miss_source_right_pair(code):
     assert lint(SigmoidBeforeBce, f"import torch\nimport torch.nn.functional as F\nout = net(x)\n{code}") == []
+
+
+PLAIN = """import torch
+from torch import nn
+import torch.nn.functional as F
+model = nn.Sequential(nn.Linear(8, 1), {})
+criterion = nn.BCELoss()
+for x, y in data:
+    loss = criterion(model(x).squeeze(1), y)
+    other = criterion(model(x), y)
+"""
+
+
+def test_hints_at_a_single_sigmoid_in_source():
+    """Once for each place that makes the probabilities."""
+    (finding,) = lint(SigmoidBeforeBce, PLAIN.format("nn.Sigmoid()"))
+    assert (finding.severity, finding.where.line) == ("hint", 7)
+    assert (
+        finding.message == "sigmoid and binary_cross_entropy are two steps where one is stable: nn.Sigmoid() (line 4)"
+    )
+
+
+@pytest.mark.parametrize("last", ["nn.Softmax(1)", "head", "nn.ReLU()"])
+def test_near_miss_source_no_plain_sigmoid(last):
+    assert lint(SigmoidBeforeBce, PLAIN.format(last)) == []
+
+
+WRAPPED = """import torch
+from torch import nn
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+    def forward(self, x):
+        return {out}
+class Weighted(nn.Module):
+    def forward(self, out, target):
+        return F.binary_cross_entropy_with_logits(out, target)
+class Runner:
+    def __init__(self, model, device):
+        self.model = model.to(device)
+        self.loss = Weighted(){moved}
+        {more}
+    def fit(self, loader):
+        for x, y in loader:
+            self.loss(self.model(x), y).backward()
+Runner(Net(), "cuda").fit(loader)
+"""
+
+
+@pytest.mark.parametrize("moved", ["", ".to(device)", ".cuda().float()"])
+def test_fires_source_criterion_that_is_moved(moved):
+    code = WRAPPED.format(out="torch.sigmoid(self.head(x))", moved=moved, more="")
+    (finding,) = lint(SigmoidBeforeBce, code)
+    assert (finding.severity, finding.where.line) == ("error", 12)
+
+
+@pytest.mark.parametrize(
+    ("out", "more"),
+    [
+        ("self.head(x)", ""),
+        ("torch.sigmoid(self.head(x))", "use(Weighted())"),
+        ("torch.sigmoid(self.head(x))", "self.others = [Weighted()]"),
+    ],
+)
+def test_near_miss_source_criterion_that_others_may_call(out, more):
+    assert lint(SigmoidBeforeBce, WRAPPED.format(out=out, moved=".to(device)", more=more)) == []

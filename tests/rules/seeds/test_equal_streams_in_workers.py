@@ -1,6 +1,8 @@
+import pytest
+
 from flatline.events import Where, WorkersStarted
 from flatline.rules.seeds.equal_streams_in_workers import EqualStreamsInWorkers
-from flatline.testing import play
+from flatline.testing import lint, play
 
 
 def started(**facts):
@@ -44,3 +46,60 @@ def test_near_miss_one_seed_for_one_worker():
     assert (
         play(EqualStreamsInWorkers, started(generator="", seeding="random.seed(0)", seeded="random", workers=1)) == []
     )
+
+
+ITEMS = """import functools, random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+SEED = 7
+def augment(x):
+    return x + np.random.rand()
+class Tiles(Dataset):
+    def __getitem__(self, i):
+        {item}
+def seed_all(seed):
+    random.seed(seed)
+    np.random.seed(seed)
+def start(worker_id, base=3):
+    {body}
+loader = DataLoader(Tiles(), 8, shuffle={mixed}, num_workers={workers}, worker_init_fn={given})
+"""
+USUAL = {"item": "return augment(i)", "mixed": "True", "workers": "4", "given": "start"}
+
+
+@pytest.mark.parametrize(
+    ("body", "given", "line"),
+    [
+        ("np.random.seed(SEED)", "start", 15),
+        ("seed_all(SEED)", "start", 13),
+        ("np.random.seed(args.seed)", "start", 15),
+        ("np.random.seed(base)", "functools.partial(start, base=4)", 15),
+    ],
+)
+def test_fires_source(body, given, line):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(EqualStreamsInWorkers, ITEMS.format(**{**USUAL, "given": given}, body=body))
+    assert (finding.code, finding.severity, finding.where.line) == ("S2", "warning", line)
+    assert finding.message.endswith("the data set draws from numpy.random: they draw the same numbers")
+
+
+@pytest.mark.parametrize(
+    ("body", "changed"),
+    [
+        ("np.random.seed(SEED + worker_id)", {}),
+        ("np.random.seed(torch.initial_seed() % 2**32)", {}),
+        ("seed = torch.initial_seed() % 2**32\n    np.random.seed(seed)", {}),
+        ("np.random.seed(torch.utils.data.get_worker_info().seed % 2**32)", {}),
+        ("seed_all(SEED + worker_id)", {}),
+        ("random.seed(SEED)", {}),
+        ("np.random.seed(SEED)\n    np.random.seed(worker_id)", {}),
+        ("np.random.seed(SEED)", {"workers": "1"}),
+        ("np.random.seed(SEED)", {"mixed": "False"}),
+        ("np.random.seed(SEED)", {"item": "return i"}),
+        ("np.random.seed(SEED)", {"item": "np.random.seed(i); return augment(i)"}),
+        ("np.random.seed(SEED)", {"item": "return np.random.default_rng(i).random()"}),
+    ],
+)
+def test_near_miss_source(body, changed):
+    assert lint(EqualStreamsInWorkers, ITEMS.format(**{**USUAL, **changed}, body=body)) == []

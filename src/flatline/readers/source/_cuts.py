@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 
 from flatline.events import SourceFact
+from flatline.readers.source._imported import all_reached
 from flatline.readers.source._learned import is_learned_from
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._resolve import Project, Thing
@@ -15,6 +17,11 @@ from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, se
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
+)
+IMPORTS = re.compile(r"^[ \t]*(from\b.*\bimport|import)\b(?!.*\bas\b).*$", re.MULTILINE)
+DATA = re.compile(  # whose load() reads no weights
+    r"(numpy|scipy|pandas|json|ujson|orjson|yaml|toml|tomli|tomllib|pickle|joblib|h5py|torchaudio|soundfile|librosa|tifffile"
+    r"|nibabel|imageio|PIL|sklearn\.datasets|datasets)\."
 )
 CUTTING = re.compile(r"detach|no_grad|inference_mode|\.data\b(?!\s*=)")
 ON_PURPOSE = re.compile(
@@ -28,17 +35,40 @@ ASKED = {"train", "eval", "to", "cuda", "cpu", "parameters", "state_dict", "zero
 def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a layer."""
     text = "\n".join(module.text.lines)
-    if not CUTTING.search(text) or "optim" not in text or ".backward(" not in text or FROZEN.search(text):
+    if "optim" not in text or ".backward(" not in text:
         return
-    mentions = Mentions(project, module)
     given = [thing for scope in module.scopes for thing in trained_models(project, scope)]
-    trained, identities = {id(thing.made_of) for thing in given}, {thing.identity() for thing in given}
-    for owner in module.classes.values():
-        chosen = _parts(project, owner) & identities if id(owner) in trained else set()
-        for name in owner.attributes if id(owner) in trained else ():
-            yield from _cut(project, mentions, owner, name, chosen)
-    for scope in module.scopes:
-        yield from _cut_models(seen_in(project, scope), mentions)
+    trained = {id(thing.made_of): thing.made_of for thing in given if thing.made_of is not None}
+    near = {id(t.made_of.module): t.made_of.module for t in given if t.made_of is not None} | {id(module): module}
+    mentions, identities = Mentions(project, module), {thing.identity() for thing in given}
+    for home in near.values():
+        starts = [module, *(t.use.scope.module for t in given)] if home is not module else []
+        files = [each for start in starts for each in all_reached(project, start)] or [module]
+        if not any(map(_cuts, files)) or any(_freezes(project, each) for each in files):
+            continue
+        for owner in trained.values():
+            chosen = _parts(project, owner) & identities
+            for name in owner.attributes if owner.module is home else ():
+                yield from _cut(project, mentions, owner, name, chosen)
+    if _cuts(module) and not _freezes(project, module):
+        for scope in module.scopes:
+            yield from _cut_models(seen_in(project, scope), mentions)
+
+
+@cache
+def _cuts(module: Module) -> bool:
+    return any(CUTTING.search(line) for line in module.text.lines)
+
+
+def _freezes(project: Project, module: Module) -> bool:
+    """Weights may come from elsewhere, or stay as they are, on purpose."""
+    text = IMPORTS.sub("", "\n".join(module.text.lines))
+    if FROZEN.search(text) is None:
+        return False
+    for call, use in (pair for scope in module.scopes for pair in scope.calls):
+        if "load" in (name := ast.unparse(call.func)) and DATA.match(project.dotted(call.func, use)):
+            text = text.replace(f"{name}(", "(")
+    return FROZEN.search(text) is not None
 
 
 def _cut_models(seen: Seen, mentions: Mentions) -> Iterator[SourceFact]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._autocasts import half
+from flatline.readers.source._imported import all_reached
 from flatline.readers.source._kept import kept, kept_scores
 from flatline.readers.source._learned import logged_softmax
 from flatline.readers.source._plain_lists import plain_lists
 from flatline.readers.source._rebound import rebound
 from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Module
-from flatline.readers.source._seen import OTHER_MODE, seen_in, trained_models
+from flatline.readers.source._scopes import Module, Scope
+from flatline.readers.source._seen import mode_lines, seen_in, trained_models
 from flatline.readers.source._severed import severed
 from flatline.readers.source._statements import anomaly, closures, coupled, rates, schedulers, uncalled
 from flatline.readers.source._unshuffled import unshuffled
@@ -30,9 +31,9 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     trains = ".backward(" in text
     scaling = trains and OTHER_SCALING.search(text) is not None
     trained: set[str] = set()
-    modes = [n for n, line in enumerate(module.text.lines, 1) if OTHER_MODE.search(line)]
+    modes = mode_lines(project, module) if "_grad" in text or "inference_mode" in text else []
     if ("_grad" in text or "inference_mode" in text) and len(modes) <= AFTERWARDS:
-        trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
+        trained = {t.identity() for each in _training(project, module) for t in trained_models(project, each)}
     for scope in module.scopes:
         seen = seen_in(project, scope)
         yield from uncalled(seen)
@@ -51,3 +52,18 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from validated(seen, trained) if all_afterwards(project, module, modes, scope) else ()
     for owner in module.classes.values():
         yield from plain_lists(project, module, owner.methods)
+
+
+def _training(project: Project, module: Module) -> Iterator[Scope]:
+    """The functions of a file, and of those that run them, if no mode is set in all that these import."""
+    yield from module.scopes
+    for each in _running(project, module):
+        if not any(mode_lines(project, other) for other in all_reached(project, each)):
+            yield from each.scopes
+
+
+def _running(project: Project, module: Module) -> Iterable[Module]:
+    """The files that call what this one defines."""
+    sites = [use for scope in module.scopes for _, use in project.calls_of(scope)]
+    found = {use.scope.module.text.path: use.scope.module for use in sites}
+    return [each for path, each in found.items() if path != module.text.path]

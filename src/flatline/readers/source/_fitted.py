@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from flatline.events import SourceFact, Where
@@ -19,20 +19,20 @@ TENSORS = {"torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.FloatTe
 KEEPS = SHAPES | {"astype", "to_numpy", "copy"}
 ENCODERS = re.compile(r"\.(Label|OneHot|Ordinal)Encoder$|Binarizer$")  # a number for each name: nothing is estimated
 STATISTICS = {"mean", "std", "min", "max", "median", "var"}
+LIKELY = re.compile(r"fit|\.(mean|max)\(")
 DEEP = 8
 
 
-def fitted_before_split(project: Project, module: Module) -> Iterator[SourceFact]:
+def fitted_before_split(project: Project, files: Sequence[Module]) -> Iterator[SourceFact]:
     """One fact a split."""
-    if not any("fit" in line or ".mean(" in line or ".max(" in line for line in module.text.lines):
-        return
-    for scope in module.scopes:
+    likely = [each for each in files if any(LIKELY.search(line) for line in each.text.lines)]
+    for scope in (scope for each in likely for scope in each.scopes):
         told: set[int] = set()
         for place, data, use in _splits(project, scope):
             fit = next(_fits(project, data, use, 0), None) if id(place) not in told else None
             if fit is not None:
                 told.add(id(place))
-                yield _fact(fit, place, module.where(place, scope))
+                yield _fact(fit, place, scope.module.where(place, scope))
 
 
 def _fact(fit: tuple[ast.expr, Use], place: ast.expr, other: Where) -> SourceFact:

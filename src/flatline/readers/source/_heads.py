@@ -1,8 +1,12 @@
-"""What the models of torchvision and timm put out: what the head makes that took the place of theirs, else raw scores."""
+"""What the models of torchvision and timm put out: what the head makes that took the place of theirs, else raw scores.
+
+So do the layers of torch_geometric that end in a linear map.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
@@ -15,6 +19,10 @@ if TYPE_CHECKING:
     from flatline.readers.source._resolve import Made, Project, Thing
 
 TIMM = "timm.create_model"
+GRAPHS = re.compile(  # a linear map of each node and of its neighbours, and nothing behind it
+    r"torch_geometric\.nn\.(?:conv\.(?:\w+\.)?)?(GCN|SAGE|GAT|GATv2|Graph|Cheb|Transformer|TAG|SG|ClusterGCN|LE|ResGatedGraph)Conv"
+)
+NORMALIZED = 3  # the place of normalize among the arguments of SAGEConv
 
 
 def put_out(project: Project, things: tuple[Thing, ...], depth: int) -> tuple[Made, ...]:
@@ -40,6 +48,8 @@ def _places(thing: Thing) -> list[str]:
 
 
 def _of(project: Project, thing: Thing, places: list[str], depth: int) -> tuple[Made, ...]:
+    if thing.call is not None and _is_graph_layer(thing.name, thing.call):
+        return (project.made_here("linear", thing.call, thing.use),)
     if not places or thing.call is None or is_operated_on(project, thing, places):
         return ()
     heads = _replaced(project, thing, places)
@@ -49,6 +59,13 @@ def _of(project: Project, thing: Thing, places: list[str], depth: int) -> tuple[
     each = [project.made(_applied(head.node), head.use, depth + 1) for head in heads]
     certain = any(head.use.path == thing.use.path[: len(head.use.path)] for head in heads)
     return (*(made for inner in each for made in inner), *(() if certain else own)) if all(each) else ()
+
+
+def _is_graph_layer(name: str, call: ast.Call) -> bool:
+    """``GCNConv(16, 7)``, and ``SAGEConv(16, 7)`` that does not bring its results to length 1."""
+    found = GRAPHS.fullmatch(name)
+    scaled = [k for k in call.keywords if k.arg in ("normalize", None)] or call.args[NORMALIZED:]
+    return found is not None and not (found[1] == "SAGE" and scaled)
 
 
 def _replaced(project: Project, thing: Thing, places: list[str]) -> list[Source] | None:

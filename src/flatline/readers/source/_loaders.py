@@ -59,7 +59,7 @@ def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, d
             drawn = drawn_from(project, iterated(node.iter), use)
             for turn in turns(project, *drawn) or [Turn(project.things(*drawn))]:
                 if turn.loaders and all(t.name == LOADER and t.call is not None for t in turn.loaders):
-                    trains = _goes_backward(project, scope, node, 0, turn.settings)
+                    trains = goes_backward(project, scope, node, 0, turn.settings)
                     yield Pass(node, use, turn.loaders, trains, turn.settings)
     for call, use in scope.calls if depth < CALLS else ():
         function = project.callee(call, use) if first <= call.lineno <= last else None
@@ -67,14 +67,14 @@ def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, d
             yield from _passes(project, function, depth=depth + 1)
 
 
-def _goes_backward(
+def goes_backward(
     project: Project, scope: Scope, node: ast.stmt | None, depth: int, settings: Known | None = None
 ) -> bool:
     for call, use in reached(node, scope, settings or {}) if node is not None else scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "step"):
             return True
         function = project.callee(call, use) if depth < CALLS else None
-        if function is not None and function is not scope and _goes_backward(project, function, None, depth + 1):
+        if function is not None and function is not scope and goes_backward(project, function, None, depth + 1):
             return True
     return False
 
@@ -180,7 +180,7 @@ def _again(project: Project, place: Use) -> bool:
     loops = [u.statement for u in place.scope.statements if isinstance(u.statement, ast.For)]
     around = [n for n in loops if n is not place.statement and lies_in(place.statement, n) and _counts(n)]
     named = [n for n in around if re.search(r"^(ep?|\w*epoch\w*|\w*round\w*)$", spelled(n.target)) is None]
-    return any(not _goes_backward(project, place.scope, n, 0, {}) for n in named)
+    return any(not goes_backward(project, place.scope, n, 0, {}) for n in named)
 
 
 def _evaluates(project: Project, seen: Seen, each: Pass) -> bool:

@@ -11,6 +11,7 @@ from flatline.readers.source._prefixed import prefixed_by
 from flatline.readers.source._resolve import Project, argument_at
 from flatline.readers.source._scopes import Module, spelled
 from flatline.readers.source._seen import seen_in
+from flatline.readers.source._unmatched import unmatched_by
 
 LOADED = re.compile(r"torch\.load\(|load_file\(|load_url\(|load_state_dict_from_url\(")
 
@@ -26,8 +27,11 @@ def loose_loads(project: Project, module: Module) -> Iterator[SourceFact]:
             if loose and isinstance(use.statement, ast.Expr) and use.statement.value is call:
                 state = argument_at(call, "state_dict", 0)
                 shown = prefixed_by(project, state, receiver, use) if state is not None else None
+                other = unmatched_by(project, state, receiver, use) if state is not None and shown is None else None
+                kind = "prefixed load" if shown is not None else "loose load" if other is None else "unmatched load"
+                shown = shown or other
                 yield SourceFact(
-                    kind="prefixed load" if shown is not None else "loose load",
+                    kind=kind,
                     name=spelled(receiver), text=spelled(call), where=module.where(call, scope),
                     other=shown.use.scope.module.where(shown.node, shown.use.scope) if shown is not None else None,
                 )  # fmt: skip

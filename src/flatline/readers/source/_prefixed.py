@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Use
-from flatline.readers.source._seen import plain_call
+from flatline.readers.source._scopes import Use, plain_call
 from flatline.readers.source._values import Source, held, origins
 
 PARALLEL = re.compile(r"torch\.nn\.(DataParallel|parallel\.(DataParallel|DistributedDataParallel))")
@@ -22,7 +21,7 @@ def prefixed_by(project: Project, state: ast.expr, receiver: ast.expr, use: Use)
         return None
     if isinstance(found[0].node, ast.DictComp):
         return found[0] if _keeps_prefix(found[0].node) else None
-    saved = list(_saved(project, found[0]))
+    saved = list(saved_where(project, found[0]))
     wrapped = [each for each in saved if _is_wrapped(project, each)]
     return wrapped[0] if wrapped and len(wrapped) == len(saved) else None
 
@@ -70,7 +69,7 @@ def _longer(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and str(node.value).startswith("module.")
 
 
-def _saved(project: Project, loaded: Source) -> Iterator[Source]:
+def saved_where(project: Project, loaded: Source) -> Iterator[Source]:
     """The states that the project saves where these are loaded from; a table of them, under the same key."""
     node, key = loaded.node, None
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 
@@ -16,19 +15,23 @@ from flatline.readers.source._fitted import fitted_before_split
 from flatline.readers.source._frozen import drifting
 from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
+from flatline.readers.source._imported import reached as reached_by
 from flatline.readers.source._labels import masked_labels, padded_labels
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loads import loose_loads
 from flatline.readers.source._logged_rates import logged_rates
 from flatline.readers.source._loops import Loops
 from flatline.readers.source._losses import losses
+from flatline.readers.source._measured import measured_labels
 from flatline.readers.source._micro import micro
 from flatline.readers.source._orphans import orphans
 from flatline.readers.source._outlive import outliving
 from flatline.readers.source._padding import padded_targets
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
+from flatline.readers.source._still_moving import still_moving
 from flatline.readers.source._terms import cut_terms
+from flatline.readers.source._workers import equal_streams
 
 ZEROES = re.compile(r"zero_grad|\.grad\s*=\s*None|\.grad(\.data)?\.(zero_|fill_)|\.grad\.data\s*=|set_to_none")
 
@@ -48,7 +51,7 @@ def event(project: Project, text: Text) -> SourceParsed:
         module = known or Module(text, parse(text))
         if known is None:
             project.add(module, text.path)
-        reached = _reached(project, module)
+        reached = reached_by(project, module)
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
             facts(project, module),
@@ -64,8 +67,11 @@ def event(project: Project, text: Text) -> SourceParsed:
             loose_loads(project, module),
             masked_labels(project, module),
             padded_labels(project, module, reached),
+            measured_labels(project, module),
             logged_rates(project, module),
-            fitted_before_split(project, module),
+            fitted_before_split(project, [module, *(each for each in reached if not speaks_of_torch(each.text))]),
+            equal_streams(project, module),
+            still_moving(project, module, reached),
         )
         return SourceParsed(
             file=text.path,
@@ -77,27 +83,6 @@ def event(project: Project, text: Text) -> SourceParsed:
         )
     except RecursionError:
         raise Unparsable(f"{text.path}: is nested too deeply") from None
-
-
-def _reached(project: Project, module: Module) -> list[Module]:
-    """The module, and those of the project that it imports."""
-    found = {module.text.path: module}
-    for name in dict.fromkeys(_imports(module)):
-        imported = project.module_of(name, module)
-        if imported is not None:
-            found.setdefault(imported.text.path, imported)
-    return list(found.values())
-
-
-def _imports(module: Module) -> Iterator[str]:
-    """The dotted names that may be modules of the project."""
-    bindings = [b for scope in module.scopes for each in scope.bindings.values() for b in each if b.imported]
-    for name in dict.fromkeys(binding.imported for binding in bindings):
-        if name.startswith("torch"):
-            continue
-        for part in (name, name.rpartition(".")[0]):
-            if part.strip("."):
-                yield part
 
 
 @cache

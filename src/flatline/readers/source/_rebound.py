@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._resolve import Thing
-from flatline.readers.source._scopes import FUNCTIONS, Use
-from flatline.readers.source._seen import LAYERS, Seen, _is_own, is_module, model_of, names_in, plain_call, seen_in
+from flatline.readers.source._scopes import FUNCTIONS, Use, plain_call
+from flatline.readers.source._seen import LAYERS, Seen, _is_own, is_module, model_of, names_in, seen_in
 
 
 def rebound(seen: Seen) -> Iterator[SourceFact]:

@@ -22,15 +22,13 @@ from flatline.readers.source import (
     _values,
 )
 from flatline.readers.source._files import Unparsable, parse, read
-from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, spelled
+from flatline.readers.source._scopes import SAME, Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
 
 ABOVE = 6  # folders in which an import is looked for
 SHORT = 4  # steps from a name to a number
 SITES = 12  # calls of a method name that are looked at
 DEPTH = 24  # steps from a name to what it stands for
-SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
-        "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
 WRAPPERS = re.compile(
     r"torch\.(nn\.(DataParallel|parallel\.(DataParallel|DistributedDataParallel)|SyncBatchNorm\.convert_sync_batchnorm)"
     r"|compile|jit\.script|distributed\.fsdp\.FullyShardedDataParallel)|copy\.deepcopy"
@@ -930,8 +928,10 @@ class Project:
         return self._made_return(function, depth, index) if function is not None else ()
 
     def _each_layer(self, node: ast.expr, use: Use, depth: int) -> tuple[Thing, ...]:
-        """All layers that ``head`` is, in ``{t: head(x) for t, head in self.heads.items()}`` and in such loops."""
+        """All layers that ``head`` is, in ``{t: head(x) for t, head in self.heads.items()}``, in loops, and by a place."""
         listed = _values.gone_through(use, node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+            listed = node.value
         if listed is None or depth > DEPTH - SHORT:
             return ()
         found = [] if isinstance(listed, ast.Call) else list(_values.each_of(self, listed, use))

@@ -14,6 +14,8 @@ from flatline.readers.source._unrolled import unrolled
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
+        "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 Path: TypeAlias = tuple[tuple[int, str], ...]  # the blocks around a statement, outermost first
 
@@ -169,6 +171,13 @@ def spelled(node: ast.AST, *, limit: int = 60) -> str:
     """The source of an expression, on one line."""
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def plain_call(node: ast.Call) -> ast.Call:
+    """``nn.Linear(8, 2)`` in ``nn.Linear(8, 2).to(device)``."""
+    while isinstance(node.func, ast.Attribute) and node.func.attr in SAME and isinstance(node.func.value, ast.Call):
+        node = node.func.value
+    return node
 
 
 class _Builder:

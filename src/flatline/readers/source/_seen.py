@@ -10,7 +10,7 @@ from functools import cached_property
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, repeated
 from flatline.readers.source._losses import is_mean, kind_of
-from flatline.readers.source._resolve import SAME, Project, Thing, argument, argument_at, builds_optimizer, default
+from flatline.readers.source._resolve import Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
 
 WHOSE = 400  # nodes in which parameters are looked for
@@ -268,6 +268,24 @@ class Seen:
         return plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, ast.walk(loop))))
 
 
+def mode_lines(project: Project, module: Module) -> list[int]:
+    """Where a file sets a mode, or may do so."""
+    lines = [n for n, line in enumerate(module.text.lines, 1) if OTHER_MODE.search(line)]
+    bare = [n for n in lines if OTHER_MODE.search(module.text.lines[n - 1].replace(".train(", ".fit(")) is None]
+    calls = [c for scope in module.scopes if bare for c in seen_in(project, scope).methods("train")]
+    own = {c.lineno for c, _, use in calls if _is_training(project, c, use)}
+    return [n for n in lines if n not in bare or n not in own]
+
+
+def _is_training(project: Project, call: ast.Call, use: Use) -> bool:
+    """``engine.train(loader)``, a function of the project that sends something backward, and sets no other mode."""
+    function = project.callee(call, use)
+    inner = [project.callee(*pair) for pair in function.calls] if function is not None else []
+    texts = [ast.unparse(each.node) for each in (function, *inner) if each is not None]
+    back = any(".backward(" in text for text in texts)
+    return back and not any(OTHER_MODE.search(text) for text in texts)
+
+
 def trained_models(project: Project, scope: Scope) -> Sequence[Thing]:
     """The models whose parameters are given to an optimizer, or some of them."""
     return seen_in(project, scope).trained
@@ -320,13 +338,6 @@ def is_module(project: Project, thing: Thing) -> bool:
     if thing.made_of is not None and (start := thing.made_of.methods.get("__init__")):
         return is_module_class(project, start)
     return LAYERS.fullmatch(thing.name) is not None
-
-
-def plain_call(node: ast.Call) -> ast.Call:
-    """``nn.Linear(8, 2)`` in ``nn.Linear(8, 2).to(device)``."""
-    while isinstance(node.func, ast.Attribute) and node.func.attr in SAME and isinstance(node.func.value, ast.Call):
-        node = node.func.value
-    return node
 
 
 def _named(call: ast.Call, method: str) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
-from flatline.readers.source._scopes import Module, Scope, Use
+from flatline.readers.source._scopes import Module, Scope, Use, plain_call
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
@@ -44,7 +44,7 @@ def _kept(module: Module) -> dict[str, tuple[str, ...]]:
         for attribute, bindings in owner.attributes.items():
             for binding in bindings:
                 if isinstance(binding.value, ast.Call) and not binding.index:
-                    name = _last(binding.value.func)
+                    name = _last(plain_call(binding.value).func)
                     found[name] = (*found.get(name, ()), attribute)
     return found
 

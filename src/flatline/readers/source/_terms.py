@@ -11,7 +11,7 @@ from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, seen_in
 from flatline.readers.source._unrecorded import head_of
-from flatline.readers.source._values import Source, each_of, gone_through, origins
+from flatline.readers.source._values import Source, each_of, gone_through, held, origins
 
 DEEP = 8  # sums within sums
 CUTTING = ("item", "detach", "tolist")
@@ -129,9 +129,75 @@ def _is_sum(source: Source, project: Project) -> bool:
 
 def _cut(project: Project, term: Source) -> Source | None:
     """The call that turned a loss of torch into a number, where the term is nothing else."""
+    if (entry := _of_table(project, term)) is not None:
+        return entry
     found = origins(project, term.node, term.use)
     cuts = [each for each in found if _of_loss(project, each)]
     return cuts[0] if cuts and len(cuts) == len(found) else None
+
+
+def _of_table(project: Project, term: Source) -> Source | None:
+    """``logs["center"]`` of ``logs = {k: v.item() for k, v in parts.items()}``, where that is a loss among the parts."""
+    node, use = term.node, term.use
+    key = node.slice if isinstance(node, ast.Subscript) else None
+    table = node.value if isinstance(node, ast.Subscript) and isinstance(key, ast.Constant) else None
+    bound = project.holding(table, use, 0) if table is not None and not project.written_to(table, use) else []
+    near = [b for b in bound if b.use.scope is use.scope and b.use.before(use) and not b.index]
+    value = near[-1].value if near else None
+    if value is None or not isinstance(key, ast.Constant):
+        return None
+    entry = _entry(value, key)
+    number = _number_of(entry) if entry is not None else None
+    losses = _put_under(project, value, number, key, near[-1].use) if number is not None else []
+    found = bool(losses) and all(_is_loss(project, each) for each in losses)
+    return Source(entry, near[-1].use) if found and entry is not None else None
+
+
+def _entry(table: ast.expr, key: ast.Constant) -> ast.expr | None:
+    """What a dictionary that is written out, or one that a comprehension fills, has under a key."""
+    if isinstance(table, ast.DictComp):
+        target = table.generators[0].target if len(table.generators) == 1 and not table.generators[0].ifs else None
+        kept = isinstance(target, ast.Tuple) and ast.unparse(target.elts[0]) == ast.unparse(table.key)
+        return table.value if kept else None
+    pairs = zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
+    return next((v for k, v in pairs if isinstance(k, ast.Constant) and k.value == key.value), None)
+
+
+def _put_under(project: Project, table: ast.expr, node: ast.expr, key: ast.Constant, use: Use) -> Sequence[Source]:
+    """The tensors that became numbers."""
+    if not isinstance(table, ast.DictComp):
+        return origins(project, node, use)
+    parts = gone_through(use, node.id) if isinstance(node, ast.Name) else None
+    return held(project, parts, key, use, 0) if parts is not None else []
+
+
+def _is_loss(project: Project, source: Source) -> bool:
+    """A loss of torch, or a mean that the project works out from what a model put out, perhaps times a number."""
+    node, use = source.node, source.use
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        node = node.right if project.number(node.left, use) is not None else node.left
+    return isinstance(node, ast.Call) and (
+        bool(kind_of(project, node, use)) or is_mean(project, node, use) or _is_mean_of_outputs(project, node, use)
+    )
+
+
+def _is_mean_of_outputs(project: Project, node: ast.Call, use: Use) -> bool:
+    """``center(features, labels)``, a function or module of the project that reduces what a model in training put out."""
+    function = project.callee(node, use)
+    if function is None or len(node.args) < 2 or seen_in(project, use.scope).without_grad(use):
+        return False
+    cut = CUT_OFF.search(ast.unparse(function.node)) is not None or function.marked_without_grad is not None
+    reduced = bool(function.returns) and all(_is_reduced(value) for value, _ in function.returns)
+    return reduced and not cut and any(_is_output(project, each, use) for each in node.args)
+
+
+def _number_of(node: ast.expr) -> ast.expr | None:
+    """What ``v.item()`` or ``float(v)`` makes a number of."""
+    func = node.func if isinstance(node, ast.Call) else None
+    if isinstance(func, ast.Attribute) and func.attr in CUTTING:
+        return func.value
+    plain = isinstance(func, ast.Name) and func.id == "float" and isinstance(node, ast.Call) and len(node.args) == 1
+    return node.args[0] if plain and isinstance(node, ast.Call) else None
 
 
 def _of_loss(project: Project, source: Source) -> bool:
@@ -139,10 +205,7 @@ def _of_loss(project: Project, source: Source) -> bool:
     node, use = source.node, source.use
     if not isinstance(node, ast.Call):
         return False
-    func = node.func
-    given = func.value if isinstance(func, ast.Attribute) and func.attr in CUTTING else None
-    if isinstance(func, ast.Name) and func.id == "float" and len(node.args) == 1:
-        given = node.args[0]
+    given = _number_of(node)
     sent = {name for name, _, _ in seen_in(project, use.scope).backwards()}
     losses = origins(project, given, use) if not isinstance(given, ast.Name) or given.id not in sent else []
     if given is not None and _of_outputs(project, given, use):

@@ -12,7 +12,7 @@ from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._rounds import Known, around, chosen_in, is_left_out, truth
 from flatline.readers.source._scopes import Use, lies_in, spelled
-from flatline.readers.source._seen import OTHER_MODE, Seen, names_in, seen_in
+from flatline.readers.source._seen import Seen, mode_lines, names_in, seen_in
 
 NO_GRAD = ("no_grad", "inference_mode")
 
@@ -33,7 +33,7 @@ def validated(seen: Seen, trained: set[str]) -> Iterator[SourceFact]:
 def _set_by_callers(seen: Seen) -> bool:
     """A file that calls this function switches modes."""
     files = {id(u.scope.module): u.scope.module for _, u in seen.project.calls_of(seen.scope)}
-    return any(OTHER_MODE.search("\n".join(each.text.lines)) for each in files.values() if each is not seen.module)
+    return any(mode_lines(seen.project, each) for each in files.values() if each is not seen.module)
 
 
 def _judged(seen: Seen, use: Use) -> bool:

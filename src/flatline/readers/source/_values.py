@@ -210,9 +210,8 @@ def each_of(project: Project, node: ast.expr, use: Use) -> Sequence[Source]:
         inner = each.node
         if isinstance(inner, ast.Call) and project.dotted(inner.func, each.use) in TABLES and len(inner.args) == 1:
             inner = inner.args[0]
-        comp = (
-            inner.value if isinstance(inner, ast.DictComp) else inner.elt if isinstance(inner, ast.ListComp) else None
-        )
+        comp = inner.value if isinstance(inner, ast.DictComp) else None
+        comp = inner.elt if isinstance(inner, (ast.ListComp, ast.GeneratorExp)) else comp
         found += [Source(comp, each.use)] if comp is not None else held(project, inner, None, each.use, 0)
     return found
 

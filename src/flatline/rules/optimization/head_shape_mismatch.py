@@ -89,6 +89,18 @@ class HeadShapeMismatch(Rule):
                 where=fact.where,
                 key=line_of(fact.where),
             )
+        for fact in event.of("unmatched load"):
+            yield self.finding(
+                event,
+                f"no name fits: the model that was saved{beside(fact.other, fact.where)} has no part under a name that "
+                f"{fact.name} has; {fact.text} leaves all of them out, and the model keeps its random values",
+                severity="warning",
+                cause="the names in a checkpoint are those of the attributes that hold the layers, and strict=False hides "
+                "that they do not fit",
+                fix="load the part that both have, self.body.load_state_dict(...), or rename the keys; and strict=True",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
         for fact in event.of("loose load"):
             yield self.finding(
                 event,

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from flatline.events import LossComputed, ScriptCrashed, SourceParsed, beside, line_of
-from flatline.findings import Finding
+from flatline.findings import Finding, Severity
 from flatline.rules import Rule
+
+DOUBLE = "the loss applies the sigmoid itself; the second one keeps every prediction between 0.5 and 0.73"
+RAW = "BCELoss takes probabilities and applies no sigmoid; it raises for a number outside of [0, 1]"
+TWO_STEPS = "sigmoid and binary_cross_entropy are two steps where one is stable"
+LOST = "the logarithm of a saturated sigmoid is clamped, and its gradient is lost"
+SHOWN: Mapping[tuple[str, str], tuple[Severity, str, str]] = {
+    ("binary_cross_entropy_with_logits", "sigmoid"): (
+        "error",
+        "the input of binary_cross_entropy_with_logits is already a sigmoid",
+        DOUBLE,
+    ),
+    ("binary_cross_entropy", "linear"): ("error", "binary_cross_entropy is given raw scores", RAW),
+    ("binary_cross_entropy", "sigmoid"): ("hint", TWO_STEPS, LOST),
+}
 
 
 class SigmoidBeforeBce(Rule):
@@ -65,7 +79,7 @@ class SigmoidBeforeBce(Rule):
             yield self.finding(
                 event,
                 f"the input of binary_cross_entropy_with_logits is already a sigmoid{place}",
-                cause="the loss applies the sigmoid itself; the second one keeps every prediction between 0.5 and 0.73",
+                cause=DOUBLE,
                 key="double",
                 module=event.feed_where or None,
             )
@@ -86,20 +100,15 @@ class SigmoidBeforeBce(Rule):
         )
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
-        """A double sigmoid, and raw scores where probabilities are taken, as the source shows them."""
+        """A double sigmoid, raw scores where probabilities are taken, and a single one, as the source shows them."""
         for loss in event.losses:
             feed = f"{loss.feed}{beside(loss.feed_where, loss.where)}"
-            if loss.kind == "binary_cross_entropy_with_logits" and loss.fed_by == "sigmoid":
-                message = f"the input of binary_cross_entropy_with_logits is already a sigmoid: {feed}"
-                cause = (
-                    "the loss applies the sigmoid itself; the second one keeps every prediction between 0.5 and 0.73"
+            if (shown := SHOWN.get((loss.kind, loss.fed_by))) is not None:
+                severity, message, cause = shown
+                key = line_of(loss.feed_where if severity == "hint" else loss.where)
+                yield self.finding(
+                    event, f"{message}: {feed}", severity=severity, cause=cause, where=loss.where, key=key
                 )
-            elif loss.kind == "binary_cross_entropy" and loss.fed_by == "linear":
-                message = f"binary_cross_entropy is given raw scores: {feed}"
-                cause = "BCELoss takes probabilities and applies no sigmoid; it raises for a number outside of [0, 1]"
-            else:
-                continue
-            yield self.finding(event, message, cause=cause, where=loss.where, key=line_of(loss.where))
 
     def _plain(self, event: LossComputed) -> Iterator[Finding]:
         self._stuck = self._stuck + 1 if event.wrong_and_saturated >= self.saturated else 0
@@ -116,8 +125,8 @@ class SigmoidBeforeBce(Rule):
         else:
             yield self.finding(
                 event,
-                "sigmoid and binary_cross_entropy are two steps where one is stable",
+                TWO_STEPS,
                 severity="hint",
-                cause="the logarithm of a saturated sigmoid is clamped, and its gradient is lost",
+                cause=LOST,
                 key="plain",
             )

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import WorkersStarted
+from flatline.events import SourceParsed, WorkersStarted, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
+
+UNDONE = (
+    "torch has already seeded the global generators of each worker, with a number of its own in each epoch; the constant "
+    "undoes it"
+)
+LEFT_OUT = (
+    "leave worker_init_fn out; or seed from torch.initial_seed() % 2**32, which differs for each worker and epoch"
+)
 
 
 class EqualStreamsInWorkers(Rule):
@@ -91,14 +99,26 @@ class EqualStreamsInWorkers(Rule):
             persistent=event.persistent,
         )
 
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """A seed in ``worker_init_fn`` that is the same in every worker, for a data set that draws from what it seeds."""
+        for fact in event.of("equal streams"):
+            yield self.finding(
+                event,
+                f"`{fact.text}` gives each worker of the DataLoader{beside(fact.other, fact.where)} the same seed, and the data "
+                f"set draws from {fact.name}: they draw the same numbers",
+                cause=UNDONE,
+                fix=LEFT_OUT,
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+
     def _seeded(self, event: WorkersStarted) -> Finding:
         return self.finding(
             event,
             f"`{event.seeding}` in worker_init_fn gives each of the {event.workers} workers the same seed, and the data set draws "
             f"from {event.seeded}: they draw the same numbers{'' if event.persistent else ', and the same again in every epoch'}",
-            cause="torch has already seeded the global generators of each worker, with a number of its own in each epoch; "
-            "the constant undoes it",
-            fix="leave worker_init_fn out; or seed from torch.initial_seed() % 2**32, which differs for each worker and epoch",
+            cause=UNDONE,
+            fix=LEFT_OUT,
             key="seeded",
             workers=event.workers,
             seeding=event.seeding,

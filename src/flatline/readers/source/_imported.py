@@ -1,0 +1,49 @@
+"""The files of the project that a file imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module
+
+FILES = 48  # that one file comes by, and those come by
+
+
+def reached(project: Project, module: Module) -> list[Module]:
+    """The module, and those of the project that it imports."""
+    found = {module.text.path: module}
+    for name in _names(module):
+        imported = project.module_of(name, module)
+        if imported is not None:
+            found.setdefault(imported.text.path, imported)
+    return list(found.values())
+
+
+def all_reached(project: Project, module: Module) -> list[Module]:
+    """The same, with all that these import themselves."""
+    found = {module.text.path: module}
+    waiting = [module]
+    while waiting and len(found) < FILES:
+        for each in reached(project, waiting.pop()):
+            if each.text.path not in found:
+                found[each.text.path] = each
+                waiting.append(each)
+    return list(found.values())
+
+
+@cache
+def _names(module: Module) -> tuple[str, ...]:
+    """The dotted names that may be modules of the project."""
+    return tuple(dict.fromkeys(_imports(module)))
+
+
+def _imports(module: Module) -> Iterator[str]:
+    bindings = [b for scope in module.scopes for each in scope.bindings.values() for b in each if b.imported]
+    for name in dict.fromkeys(binding.imported for binding in bindings):
+        if name.startswith("torch"):
+            continue
+        for part in (name, name.rpartition(".")[0]):
+            if part.strip("."):
+                yield part

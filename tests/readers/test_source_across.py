@@ -1,0 +1,197 @@
+"""Reading Python source: passes, models and optimizers that are in several files, and terms that are looked up."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from parsed import kinds_in, parsed
+
+HEAD = """import json, torch, torchaudio
+import numpy as np
+from safetensors.torch import load_file
+from torch import nn
+import torch.nn.functional as F
+"""
+event_of, kinds = partial(parsed, HEAD), partial(kinds_in, HEAD)
+
+# --------------------------------------------------------------------------- modes
+
+ENGINE = """class Engine:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+    def run(self, x):
+        return self.model(x)
+    def train(self, loader):
+        self.model.train()
+        for x, y in loader:
+            loss = F.cross_entropy(self.run(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+    def validate(self, loader):
+        {first}
+        with torch.inference_mode():
+            for x, y in loader:
+                right = (self.run(x).argmax(1) == y).sum()
+    {more}
+"""
+NETS = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.drop = nn.Linear(8, 3), nn.Dropout({rate})
+    def forward(self, x):
+        return self.body(self.drop(x))
+"""
+MAIN = """from train import Engine
+from nets import Net
+import callbacks
+model = Net()
+engine = Engine(model, torch.optim.SGD({held}.parameters(), lr=0.1))
+for epoch in range(3):
+    engine.train(loader)
+    {before}
+    engine.validate(other)
+"""
+ACROSS = {"first": "pass", "more": "pass", "rate": "0.5", "held": "model", "before": "pass", "callbacks": "pass"}
+
+
+def across(**changed: str) -> list[str]:
+    told = {**ACROSS, **changed}
+    files = {"main": MAIN.format(**told), "nets": NETS.format(**told), "callbacks": told["callbacks"]}
+    return kinds(ENGINE.format(**told), **files)
+
+
+@pytest.mark.parametrize("changed", [{}, {"more": "def fit(self, loader):\n        self.train(loader)"}])
+def test_models_that_another_file_trains(changed):
+    assert "validated" in across(**changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"first": "self.model.eval()"},
+        {"before": "model.eval()"},
+        {"before": "model.train(False)"},
+        {"callbacks": "def before(model):\n    model.eval()"},
+        {"rate": "0.0"},
+        {"held": "other"},
+        {"more": "def mode(self, flag):\n        self.model.train(flag)"},
+    ],
+)
+def test_near_miss_models_that_another_file_trains(changed):
+    assert "validated" not in across(**changed)
+
+
+# --------------------------------------------------------------------------- layers without gradients
+
+BIRDS = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+    {above}
+    def embed(self, x):
+        return self.body(x)
+    def forward(self, x):
+        return self.head(self.embed(x))
+"""
+FIT = """from nets import Net
+from data import rows
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+{more}
+for x, y in rows:
+    loss = F.cross_entropy(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+OFF = "@torch.no_grad()"
+
+
+@pytest.mark.parametrize(
+    ("above", "more", "rows"),
+    [
+        (OFF, "", "rows = []"),
+        ("@torch.inference_mode()", "", "rows = torchaudio.load('a.wav')"),
+        (OFF, "settings = json.load(open('a.json'))", "rows = np.load('a.npy')"),
+    ],
+)
+def test_layers_that_run_without_gradients_in_another_file(above, more, rows):
+    assert "cut layer" in kinds(FIT.format(more=more), nets=BIRDS.format(above=above), data=rows)
+
+
+@pytest.mark.parametrize(
+    ("above", "more", "rows"),
+    [
+        ("", "", "rows = []"),
+        (OFF, "model.load_state_dict(torch.load('a.pt'))", "rows = []"),
+        (OFF, "state = load_file('a.safetensors')", "rows = []"),
+        (OFF, "start(load_weights())", "rows = []"),
+        (OFF, "", "def start(model):\n    model.body.requires_grad_(False)\nrows = []"),
+        (OFF, "F.mse_loss(model.body(x), z).backward()", "rows = []"),
+    ],
+)
+def test_near_miss_layers_that_run_without_gradients_in_another_file(above, more, rows):
+    assert "cut layer" not in kinds(FIT.format(more=more), nets=BIRDS.format(above=above), data=rows)
+
+
+def test_layers_that_run_without_gradients_beside_a_load_of_data():
+    code = FIT.replace("from nets import Net\n", BIRDS.format(above=OFF)).replace("from data import rows\n", "{more}\n")
+    assert "cut layer" in kinds(code.format(more="rows = np.load('a.npy')"))
+    assert "cut layer" not in kinds(code.format(more="rows = torch.load('a.pt')"))
+
+
+# --------------------------------------------------------------------------- terms
+
+OBJECTIVE = """class Center(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centers = nn.Parameter(torch.zeros(3, 8))
+    def forward(self, features, y):
+        return {center}
+class Objective:
+    def __init__(self, center):
+        self.center, self.last = center, {{}}
+    def __call__(self, features, scores, y):
+        parts = {{"ce": F.cross_entropy(scores, y), "center": 0.1 * self.center(features, y)}}
+        {last}
+        {more}
+        return {total}
+body, head, center = nn.Linear(8, 8), nn.Linear(8, 3), Center()
+objective = Objective(center)
+for x, y in data:
+    features = body(x)
+    loss = objective(features, head(features), y)
+    loss.backward()
+"""
+MEAN = "((features - self.centers[y]) ** 2).sum(1).mean() / 2"
+LAST = "self.last = {k: v.item() for k, v in parts.items()}"
+SUM = 'parts["ce"] + self.last["center"]'
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "total"),
+    [
+        (LAST, "", SUM),
+        ("logs = {k: float(v) for k, v in parts.items()}", "", 'parts["ce"] + logs["center"]'),
+        ('logs = {"center": parts["center"].detach()}', "", 'parts["ce"] + 0.5 * logs["center"]'),
+    ],
+)
+def test_terms_out_of_a_table_of_numbers(last, more, total):
+    assert "cut term" in kinds(OBJECTIVE.format(center=MEAN, last=last, more=more, total=total))
+
+
+@pytest.mark.parametrize(
+    ("center", "last", "more", "total"),
+    [
+        (MEAN, LAST, "", 'parts["ce"] + parts["center"]'),
+        (MEAN, "self.last = dict(parts)", "", SUM),
+        (MEAN, LAST, 'self.last["center"] = parts["center"]', SUM),
+        (MEAN, "self.last = {k: v.item() for k, v in other.items()}", "", SUM),
+        ("self.centers[y].detach().mean()", LAST, "", SUM),
+        (MEAN, LAST, "", 'parts["ce"] + self.last["other"]'),
+    ],
+)
+def test_near_miss_terms_out_of_a_table(center, last, more, total):
+    assert "cut term" not in kinds(OBJECTIVE.format(center=center, last=last, more=more, total=total))
