@@ -88,6 +88,7 @@ class OptimizerFacts:
     steps: int = 0
     seen: bool = True  # every backward since it was built was looked at
     by_hand: bool = False  # no optimizer of torch: the loop changes its weights itself, and no setting is known
+    own: bool = False  # its class is not torch's: what its settings do is not known
     where: Where | None = None
 
 
@@ -828,6 +829,8 @@ class InputsObserved(Event):
     equal_rows: bool = False  # every sample of the batch is the same, in every tensor
     content: int = 0  # the same for the same numbers
     floating: bool = True  # the first tensor holds no ids
+    ids: tuple[int, ...] = ()  # those of a batch that is one tensor of them, if they are one or two
+    vocabulary: int = 0  # rows of the largest embedding that they may stand for
     loader: bool = False  # the batch came from a DataLoader
     own_items: bool = False  # of a data set of the user's, each asked for once: by a sampler of torch's
 

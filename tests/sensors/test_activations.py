@@ -171,6 +171,39 @@ def test_gain_is_that_of_the_weights_before_training():
     assert all(layer.gain is None for layer in second.layers)
 
 
+class OwnLinear(nn.Module):
+    """A matrix that has its inputs first, as papers write it, is left alone; torch's order is known."""
+
+    def __init__(self, ins, outs, *, turned=False):
+        super().__init__()
+        self.turned = turned
+        self.weight = nn.Parameter(torch.randn((ins, outs) if turned else (outs, ins)))
+        self.bias = nn.Parameter(torch.zeros(outs))
+
+    def forward(self, x):
+        return x @ (self.weight if self.turned else self.weight.t()) + self.bias
+
+
+class OwnConvolution(nn.Module):
+    def __init__(self, ins, outs):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(outs, ins, 3, 3))
+
+    def forward(self, x):
+        return nn.functional.conv2d(x, self.kernel, padding=1)
+
+
+def test_layers_of_the_users_have_gains_too():
+    net = nn.Sequential(OwnConvolution(1, 4), nn.ReLU(), nn.Flatten(), OwnLinear(256, 5), OwnLinear(5, 2, turned=True))
+    images = torch.randn(6, 1, 8, 8)
+    with Watched() as watched:
+        train(net, images)
+    layers = {layer.layer: layer for layer in watched.of(ActivationsSampled)[0].layers}
+    assert layers["0"].gain == pytest.approx(3.0, rel=0.3)
+    assert layers["3"].gain == pytest.approx(16.0, rel=0.1)
+    assert (layers["4"].gain, layers["4"].weighted) == (None, False)
+
+
 def test_a_loaded_model_is_not_untrained():
     net = cnn()
     with Watched() as watched:

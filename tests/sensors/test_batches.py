@@ -281,6 +281,14 @@ class Frames:
         image = self.files[self.names[k]]
         return torch.tensor(image), self.labels[k]
 ---
+class Leaves:
+    def __init__(self, files, species):
+        self.names = sorted(files)
+        self.pictures = [load(files[n]) for n in self.names]
+        self.species = species
+    def __getitem__(self, i):
+        return torch.tensor(self.pictures[i]), int(self.species[i])
+---
 class Crops:
     def __init__(self, root):
         files = sorted(glob.glob(root))
@@ -335,6 +343,21 @@ masks = list(Path('masks').glob('*.png'))
 pairs = zip(images, masks)
 """
 TOGETHER = """
+class Leaves:
+    def __init__(self, files, species):
+        self.names = sorted(files)
+        self.species = species
+    def __getitem__(self, i):
+        return load(self.names[i]), self.species[self.names[i]]
+---
+class Scans:
+    def __init__(self, files, size):
+        self.names = sorted(files)
+        self.masks = [f.replace("scan", "mask") for f in self.names]
+        self.size = size
+    def __getitem__(self, i):
+        return load(self.names[i], self.size), load(self.masks[i])
+---
 order = torch.randperm(n)
 x, y = windows[order], gesture[order]
 order = torch.randperm(n)

@@ -401,6 +401,21 @@ def test_stages(source, line, tmp_path):
     assert (found and found.line) == line
 
 
+@pytest.mark.parametrize(
+    ("number", "steps", "written"), [(120, 480, True), (120, 90, False), (100, 480, False), (999, 5000, False)]
+)
+def test_a_stage_that_is_counted_in_steps(number, steps, written, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"def main(epochs=6, stage={number}):\n    for e in range(epochs):\n        if e == stage: body.requires_grad_(True)\n",
+        encoding="utf-8",
+    )
+    known = {(str(path), "main", 1): {"epochs": 6, "stage": number}}
+    found = unreached_unfreezing(str(path), known, steps)
+    assert found is not None
+    assert found.written == written
+
+
 SETTINGS = """
 class Config:
     epochs: int = 6

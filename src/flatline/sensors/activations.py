@@ -93,7 +93,8 @@ class ActivationSensor:
         if not self.loop.wants(ActivationsSampled) or isinstance(call.module, torch.jit.ScriptModule):
             return
         if call.leaf and len(self._pass) < LAYERS and outputs and is_plain(outputs[0]):
-            self._pass.append((self._facts(model, call, args), _moments(call.module, outputs[0])))
+            weight = _weight_of(call.module, args, outputs[0])
+            self._pass.append((self._facts(model, call, args, weight), _moments(call.module, outputs[0], weight)))
         if call.depth == 0:
             self._tell(model)
 
@@ -118,11 +119,9 @@ class ActivationSensor:
             return False
         return not any(id(parameter) in self.audit.loaded for parameter in parameters(module))
 
-    def _facts(self, model: Model, call: Call, args: Any) -> LayerActivations:
+    def _facts(self, model: Model, call: Call, args: Any, weight: Tensor | None) -> LayerActivations:
         module = call.module
         values, items = _batch(module, args)
-        weight = module.weight if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) else None
-        weight = weight if is_plain(weight) else None
         return LayerActivations(
             layer=call.path or model.label,
             kind=type(module).__name__,
@@ -193,7 +192,21 @@ class ActivationSensor:
 # --------------------------------------------------------------------------- one module
 
 
-def _moments(module: Any, output: Tensor) -> Tensor:
+def _weight_of(module: Any, args: Any, output: Tensor) -> Tensor | None:
+    """The weight of a linear layer or a convolution, of torch or of the user's: the one matrix between these widths."""
+    if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+        return module.weight if is_plain(module.weight) else None
+    if type(module).__module__.startswith("torch."):
+        return None
+    matrices = [each for each in parameters(module) if each.dim() > 1]
+    first = next(tensors_in(args), None)
+    if len(matrices) != 1 or first is None or not is_plain(matrices[0]) or min(first.dim(), output.dim()) < 2:
+        return None
+    place = 1 if matrices[0].dim() > 2 else -1
+    return matrices[0] if tuple(matrices[0].shape[:2]) == (output.shape[place], first.shape[place]) else None
+
+
+def _moments(module: Any, output: Tensor, weight: Tensor | None) -> Tensor:
     """Mean, standard deviation, share of zeros, share near the ends: a tensor, read later."""
     numbers = spread(output).float()
     std, mean = torch.std_mean(numbers, unbiased=False)
@@ -204,8 +217,8 @@ def _moments(module: Any, output: Tensor) -> Tensor:
         ends = (numbers.abs() > 1 - END).float().mean()
     else:
         ends = torch.zeros_like(mean)
-    weighted = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd))
-    return torch.stack((mean, std, zeros, ends, _signal(output.detach()) if weighted else torch.zeros_like(mean)))
+    signal = _signal(output.detach()) if weight is not None else torch.zeros_like(mean)
+    return torch.stack((mean, std, zeros, ends, signal))
 
 
 def _signal(output: Tensor) -> Tensor:

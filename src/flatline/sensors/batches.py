@@ -19,6 +19,7 @@ MOST_DISTINCT = 1_024
 MOST_RUNS = 32
 LOOKED_AT = 8_192  # labels of a whole data set, evenly spread
 MOST_STORED = 200_000  # labels of a data set in a list
+FEW_IDS = 2  # one word, and what fills a text up
 DEEPEST = 3  # data sets of data sets
 MOST_NUMBERS = 4_000_000  # of one input, added up
 
@@ -40,6 +41,18 @@ def equal_rows(tensors: list[Tensor]) -> bool:
     if rows < 2 or any(t.numel() > MOST_NUMBERS or t.is_sparse for t in batched):
         return False
     return all(bool((t[0] == t[1]).all()) and bool((t == t[:1]).all()) for t in batched)
+
+
+def few_ids(tensors: list[Tensor]) -> tuple[int, ...]:
+    """The ids of a batch that is one tensor of whole numbers: one, or two of which one fills the rows up."""
+    plain = (
+        len(tensors) == 1 and tensors[0].dtype in (torch.int64, torch.int32) and 0 < tensors[0].numel() <= MOST_LABELS
+    )
+    if not plain or tensors[0].dim() != 2:
+        return ()
+    found = torch.unique(tensors[0])
+    changes = int((tensors[0][:, 1:] != tensors[0][:, :-1]).sum(1).max()) if tensors[0].shape[1] > 1 else 0
+    return tuple(found.tolist()) if len(found) <= FEW_IDS and changes < FEW_IDS else ()
 
 
 class Repeats:

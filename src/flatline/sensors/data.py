@@ -24,7 +24,7 @@ from flatline.sensors import batches
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in
+from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
@@ -296,7 +296,7 @@ class DataSensor:
 
     # ------------------------------------------------------------------ inputs
 
-    def _inputs(self, model: str, tensors: list[Any]) -> None:
+    def _inputs(self, model: str, tensors: list[Any], module: Any) -> None:
         """A model that is being trained was called."""
         first, step = tensors[0], self.loop.step
         content, loader = batches.content(tensors), self._loader_of(step)
@@ -315,6 +315,8 @@ class DataSensor:
                 equal_rows=batches.equal_rows(tensors),
                 content=content,
                 floating=first.is_floating_point(),
+                ids=batches.few_ids(tensors),
+                vocabulary=vocabulary(module),
                 loader=loader is not None,
                 own_items=loader is not None and loader.own_items,
             )

@@ -302,11 +302,8 @@ class LifecycleSensor:
         files = {state.where.file for state in states if state.where is not None}
         for flag in self._flagged() if self.models.alive() else self._flags:
             self.loop.emit(flag)
-        stage = (
-            next((s for f in sorted(files) if (s := unreached_unfreezing(f, self._numbers)) is not None), None)
-            if frozen
-            else None
-        )
+        found = (unreached_unfreezing(file, self._numbers, self.loop.steps) for file in sorted(files) if frozen)
+        stage = next((each for each in found if each is not None), None)
         told: dict[str, Any] = {"step": self.loop.steps, "frozen": frozen, "trainable": trainable}
         if stage is not None:
             told |= {"condition": stage.condition, "last": stage.last, "written": stage.written}

@@ -204,6 +204,7 @@ class OptimizerState:
             seen=not self.unseen_backwards,
             where=self.where,
             by_hand=self.by_hand,
+            own=optimizer is not None and not type(optimizer).__module__.startswith("torch."),
         )
 
 

@@ -585,7 +585,7 @@ class ModelSensor:
         )
         self._layer_input = None
         if self.inputs_seen is not None and call.module.training:
-            self.inputs_seen(model.label, list(tensors_in(args)))
+            self.inputs_seen(model.label, list(tensors_in(args)), call.module)
 
     _layer_input: LayerInput | None = None
     _weighted = 0  # modules with a weight matrix, so far in this pass
@@ -734,6 +734,11 @@ def _starts_anew(module: nn.Module, forwards: int) -> bool:
 def has_matrix(module: Any) -> bool:
     """It owns a weight of two or more dimensions itself."""
     return any(p.dim() >= 2 for p in own_parameters(module))
+
+
+def vocabulary(module: Any) -> int:
+    """Rows of its largest embedding."""
+    return max((each.num_embeddings for each in modules(module) if isinstance(each, nn.Embedding)), default=0)
 
 
 def _pointer(tensor: Tensor | None) -> int:

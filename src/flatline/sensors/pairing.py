@@ -212,8 +212,9 @@ def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
         return "", None
     _own_names(tree)
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
-        for node in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope), *_sorted_apart(scope, tree)):
-            if _to_come(scope, node, before) or _told_by(scope, node):
+        moved = [n for n in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope)) if not _told_by(scope, n)]
+        for node in (*moved, *_sorted_apart(scope, tree)):
+            if _to_come(scope, node, before):
                 continue
             return ast.unparse(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
     return "", None
@@ -278,16 +279,21 @@ def _sorted_apart(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
     by_name = {k for k, each in sources.items() if isinstance(each, ast.Call) and called_name(each) == "sorted"}
     name = next(iter(by_name), "")
     if len(by_name) == 1 and any(_used_together(tree, name, other) for other in sources.keys() - by_name):
-        yield sources[name]
+        if not _told_by(scope, sources[name]):
+            yield sources[name]
     else:
-        yield from _sorted_beside_a_list(assigned, tree)
+        given = {arg.arg for arg in scope.args.args} if isinstance(scope, FUNCTIONS) else set()
+        yield from _sorted_beside_a_list(assigned, given, tree)
 
 
-def _sorted_beside_a_list(assigned: list[ast.Assign], tree: ast.Module) -> Iterator[ast.expr]:
-    """``names = sorted(files)`` and ``labels = [... for line in lines]``, of which one index takes an element each."""
+def _sorted_beside_a_list(assigned: list[ast.Assign], given: set[str], tree: ast.Module) -> Iterator[ast.expr]:
+    """``names = sorted(files)`` and ``labels = [... for line in lines]``, of which one index takes an element each.
+
+    Or ``self.labels = labels``, as they were ``given`` to the function.
+    """
     ordered = [n for n in assigned if isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "sorted"]
     by_name = [n for n in ordered if isinstance(n.value, ast.Call) and len(n.value.args) == 1 and not n.value.keywords]
-    lists = [n for n in assigned if isinstance(n.value, ast.ListComp)]
+    lists = [n for n in assigned if isinstance(n.value, ast.ListComp) or ast.unparse(n.value) in given]
     for one in by_name if len(ordered) == 1 else ():
         name = ast.unparse(one.targets[0])
         source = ast.unparse(one.value.args[0])  # type: ignore[attr-defined]

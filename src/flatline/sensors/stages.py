@@ -88,8 +88,8 @@ def _attribute(value: Any, name: str) -> Any:
     return inspect.getattr_static(value, name, None)
 
 
-def unreached_unfreezing(file: str, locals_of: Numbers | None = None) -> Unreached | None:
-    """The first one in a file; ``locals_of`` is what was known inside its functions."""
+def unreached_unfreezing(file: str, locals_of: Numbers | None = None, steps: int = 0) -> Unreached | None:
+    """The first one in a file; ``locals_of`` is what was known inside its functions, ``steps`` those of the run."""
     tree = tree_of(file)
     if tree is None:
         return None
@@ -101,7 +101,7 @@ def unreached_unfreezing(file: str, locals_of: Numbers | None = None) -> Unreach
             continue
         for inner in ast.walk(loop):
             if isinstance(inner, ast.If) and (found := _never(inner, loop, last, known, helpers)) is not None:
-                edge = isinstance(inner.test, ast.Compare) and _set_to(tree, inner.test.comparators[0], last + 1)
+                edge = isinstance(inner.test, ast.Compare) and _set_to(tree, inner.test.comparators[0], last + 1, steps)
                 return found._replace(file=file, written=found.written or edge)
     return None
 
@@ -206,10 +206,11 @@ def _first_round(test: ast.Compare, names: Mapping[str, Any]) -> int | None:
     return None if wanted is None or wanted <= 0 else wanted + isinstance(op, ast.Gt)
 
 
-def _set_to(tree: ast.AST, name: ast.expr, rounds: int) -> bool:
+def _set_to(tree: ast.AST, name: ast.expr, rounds: int, steps: int) -> bool:
     """A name, an attribute or a key is given a number somewhere, as a literal, that a loop of as many rounds nearly comes to.
 
-    In a statement, a call, a dictionary or as a default. One that is far beyond is a way to say never.
+    In a statement, a call, a dictionary or as a default. One that is far beyond is a way to say never, unless the run
+    has as many steps, which are what it counts then.
     """
     last = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
     if isinstance(name, ast.Subscript) and isinstance(name.slice, ast.Constant):
@@ -230,7 +231,12 @@ def _set_to(tree: ast.AST, name: ast.expr, rounds: int) -> bool:
                 (str(k.value), v) for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant)
             ]
     numbers = [v.value for n, v in given if n == last and isinstance(v, ast.Constant) and type(v.value) is int]
-    return any(rounds <= number <= NEARLY * rounds for number in numbers)
+    return any(rounds <= n <= NEARLY * rounds or (rounds <= n < steps and not _is_round(n)) for n in numbers)
+
+
+def _is_round(number: int) -> bool:
+    """100, 999 or 10,000: a way to say never."""
+    return any(len(str(each).rstrip("0")) == 1 for each in (number, number + 1))
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast.expr | None]]:

@@ -66,3 +66,32 @@ def test_near_miss_repeated_by_hand_or_once_by_a_loader():
     )  # by a sampler
     mixed = [*steps(3, own_items=True), *steps(9, start=4, content=6, own_items=True, equal_rows=False)]
     assert play(ConstantInputs, *mixed) == []
+
+
+def words(*ids, count=7, vocabulary=2000, **facts):
+    return steps(count, floating=False, ids=ids, vocabulary=vocabulary, equal_rows=False, **facts)
+
+
+def test_fires_where_every_word_is_the_same_id():
+    (finding,) = play(ConstantInputs, *words(1))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "of the 2,000 rows of its embedding, net was asked for 1 in all 6 steps looked at, 32 sequences of 12 each, while the "
+        "targets range from 0 to 4"
+    )
+
+
+def test_fires_where_texts_are_filled_up():
+    (finding,) = play(ConstantInputs, *words(1, 0))
+    assert "was asked for 0 and 1 in all 6 steps" in finding.message
+
+
+def test_near_miss_other_words_come():
+    assert play(ConstantInputs, *words(1, count=3), *words(7, 8, count=3, start=4)) == []
+    assert play(ConstantInputs, *words(1, count=3), *words(count=3, start=4)) == []
+
+
+def test_near_miss_few_rows_first_tokens_and_lengths():
+    assert play(ConstantInputs, *words(1, vocabulary=4)) == []
+    assert play(ConstantInputs, *words(1, features=1)) == []
+    assert play(ConstantInputs, *words(1, 0, vocabulary=64)) == []

@@ -58,3 +58,31 @@ def test_message_source():
 )
 def test_near_miss_source(code):
     assert lint(FittedBeforeSplit, HEAD + code) == []
+
+
+STORE = """from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import QuantileTransformer
+class Store:
+    def __init__(self, table):
+        self.table, self.scaler = table, QuantileTransformer()
+    def matrix(self):
+        return {matrix}, self.table.y
+    def split(self):
+        x, y = self.matrix()
+        return train_test_split(x, y)
+"""
+SCALED = 'self.scaler.fit_transform(self.table.values).astype("float32")'
+
+
+def test_fires_source_in_a_file_that_imports_no_torch():
+    (finding,) = lint(FittedBeforeSplit, "import torch\nfrom store import Store", store=STORE.format(matrix=SCALED))
+    assert (finding.where.file, finding.where.line) == ("store.py", 7)
+
+
+@pytest.mark.parametrize("matrix", ["self.table.values", "self.scaler.transform(self.table.values)"])
+def test_near_miss_source_in_a_file_that_imports_no_torch(matrix):
+    assert lint(FittedBeforeSplit, "import torch\nfrom store import Store", store=STORE.format(matrix=matrix)) == []
+
+
+def test_near_miss_source_in_a_file_that_nobody_imports():
+    assert lint(FittedBeforeSplit, "import torch", store=STORE.format(matrix=SCALED)) == []

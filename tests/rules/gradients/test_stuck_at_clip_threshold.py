@@ -6,6 +6,7 @@ from flatline.events import (
     NumbersSampled,
     OptimizerFacts,
     OptimizerStepped,
+    RunEnded,
     Where,
 )
 from flatline.rules.gradients.stuck_at_clip_threshold import StuckAtClipThreshold
@@ -116,3 +117,31 @@ def test_near_miss_adam_an_ordinary_threshold_few_samples():
     assert play(StuckAtClipThreshold, *slowly(threshold=0.1, norm=6.0)) == []
     assert play(StuckAtClipThreshold, *slowly(norm=0.03)) == []
     assert play(StuckAtClipThreshold, *slowly(samples=9)) == []
+
+
+def whole(*, norm=4.0, first=4.4, last=4.1, momentum=0.0, count=40, optimizer=SGD, how="finished"):
+    """Samples of a run of 400 steps with a threshold of 0.25, and its end."""
+    for number in range(count):
+        index, loss = 1 + 10 * number, first + (last - first) * number / count
+        clips = (ClipFacts(threshold=0.25, norm=norm, where=Where("train.py", 20)),)
+        layers = (LayerNumbers(update_ratio=5e-4, momentum=momentum),)
+        yield NumbersSampled(
+            step=index, index=index, layers=layers, optimizer=optimizer, clips=clips, loss=loss, first_loss=first
+        )
+    yield RunEnded(step=400, how=how, loss=last, first_loss=first)
+
+
+def test_fires_at_the_end_of_a_run_that_was_clipped_all_along():
+    (finding,) = play(StuckAtClipThreshold, *whole())
+    assert finding.message == (
+        "all 40 gradient norms seen were clipped to 0.25: they are 4 to 4, median 16 × the threshold"
+    )
+
+
+def test_near_miss_clipped_all_along_and_well():
+    assert play(StuckAtClipThreshold, *whole(last=3.0)) == []
+    assert play(StuckAtClipThreshold, *whole(norm=1.0)) == []
+    assert play(StuckAtClipThreshold, *whole(momentum=0.9)) == []
+    assert play(StuckAtClipThreshold, *whole(optimizer=ADAM)) == []
+    assert play(StuckAtClipThreshold, *whole(count=20)) == []
+    assert play(StuckAtClipThreshold, *whole(how="interrupted")) == []

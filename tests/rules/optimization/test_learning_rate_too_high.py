@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, RatesSwept
+from flatline.events import FirstCrossEntropy, LayerNumbers, NumbersSampled, OptimizerFacts, RatesSwept
 from flatline.rules.optimization.learning_rate_too_high import LearningRateTooHigh
 from flatline.testing import play
 
@@ -111,3 +111,25 @@ def test_fires_on_a_step_by_hand_without_naming_a_rate():
     assert finding.message.startswith("a step by hand overshoots: every step changes the weights by 25%")
     assert finding.fix.startswith("divide the rate by ten, and again until the loss falls")
     assert finding.evidence.get("lr") is None
+
+
+def guessing(updates, losses, *heads):
+    return play(LearningRateTooHigh, *(FirstCrossEntropy(step=1, classes=c) for c in heads), *run(updates, losses))
+
+
+FEW_LEAPS = [0.4, 0.2, 0.1, 0.1, 0.1] + [1e-3] * 120
+
+
+def test_fires_where_a_few_leaps_ended_in_guessing():
+    (finding,) = guessing(FEW_LEAPS, [1.93] + [1.8] * 124, 6)
+    assert (
+        "its first 5 steps carried the weights 0.9 times their own size, and since then the loss is what guessing costs"
+        in (finding.message)
+    )
+
+
+def test_near_miss_guessing_without_leaps_and_leaps_without_guessing():
+    assert guessing([1e-3] * 125, [1.93] + [1.8] * 124, 6) == []
+    assert guessing(FEW_LEAPS, [1.93] + [1.5] * 124, 6) == []
+    assert guessing(FEW_LEAPS, [1.93] + [1.8] * 124, 6, 6) == []
+    assert guessing(FEW_LEAPS, [1.93] + [1.8] * 124) == []

@@ -115,6 +115,12 @@ def test_near_miss_backwards_that_nobody_looked_at():
     assert play(ParameterNotInOptimizer, audit(HEAD, held=8, stale=8, optimizers=(OptimizerFacts(seen=False),))) == []
 
 
+def test_near_miss_master_weights_whose_steps_are_rounded_away_for_some():
+    """The loop copies them into the model: most of it moves, gains of 1 in bfloat16 do not."""
+    moved = replace(HEAD, name="body.weight", moved=True)
+    assert play(ParameterNotInOptimizer, audit(moved, HEAD, held=2, stale=2)) == []
+
+
 def test_near_miss_updated_by_hand_beside_an_optimizer_of_plain_tensors():
     assert play(ParameterNotInOptimizer, audit(replace(HEAD, moved=True), held=8, stale=8)) == []
 

@@ -93,3 +93,21 @@ def test_near_miss_steps_by_hand():
     assert play(WeightNormCollapse, *by_hand(0.95, [2.3 * 0.95**i for i in range(60)])) == []
     assert play(WeightNormCollapse, *by_hand(0.95, [2.3] * 60, ratios=(0.05, 0.2))) == []
     assert play(WeightNormCollapse, *by_hand(1.0, [2.3] * 60)) == []
+
+
+def of_own_optimizer(shrink, losses, *, own=True):
+    facts = OptimizerFacts(name="DecoupledAdam", own=own)
+    return [replace(event, optimizer=facts) for event in run(shrink, losses, decay=0.05, lr=1e-3)]
+
+
+def test_fires_where_an_optimizer_of_ones_own_takes_more_than_it_is_set_to():
+    finding, *_ = play(WeightNormCollapse, *of_own_optimizer(0.9, [2.3] * 40))
+    assert finding.severity == "warning"
+    assert "steps of DecoupledAdam(weight_decay=0.05), all 2 matrices" in finding.message
+    assert finding.fix.startswith("multiply the decay by the learning rate")
+
+
+def test_near_miss_an_optimizer_of_torch_does_what_it_says():
+    assert play(WeightNormCollapse, *of_own_optimizer(0.9, [2.3] * 40, own=False)) == []
+    assert play(WeightNormCollapse, *of_own_optimizer(0.99, [2.3] * 40)) == []
+    assert play(WeightNormCollapse, *of_own_optimizer(0.9, [2.3 * 0.95**i for i in range(40)])) == []

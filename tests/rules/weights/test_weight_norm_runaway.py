@@ -67,3 +67,38 @@ def test_near_miss_an_image_that_is_optimised():
 def test_near_miss_a_bias_or_little_growth():
     assert play(WeightNormRunaway, *run(GROWING, STILL, matrix=False)) == []
     assert play(WeightNormRunaway, *run([0.05 * 1.03**i for i in range(40)], STILL)) == []
+
+
+def decayed(share, *, count=60, lr=0.05, decay=0.02, other=1.0):
+    """Two matrices that grow by a share of lr * weight_decay at every twentieth step, under a loss that falls."""
+    return [
+        NumbersSampled(
+            step=20 * i + 1,
+            index=20 * i + 1,
+            layers=tuple(
+                LayerNumbers(
+                    name=name,
+                    weight_rms=0.1 * (1 + lr * decay) ** (20 * i * part),
+                    weight_decay=decay,
+                    learning_rate=lr,
+                )
+                for name, part in (("enc", share), ("dec", share * other), ("out", share))
+            ),
+            loss=1.0 * 0.95**i,
+            first_loss=1.0,
+        )
+        for i in range(count)
+    ]
+
+
+def test_fires_where_decay_has_the_wrong_sign():
+    finding, *_ = play(WeightNormRunaway, *decayed(1.0, count=120))
+    assert "the weights grow by the 0.10% a step that weight decay should take from them" in finding.message
+    assert finding.cause == "the decay in the optimizer's step has the wrong sign"
+
+
+def test_near_miss_growth_of_another_pace_than_decay():
+    assert play(WeightNormRunaway, *decayed(0.6, count=120)) == []
+    assert play(WeightNormRunaway, *decayed(1.0, count=120, other=0.1)) == []
+    assert play(WeightNormRunaway, *decayed(1.0, count=120, decay=0.0002)) == []
+    assert play(WeightNormRunaway, *decayed(-1.0, count=120)) == []

@@ -9,6 +9,8 @@ from flatline.events import InputsObserved, LossComputed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
+WORDS = 2  # one for every word, and one that fills up
+
 
 class ConstantInputs(Rule):
     """Every sample that the model is given is the same.
@@ -62,12 +64,17 @@ class ConstantInputs(Rule):
 
     steps_needed: int = 6  # close looks; one empty batch may be an accident
     rows_needed: int = 4  # equal samples in a batch; two may be augmented copies
+    places_needed: int = 4  # of a sequence, and as many ids of each; a decoder begins with one
+    ids_needed: int = 16  # rows of an embedding of which one is asked for; bits and genotypes have 2 to 5
+    words_needed: int = 100  # the same where another fills up: then the length may be all that counts
 
     def __init__(self) -> None:
         self._steps: set[int] = set()
         self._contents: set[tuple[str, int]] = set()
         self._spoilt = self._varied = False
         self._last: InputsObserved | None = None
+        self._ids: dict[str, set[int]] = {}  # that a model was ever asked for
+        self._worded: set[int] = set()  # steps at which they were seen
 
     def on_inputs_observed(self, event: InputsObserved) -> None:
         """Keep in mind whether anything that any model was given has ever varied."""
@@ -77,6 +84,10 @@ class ConstantInputs(Rule):
         self._spoilt = self._spoilt or not constant or len(self._contents) > 1
         self._steps.add(event.step)
         self._last = event
+        needed = self.ids_needed if len(event.ids) == 1 else self.words_needed
+        few = event.ids if event.vocabulary >= needed and event.features >= self.places_needed else ()
+        self._ids.setdefault(event.model, set()).update(few or (-1, -2, -3))
+        self._worded |= {event.step} if few and event.rows >= self.rows_needed else set()
 
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
         """Targets that vary, where the inputs do not."""
@@ -89,7 +100,16 @@ class ConstantInputs(Rule):
             f"every one of the {seen.rows} samples of a batch equal to the others, while its targets range from {low:.4g} "
             f"to {high:.4g}"
         )
-        if not self._spoilt:
+        if (ids := self._of_one_word(seen)) and steps == len(self._worded):
+            yield self._told(
+                event,
+                seen,
+                f"of the {seen.vocabulary:,} rows of its embedding, {seen.model} was asked for {ids} in all {steps} steps looked "
+                f"at, {seen.rows} sequences of {seen.features} each, while the targets range from {low:.4g} to {high:.4g}",
+                cause="every word became the same id, as unknown ones do: the texts are empty before they reach the model",
+                fix="look up some words by hand: the table must go from words to ids, and be built with the same tokenizer",
+            )
+        elif not self._spoilt:
             yield self._told(
                 event, seen, f"{seen.model} was given the same numbers in all {steps} steps looked at, {told}"
             )
@@ -102,6 +122,11 @@ class ConstantInputs(Rule):
                 cause="__getitem__ returns one tensor that it writes to again, so that all samples of a batch are its last content",
                 fix="return a copy: `return self.buffer.clone(), label`, or make a new tensor for each sample",
             )
+
+    def _of_one_word(self, seen: InputsObserved) -> str:
+        """The one id that all texts consist of, and the one that fills them up; '' if there are more."""
+        ids = sorted(self._ids.get(seen.model, ()))
+        return " and ".join(map(str, ids)) if len(self._ids) == 1 and 0 < len(ids) <= WORDS and min(ids) >= 0 else ""
 
     def _told(self, event: LossComputed, seen: InputsObserved, message: str, **how: Any) -> Finding:
         return self.finding(event, message, rows=seen.rows, features=seen.features, steps=len(self._steps), **how)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import ClipFacts, CurvesUpdated, NumbersSampled, OptimizerStepped
+from flatline.events import ClipFacts, CurvesUpdated, NumbersSampled, OptimizerStepped, RunEnded
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -66,6 +66,10 @@ class StuckAtClipThreshold(Rule):
     short_ratio: float = 30.0  # median norm over a tiny threshold, where nothing but it sets the pace
     short_steps: int = 12  # steps looked at before that is judged
     short_index: int = 100  # and the step from which on
+    whole_ratio: float = 10.0  # median norm over any threshold, all through a run; 1 to 3 is usual
+    whole_steps: int = 30  # steps looked at before that is judged
+    whole_index: int = 300  # and steps of the run
+    whole_fallen: float = 0.15  # of the first loss, at the end
     fallen: float = 0.2  # of the first loss: it learns all the same
     small_update: float = 1e-4  # update over weight; 1e-3 is healthy (CS231n)
 
@@ -79,6 +83,7 @@ class StuckAtClipThreshold(Rule):
         self._updates: dict[int, float] = {}  # largest median update ratio seen
         self._sampled: dict[int, list[ClipFacts]] = {}  # clips of sampled steps
         self._losses: dict[int, list[float]] = {}  # over the first one
+        self._newest: dict[int, NumbersSampled] = {}
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """How far the clipped steps carry the weights, and whether the loss falls."""
@@ -88,10 +93,17 @@ class StuckAtClipThreshold(Rule):
             self._losses.setdefault(key, []).append(event.loss / event.first_loss)
         if ratios:
             self._updates[key] = max(median(ratios), self._updates.get(key, 0.0))
+        self._newest[key] = event
         sampled = self._sampled.setdefault(key, [])
         sampled += _known(event.clips)
         if self._short(event, sampled):
             yield self._tell(event, sampled)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """Plain SGD all of whose steps were shrunk, from the first to the last, and a loss that hardly fell."""
+        for key, newest in self._newest.items():
+            if event.how in ("finished", "max-steps") and self._all_along(newest, self._sampled[key]):
+                yield self._tell(newest, self._sampled[key])
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """The clips of one step, beside those of the earlier ones."""
@@ -155,6 +167,14 @@ class StuckAtClipThreshold(Rule):
         newest = self._losses.get(event.optimizer.key, [])[-self.steps_needed :]
         slow = len(newest) == self.steps_needed and median(newest) > 1 - self.fallen
         return tiny and slow and min(ratios) > 1 and median(ratios) >= self.short_ratio
+
+    def _all_along(self, event: NumbersSampled, clips: list[ClipFacts]) -> bool:
+        newest = self._losses.get(event.optimizer.key, [])[-self.steps_needed :]
+        if len(clips) < self.whole_steps or event.index < self.whole_index or event.optimizer.adaptive or not newest:
+            return False
+        lasting = 1 - max((each.momentum for each in event.layers), default=0.0)
+        ratios = [_ratio(clip) * lasting for clip in clips]
+        return min(ratios) > 1 and median(ratios) >= self.whole_ratio and median(newest) > 1 - self.whole_fallen
 
     def _tell(self, event: OptimizerStepped | NumbersSampled, clips: list[ClipFacts]) -> Finding:
         norms = sorted(clip.norm for clip in clips if clip.norm is not None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from flatline.events import NumbersSampled, RatesSwept
+from flatline.events import FirstCrossEntropy, NumbersSampled, RatesSwept
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -60,6 +61,8 @@ class LearningRateTooHigh(Rule):
     fast: float = 0.03  # change in one step under which a rising loss has other reasons
     samples_needed: int = 20  # fewer say nothing about a trend
     first_index: int = 30  # step from which on it is judged: warm-up and the first jumps are over
+    path_at_chance: float = 0.5  # the same where the loss came to ln(classes) and stayed; 0.1 is usual
+    at_chance: float = 0.05  # of ln(classes): how far from it
     worse: float = 1.2  # recent loss over the first one; at first many a healthy loss stands still
     late: int = 100  # step from which on standing still is enough
     learned: float = 1.0  # a loss under this share of the first one is falling, if slowly
@@ -69,6 +72,11 @@ class LearningRateTooHigh(Rule):
 
     def __init__(self) -> None:
         self._tracks: dict[int, _Track] = {}
+        self._chance: float | None = None  # what guessing costs
+
+    def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
+        """How many classes there are, if one loss tells."""
+        self._chance = math.log(event.classes) if self._chance is None and event.classes > 1 else 0.0
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of the steps beside what the loss does."""
@@ -82,6 +90,11 @@ class LearningRateTooHigh(Rule):
             what = f"its first {self.early} steps carried the weights {track.path:.1f} times their own size"
         elif lately >= self.sustained and stuck:
             what = f"every step changes the weights by {lately:.0%} of their size"
+        elif track.path >= self.path_at_chance and event.index >= self.late and self._guesses(track):
+            what = (
+                f"its first {self.early} steps carried the weights {track.path:.1f} times their own size, and since then the "
+                f"loss is what guessing costs, {self._chance:.4g}"
+            )
         elif recent >= self.grown * max(first, best) and track.updates.last >= self.fast:
             what = f"a step changes the weights by {track.updates.last:.1%} of their size"
         else:
@@ -111,6 +124,13 @@ class LearningRateTooHigh(Rule):
         if event.first_loss is None or event.first_loss <= 0 or not track.losses.count:
             return False
         return event.optimizer.adaptive or track.gradient_ratio < self.gradient_ratio
+
+    def _guesses(self, track: _Track) -> bool:
+        """The loss has stood at ln(classes) for long."""
+        newest = list(track.losses.values)[-self.samples_needed :]
+        return bool(self._chance) and abs(median(newest) - (self._chance or 0.0)) <= self.at_chance * (
+            self._chance or 0.0
+        )
 
     def _tell(self, event: NumbersSampled, track: _Track, what: str) -> Finding:
         name, first = event.optimizer.name, event.first_loss or 0.0

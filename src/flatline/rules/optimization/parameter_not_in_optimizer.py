@@ -64,7 +64,10 @@ class ParameterNotInOptimizer(Rule):
         if not event.optimizers:
             return
         left_out = [p for p in event.parameters if self._left_out(p)]
-        if event.held and event.stale == event.held and left_out and all(o.seen for o in event.optimizers):
+        stale = event.held and event.stale == event.held and left_out and all(o.seen for o in event.optimizers)
+        if stale and any(p.reached and p.moved and not p.optimizers for p in event.parameters):
+            return  # somebody writes to them: master weights, whose steps bfloat16 rounds away for some
+        if stale:
             yield self._stale(event, left_out)
         elif left_out and any(p.optimizers and p.reached for p in event.parameters):
             yield self._forgotten(event, left_out)

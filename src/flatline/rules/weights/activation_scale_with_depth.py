@@ -101,7 +101,7 @@ class ActivationScaleWithDepth(Rule):
         if not event.untrained:
             self._follow(event)
             return
-        for kind in ("Linear", "Conv1d", "Conv2d", "Conv3d"):
+        for kind in dict.fromkeys(layer.kind for layer in event.layers if layer.gain is not None):
             whole = _chain(event.layers, kind)
             trends = [(each, self._trend(each)) for each in (whole, whole[:-1])]  # a head is often built otherwise
             alike = [(each, trend) for each in _alike(whole) if (trend := self._trend(each))]

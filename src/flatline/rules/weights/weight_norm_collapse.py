@@ -66,7 +66,7 @@ class WeightNormCollapse(Rule):
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Every weight matrix that is decayed, beside its beginning."""
-        hand = event.optimizer.by_hand
+        hand, own = event.optimizer.by_hand, event.optimizer.own
         layers = [
             each for each in event.layers if each.matrix and (hand or each.weight_decay > 0) and each.weight_rms > 0
         ]
@@ -83,6 +83,8 @@ class WeightNormCollapse(Rule):
         small = median(shares) <= collapsed and rate * event.index >= self.decayed
         if small and self._for_nothing(event, losses):
             yield self._tell(event, layers[0], median(shares), rate, losses)
+        elif own and len(shares) > 1 and max(shares) <= self.collapsed and self._for_nothing(event, losses):
+            yield self._told(event, shares, layers[0].weight_decay, losses)
 
     def _for_nothing(self, event: NumbersSampled, losses: History) -> bool:
         return losses.count >= self.samples_needed and losses.last >= self.learned * (event.first_loss or losses.first)
@@ -103,6 +105,20 @@ class WeightNormCollapse(Rule):
             cause="the decay in the step takes more than the gradient gives back: the model is pulled to zero",
             fix="multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5",
             share=median(shares),
+        )
+
+    def _told(self, event: NumbersSampled, shares: list[float], decay: float, losses: History) -> Finding:
+        """By an optimizer that is not torch's, whose decay takes more than its setting says."""
+        return self.finding(
+            event,
+            f"the weights shrank to {median(shares):.1%} of their first size in {event.index} steps of "
+            f"{event.optimizer.name}(weight_decay={decay:g}), all {len(shares)} matrices to under {max(shares):.1%}, and the "
+            f"loss stands at {losses.last:.4g} ({event.first_loss or losses.first:.4g} at first)",
+            cause="the decay in its step takes more than the gradient gives back: the model is pulled to zero",
+            fix="multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5",
+            where=event.optimizer.where or event.where,
+            share=median(shares),
+            weight_decay=decay,
         )
 
     def _share(self, event: NumbersSampled, layer: LayerNumbers) -> float:

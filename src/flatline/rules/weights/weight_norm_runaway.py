@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flatline.events import LayerNumbers, NumbersSampled
 from flatline.findings import Finding
-from flatline.history import History
+from flatline.history import History, median
 from flatline.rules import Rule
 
 
@@ -65,6 +65,9 @@ class WeightNormRunaway(Rule):
     share: float = 0.003  # growth of each step, in its logarithm: tenfold in 770 steps
     unslowed: float = 0.8  # growth of the later half beside that of the earlier one
     lately: float = 1.02  # still growing between the newest samples
+    turned_growth: float = 0.35  # logarithm, in the later half of the samples: 1.4-fold; healthy decay shrinks
+    turned_band: float = 0.2  # growth over lr * weight_decay, and how far from 1: measured 0.94 with the sign turned
+    turned_least: float = 0.3  # the same for every matrix: gradients pull some back
 
     def __init__(self) -> None:
         self._weights: dict[tuple[int, str], History] = {}
@@ -76,7 +79,9 @@ class WeightNormRunaway(Rule):
         if event.loss is not None:
             losses.add(event.index, event.loss)
         grown = [layer for layer in event.layers if layer.matrix and self._runs_away(event, layer)]
-        if grown and losses.count and (not self._learns(event, losses) or self._geometric(event, grown[0])):
+        if self._turned(event):
+            yield self._tell_turned(event, losses)
+        elif grown and losses.count and (not self._learns(event, losses) or self._geometric(event, grown[0])):
             yield self._tell(event, grown, losses)
 
     def _runs_away(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
@@ -88,6 +93,36 @@ class WeightNormRunaway(Rule):
             return False
         recent = list(past.values)[-10:]
         return recent[-1] > self.lately * recent[0] and past.rising() >= self.steady
+
+    def _turned(self, event: NumbersSampled) -> bool:
+        """The matrices grow by what weight decay should take from them, and go on doing so."""
+        pasts = [(each, self._weights.get((event.optimizer.key, each.name))) for each in event.layers if each.matrix]
+        known = [
+            (each, past) for each, past in pasts if past is not None and each.learning_rate * each.weight_decay > 0
+        ]
+        if len(known) < 2 or any(past.count < self.samples_needed for _, past in known):
+            return False
+        rows = [_shares_of_decay(layer, past) for layer, past in known]
+        if median(grown for grown, _, _ in rows) < self.turned_growth:
+            return False
+        steady = all(abs(median(row[part] for row in rows) - 1) <= self.turned_band for part in (1, 2))
+        return steady and min(min(row[1:]) for row in rows) >= self.turned_least
+
+    def _tell_turned(self, event: NumbersSampled, losses: History) -> Finding:
+        layer = next(each for each in event.layers if each.matrix and each.weight_decay > 0)
+        taken = layer.learning_rate * layer.weight_decay
+        return self.finding(
+            event,
+            f"the weights grow by the {taken:.2%} a step that weight decay should take from them (lr {layer.learning_rate:g} × "
+            f"weight_decay {layer.weight_decay:g}): {layer.name or 'a layer'} grew {self._factor(event, layer):.3g}-fold in "
+            f"{event.index} steps, while the loss went from {losses.first:.4g} to {losses.last:.4g}",
+            cause="the decay in the optimizer's step has the wrong sign",
+            fix="shrink the weights, `p.mul_(1 - lr * weight_decay)`, or use torch.optim.AdamW or SGD",
+            where=event.optimizer.where or event.where,
+            layer=layer.name,
+            growth=self._factor(event, layer),
+            weight_decay=layer.weight_decay,
+        )
 
     def _geometric(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         """The same share at every step, without slowing: no gradient of a loss that settles does that."""
@@ -123,3 +158,14 @@ class WeightNormRunaway(Rule):
     def _factor(self, event: NumbersSampled, layer: LayerNumbers) -> float:
         past = self._weights[event.optimizer.key, layer.name]
         return past.last / past.early[0]
+
+
+def _shares_of_decay(layer: LayerNumbers, past: History) -> tuple[float, float, float]:
+    """Growth in the later half of the samples, as a logarithm; and that of each part of it over what decay takes."""
+    steps, values = list(past.steps), [max(value, 1e-30) for value in past.values]
+    first, middle, last = len(values) // 2, 3 * len(values) // 4, len(values) - 1
+    taken = layer.learning_rate * layer.weight_decay
+    shares = [
+        math.log(values[b] / values[a]) / (taken * (steps[b] - steps[a])) for a, b in ((first, middle), (middle, last))
+    ]
+    return math.log(values[last] / values[first]), shares[0], shares[1]
