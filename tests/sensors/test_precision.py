@@ -79,7 +79,8 @@ def test_half_step_is_where_rounding_begins(dtype):
 
 def test_spread_is_the_same_for_tensors_of_one_shape():
     a = torch.randn(40, 100)
-    assert torch.equal(spread(a), a.reshape(-1)[::7])
+    stride = next(n for n in range(-(-a.numel() // 512), 99) if math.gcd(n, a[0].numel()) == 1)
+    assert torch.equal(spread(a), a.reshape(-1)[::stride])
     assert len(spread(a)) == len(spread(a.clone()))
 
 

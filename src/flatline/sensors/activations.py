@@ -24,6 +24,7 @@ from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation,
 from flatline.sensors.loop import Loop
 from flatline.sensors.losses import module_of
 from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, has_matrix, is_norm, readable, tensors_in
+from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import modules, parameters
 
 Tensor = torch.Tensor
@@ -49,11 +50,8 @@ def spread(tensor: Tensor, count: int = SAMPLE) -> Tensor:
     if not flat.is_contiguous() and flat.numel() > count:
         rows = max(1, count * flat.shape[0] // flat.numel())
         flat = flat[:: max(1, flat.shape[0] // rows)]
-    flat = flat.reshape(-1)
-    stride = max(1, flat.numel() // count)
-    while stride > 1 and any(size > 1 and stride % size == 0 for size in tensor.shape):
-        stride += 1  # not always the same place of a row
-    return flat[::stride]
+    stride, _ = spaced(flat.numel(), flat.shape[0] if flat.dim() else 1, count)
+    return flat.reshape(-1)[::stride]
 
 
 def rms(tensor: Tensor) -> float:

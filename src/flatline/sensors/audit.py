@@ -18,6 +18,7 @@ from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable, spoken
 from flatline.sensors.numbers import NumbersSensor, norms, number
+from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import modules, named_modules, named_parameters, own_parameters, parameters
 
 RECENT = 60  # steps within which an optimizer counts as active
@@ -35,7 +36,8 @@ def _plain(tensor: Tensor) -> bool:
 def _spread(tensor: Tensor) -> Tensor:
     flat = tensor.detach()
     flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
-    return flat[:: max(1, flat.numel() // SAMPLE)][: SAMPLE + 1].to(torch.float32, copy=True)
+    stride, _ = spaced(flat.numel(), tensor.shape[0] if tensor.dim() else 1, SAMPLE)
+    return flat[::stride].to(torch.float32, copy=True)
 
 
 def _affine(layer: Any) -> Tensor:

@@ -16,6 +16,7 @@ from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches, unseen_by_dynamo
+from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import modules, named_modules, own_parameters, parameters
 
 Tensor = torch.Tensor
@@ -79,11 +80,8 @@ def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
     if flat.numel() == 0:
         return []
     flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
-    stride = max(1, flat.numel() // count)
-    while stride > 1 and any(size > 1 and stride % size == 0 for size in tensor.shape):
-        stride += 1  # not always the same place of a row
-    spread = flat[::stride][: count + 1]
-    return list(spread.tolist())
+    stride, _ = spaced(flat.numel(), tensor.shape[0] if tensor.dim() else 1, count)
+    return list(flat[::stride].tolist())
 
 
 def fingerprint(tensor: Tensor) -> int:

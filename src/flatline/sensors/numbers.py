@@ -14,6 +14,7 @@ from flatline.events import ClipFacts, LayerNumbers, NumbersSampled, Where
 from flatline.sensors.forensics import parameter_names
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
+from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import own_parameters
 
 Tensor = torch.Tensor
@@ -72,12 +73,11 @@ def stacked(scalars: Sequence[Tensor]) -> Tensor:
 
 
 def spread(tensor: Tensor) -> Tensor:
-    """A view of some elements, evenly spread over the memory of a dense tensor."""
-    size = tensor.numel()
-    count = min(size, ELEMENTS)
+    """A view of some elements, evenly spread over the memory of a dense tensor, and over its columns."""
+    stride, count = spaced(tensor.numel(), tensor.shape[0] if tensor.dim() else 1, ELEMENTS)
     if not tensor.is_contiguous() and not tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor.reshape(-1)[:: size // count][:count]
-    return tensor.as_strided((count,), (size // count,), tensor.storage_offset())
+        return tensor.reshape(-1)[::stride]
+    return tensor.as_strided((count,), (stride,), tensor.storage_offset())
 
 
 class Elements:
@@ -85,7 +85,7 @@ class Elements:
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self.tensors = tensors
-        self.counts = [min(tensor.numel(), ELEMENTS) for tensor in tensors]
+        self.counts = [len(spread(tensor)) for tensor in tensors]
         self.values = self.take()
 
     def take(self) -> Tensor:

@@ -14,6 +14,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
 from flatline.sensors.numbers import HALF
 from flatline.sensors.patching import Patches
+from flatline.sensors.spacing import spaced
 
 NODES = 2_000  # graph nodes whose dtype is read
 HOOKED = 32  # float16 gradients that are sampled in one backward
@@ -226,8 +227,8 @@ def _dense(tensor: Tensor) -> bool:
 
 def spread(tensor: Tensor) -> Tensor:
     """The same few elements of every tensor of one shape, in its own dtype."""
-    flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // STATE)]
+    stride, _ = spaced(tensor.numel(), tensor.shape[0] if tensor.dim() else 1, STATE)
+    return tensor.detach().reshape(-1)[::stride]
 
 
 def mean_square(optimizer: Any, parameter: Tensor) -> Tensor | None:
