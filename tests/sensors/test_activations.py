@@ -204,6 +204,26 @@ def test_layers_of_the_users_have_gains_too():
     assert (layers["4"].gain, layers["4"].weighted) == (None, False)
 
 
+class Mixed(nn.Module):
+    """A bare matrix before the first layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(4) * 1e6)
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.out(x @ self.mix)
+
+
+@pytest.mark.parametrize(("net", "told"), [(nn.Linear(4, 1), True), (Mixed(), False)])
+def test_the_first_layer_is_judged_by_raw_inputs_only(net, told):
+    with Watched() as watched:
+        train(net, torch.randn(8, 4))
+    seen = [event.first_layer for event in watched.of(ForwardObserved) if event.first_layer is not None]
+    assert bool(seen) == told
+
+
 def test_a_loaded_model_is_not_untrained():
     net = cnn()
     with Watched() as watched:

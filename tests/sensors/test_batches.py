@@ -281,6 +281,12 @@ class Frames:
         image = self.files[self.names[k]]
         return torch.tensor(image), self.labels[k]
 ---
+def split(self):
+    x = self.rng.permutation(self.features)
+    y = self.rng.permutation(self.tier)
+    k = int(len(x) * 0.8)
+    return (x[:k], y[:k]), (x[k:], y[k:])
+---
 class Leaves:
     def __init__(self, files, species):
         self.names = sorted(files)
@@ -343,6 +349,20 @@ masks = list(Path('masks').glob('*.png'))
 pairs = zip(images, masks)
 """
 TOGETHER = """
+rng = np.random.default_rng(0)
+x = rng.permutation(features)
+rng = np.random.default_rng(0)
+y = rng.permutation(tier)
+part = x[:9], y[:9]
+---
+train = rng.permutation(normal)
+test = rng.permutation(normal)
+part = train[:9], test[:9]
+---
+first = rng.permutation(n)
+second = rng.permutation(m)
+part = x[first[:9]], y[first[:9]], v[second[:9]], w[second[:9]]
+---
 class Leaves:
     def __init__(self, files, species):
         self.names = sorted(files)

@@ -596,7 +596,8 @@ class ModelSensor:
         self._weighted += weighted
         if self._weighted == 1 and weighted and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
             first = next(tensors_in(args), None)
-            if first is not None and first.is_floating_point() and first.numel():
+            raw = first is not None and first.grad_fn is None  # no weight made it
+            if first is not None and raw and first.is_floating_point() and first.numel():
                 low, high = (float(v) for v in torch.aminmax(first.detach()))
                 rms = float(first.detach().float().pow(2).mean().sqrt())
                 label = model.path(module) or model.label

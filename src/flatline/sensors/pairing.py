@@ -212,7 +212,8 @@ def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
         return "", None
     _own_names(tree)
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
-        moved = [n for n in (*_permuted(scope, tree), *_shuffled(scope), *_cut_off(scope)) if not _told_by(scope, n)]
+        found = (*_permuted(scope, tree), *_shuffled(scope), *_drawn_apart(scope), *_cut_off(scope))
+        moved = [node for node in found if not _told_by(scope, node)]
         for node in (*moved, *_sorted_apart(scope, tree)):
             if _to_come(scope, node, before):
                 continue
@@ -394,6 +395,19 @@ def _shuffled(scope: ast.AST) -> Iterator[ast.expr]:
         used += [n.iter for n in nodes if isinstance(n, (ast.For, ast.comprehension))]
         if not any(_mentions(index, name) for index in used):
             yield call
+
+
+def _drawn_apart(scope: ast.AST) -> Iterator[ast.expr]:
+    """``x = rng.permutation(x)`` and ``y = rng.permutation(y)``: arrays in two random orders, of which parts are taken."""
+    nodes = list(own_nodes(scope))
+    assigned = [n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)]
+    drawn = [n for n in assigned if called_name(n.value) == "permutation" and len(n.value.args) == 1]  # type: ignore[attr-defined,arg-type]
+    parted = {ast.unparse(n.value) for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)}
+    indices = {ast.unparse(inner) for n in nodes if isinstance(n, ast.Subscript) for inner in ast.walk(n.slice)}
+    arrays = [n for n in drawn if ast.unparse(n.targets[0]) in parted and ast.unparse(n.targets[0]) not in indices]
+    calls = [n.value for n in arrays if isinstance(n.value, ast.Call)]
+    if len({ast.unparse(call.args[0]) for call in calls}) == len(calls) == 2 and _one_after_another(calls, nodes):
+        yield calls[1]
 
 
 def _cut_off(scope: ast.AST) -> Iterator[ast.expr]:

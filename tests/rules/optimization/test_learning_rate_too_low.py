@@ -59,6 +59,31 @@ def test_near_miss_warm_up():
     assert play(LearningRateTooLow, *samples(lr=(0.0, 1e-9, 2e-9, 3e-9, 4e-9, 7e-9, 1.1e-8), peak=1.1e-8)) == []
 
 
+def warmed(rates):
+    """AdamW with rates of 1e-6, whose loss stands still."""
+    adam = OptimizerFacts(name="AdamW", adaptive=True)
+    for number, rate in enumerate(rates, 1):
+        layer = LayerNumbers(weight_rms=0.1, gradient_rms=1e-2, update_ratio=10 * rate)
+        yield NumbersSampled(
+            step=number,
+            index=number,
+            lr=rate,
+            peak_lr=1.2e-6,
+            optimizer=adam,
+            layers=(layer,),
+            loss=3.2,
+            first_loss=3.2,
+        )
+
+
+def test_fires_when_the_warm_up_is_over():
+    assert play(LearningRateTooLow, *warmed([min(1.2e-6, 6e-8 * i) for i in range(1, 121)]))
+
+
+def test_near_miss_a_warm_up_that_goes_on():
+    assert play(LearningRateTooLow, *warmed([1e-8 * i for i in range(1, 121)])) == []
+
+
 def test_near_miss_end_of_a_decay():
     assert play(LearningRateTooLow, *samples(peak=1e-3)) == []
 

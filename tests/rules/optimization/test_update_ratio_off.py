@@ -131,6 +131,26 @@ def test_fires_on_the_end_of_a_chain():
     )
 
 
+def table(rate, *, ratio=4e-6, **facts):
+    """A fresh embedding with a rate of its own, beside layers at 3e-3."""
+    for event in chain(1.0, first=3e-3, **facts):
+        layers = getattr(event, "layers", ())
+        slow = [replace(each, learning_rate=rate, update_ratio=ratio) for each in layers[:1]]
+        yield replace(event, layers=(*slow, *layers[1:])) if layers else event
+
+
+def test_fires_on_fresh_weights_at_a_rate_thousands_of_times_lower():
+    finding = play(UpdateRatioOff, *table(5e-7))[0]
+    assert "net.0 changes by 4.0e-06 of its size at a step, the fastest weight matrix by 9.0e-03" in finding.message
+
+
+def test_near_miss_a_rate_of_its_own_that_moves_or_was_trained_or_does_no_harm():
+    assert play(UpdateRatioOff, *table(3e-5)) == []
+    assert play(UpdateRatioOff, *table(5e-7, ratio=2e-5)) == []
+    assert play(UpdateRatioOff, *table(5e-7, loaded=True)) == []
+    assert play(UpdateRatioOff, *table(5e-7, loss=0.5)) == []
+
+
 @pytest.mark.parametrize("decay", [0.3, 0.65, 0.9])
 def test_near_miss_a_chain_that_leaves_every_layer_some_speed(decay):
     assert play(UpdateRatioOff, *chain(decay)) == []
@@ -147,7 +167,8 @@ def test_near_miss_a_chain_whose_loss_falls_all_the_same():
 
 def test_near_miss_a_chain_whose_rates_still_move():
     assert play(UpdateRatioOff, *chain(0.08, count=99)) == []
-    assert play(UpdateRatioOff, *chain(0.08, turn=60)) == []
+    assert play(UpdateRatioOff, *chain(0.11, turn=60)) == []
+    assert play(UpdateRatioOff, *chain(0.11))
     assert play(UpdateRatioOff, *chain(0.3, fall=60)) == []
     assert play(UpdateRatioOff, *chain(0.08, fall=60)) == []
 

@@ -183,7 +183,7 @@ class LearningRateTooLow(Rule):
 
     def _too_low(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         gradient, ratio = median(s.gradient for s in samples), median(s.gradient_ratio for s in samples)
-        warming = event.lr > self.rising * samples[0].lr
+        warming = event.lr > self.rising * samples[-self.slow_samples :][0].lr
         decayed = event.peak_lr > 0 and event.lr < self.decayed * event.peak_lr
         return (
             gradient > self.gradient and ratio > self.gradient_ratio and not (warming or decayed or self._learns(event))

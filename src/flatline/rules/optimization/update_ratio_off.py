@@ -65,6 +65,8 @@ class UpdateRatioOff(Rule):
     thrown: float = 5.0  # own sizes travelled in the first steps, by a group whose rate is ``fast`` times the others'
     early: int = 5  # steps that count as the first
     farther: float = 5.0  # times the others' step in numbers; Adam's steps are all of one size
+    left_slowest: float = 1e-5  # change in one step of fresh weights whose rate is under ``slow_rate`` of the highest
+    left_slow: float = 1e-3  # of the fastest layer's change, the same
     others: int = 2  # layers to compare with
     few: int = 64  # elements; the size of a smaller matrix may be near zero by chance
     learned: float = 0.95  # a loss under this share of the first one falls, whatever one layer does
@@ -148,7 +150,7 @@ class UpdateRatioOff(Rule):
     def _compare(
         self, event: NumbersSampled, layers: list[LayerNumbers], ratios: dict[str, float]
     ) -> Iterator[Finding]:
-        for layer in layers:
+        for layer in sorted(layers, key=lambda each: ratios[each.name]):
             others = median(ratio for name, ratio in ratios.items() if name != layer.name)
             mine = ratios[layer.name]
             if mine == 0 and not self._slower(layer, layers):
@@ -161,7 +163,7 @@ class UpdateRatioOff(Rule):
             if gain and small and event.index >= self.chain_index and layer.name in self._fresh:
                 yield self._tell_inflated(event, layer, mine, others, gain)
                 return
-            if mine < self.slowest and event.index >= self.chain_index and self._left_behind(event, layer, ratios):
+            if mine < self.left_slowest and event.index >= self.chain_index and self._left_behind(event, layer, ratios):
                 yield self._tell(event, layer, mine, max(ratios.values()), layers, chain=True)
                 return
             wild = mine > self.fast * others and mine > self.fastest and self._goes_far(layer, layers)
@@ -195,7 +197,7 @@ class UpdateRatioOff(Rule):
         """Random weights at the low end of a chain of rates, where the median of the others is slow, too."""
         key, highest = event.optimizer.key, max(each.learning_rate for each in event.layers)
         share, steady = layer.learning_rate / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
-        slow = ratios[layer.name] < self.slow * max(ratios.values()) and share < self.slow_rate
+        slow = ratios[layer.name] < self.left_slow * max(ratios.values()) and share < self.slow_rate
         well = event.loss is not None and event.first_loss is not None and event.loss < self.well * event.first_loss
         return layer.name in self._fresh and layer.elements >= self.few and slow and steady and not well
 
