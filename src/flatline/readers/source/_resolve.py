@@ -36,7 +36,8 @@ WRAPPERS = re.compile(
     r"|compile|jit\.script|distributed\.fsdp\.FullyShardedDataParallel)|copy\.deepcopy"
 )
 SHAPES = {"view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "permute", "transpose", "to", "cuda", "cpu",
-          "float", "double", "clone", "requires_grad_", "view_as", "reshape_as", "type", "t", "expand"}  # fmt: skip
+          "float", "double", "clone", "requires_grad_", "view_as", "reshape_as", "type", "t", "expand",
+          "diagonal", "diag", "gather", "index_select", "masked_select", "take_along_dim"}  # fmt: skip
 MAKES = {
     "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "sigmoid_": "sigmoid", "linear": "linear",
     "expit": "sigmoid", "detach": "detach", "item": "item", "tolist": "item", "numpy": "item",
@@ -1013,7 +1014,7 @@ def _chooses(node: ast.expr) -> bool:
     """Rows of a tensor, or a part of each."""
     if isinstance(node, ast.Tuple):
         return all(isinstance(each, ast.Constant) or _chooses(each) for each in node.elts)
-    return isinstance(node, (ast.Name, ast.Slice, ast.Compare, ast.UnaryOp))
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp))
 
 
 def _is_none(node: ast.expr) -> bool:
