@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
-from flatline.readers.source._learned import is_learned_from
+from flatline.readers.source._learned import is_learned_from, returns_learned
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Class, Module, Scope, Use
@@ -188,7 +188,10 @@ def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
     text = ast.unparse(forward.node) if forward is not None else ""
     found = [(name, scope) for name, scope in owner.methods.items() if any(c is call for c, _ in scope.calls)]
     own = next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
-    return own or next((scope for name, scope in found if _is_learned_from(project, owner, name)), None)
+    return own or next(
+        (s for name, s in found if _is_learned_from(project, owner, name) or returns_learned(seen_in(project, s), call)),
+        None,
+    )
 
 
 def _is_learned_from(project: Project, owner: Class, name: str) -> bool:

@@ -41,6 +41,15 @@ def is_learned_from(seen: Seen, use: Use, call: ast.Call, depth: int = 0, place:
     return back or bool(names & flowing) or _calls_learn(seen, places, depth)
 
 
+def returns_learned(seen: Seen, call: ast.AST) -> bool:
+    """What a function makes of a call in it is returned, and goes backward where the function is called."""
+    use = next((use for each, use in seen.scope.calls if each is call), None)
+    if use is None or not isinstance(call, ast.Call):
+        return False
+    names = {name for name in names_in(use.statement) if any(b.use is use for b in seen.scope.bindings.get(name, ()))}
+    return _calls_learn(seen, _places_of(seen, call, names), 0)
+
+
 def _behind(seen: Seen, part: ast.expr) -> set[str]:
     """The names that a part of a result is made of, also by way of lists."""
     waiting, found = [part], set[str]()
