@@ -189,7 +189,11 @@ def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
     found = [(name, scope) for name, scope in owner.methods.items() if any(c is call for c, _ in scope.calls)]
     own = next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
     return own or next(
-        (s for name, s in found if _is_learned_from(project, owner, name) or returns_learned(seen_in(project, s), call)),
+        (
+            s
+            for name, s in found
+            if _is_learned_from(project, owner, name) or returns_learned(seen_in(project, s), call)
+        ),
         None,
     )
 

@@ -18,7 +18,7 @@ def logged_softmax(seen: Seen) -> Iterator[SourceFact]:
     for call, receiver, use in seen.methods("log"):
         plain = seen.project.dotted(call.func, use)
         given = call.args[0] if plain == "torch.log" and len(call.args) == 1 else receiver
-        if (plain and plain != "torch.log") or (call.args and given is receiver):
+        if (plain and plain != "torch.log") or (call.args and given is receiver) or seen.without_grad(use):
             continue
         made = seen.project.made(given, use)
         if made and all(m.by == "softmax" for m in made) and is_learned_from(seen, use, call):
