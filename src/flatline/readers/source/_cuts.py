@@ -11,7 +11,7 @@ from flatline.readers.source._learned import is_learned_from, returns_learned
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Class, Module, Scope, Use
-from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
+from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, plain_call, seen_in, trained_models
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
@@ -34,9 +34,10 @@ def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
     given = [thing for scope in module.scopes for thing in trained_models(project, scope)]
     trained, identities = {id(thing.made_of) for thing in given}, {thing.identity() for thing in given}
     for owner in module.classes.values():
-        chosen = _parts(project, owner) & identities if id(owner) in trained else set()
-        for name in owner.attributes if id(owner) in trained else ():
-            yield from _cut(project, mentions, owner, name, chosen)
+        chosen = _parts(project, owner) & identities
+        for name in owner.attributes if id(owner) in trained or chosen else ():
+            if id(owner) in trained or _is_made_here(project, owner, name):
+                yield from _cut(project, mentions, owner, name, chosen)
     for scope in module.scopes:
         yield from _cut_models(seen_in(project, scope), mentions)
 
@@ -95,6 +96,13 @@ def _result_cut(seen: Seen, mentions: Mentions, call: ast.Call) -> ast.AST | Non
     return found[1] if found is not None else None
 
 
+def _is_made_here(project: Project, owner: Class, name: str) -> bool:
+    """``self.actor = nn.Sequential(...).to(device)``, and not a model that the object was handed."""
+    made = owner.attributes[name][0]
+    things = project.things(made.value, made.use) if isinstance(made.value, ast.Call) else ()
+    return isinstance(made.value, ast.Call) and len(things) == 1 and things[0].call is plain_call(made.value)
+
+
 def _parts(project: Project, owner: Class) -> set[str]:
     """What the attributes of a class are."""
     found = [b for bindings in owner.attributes.values() for b in bindings[:1]]
@@ -125,8 +133,10 @@ def _cut(
 
 
 def _is_taken(project: Project, mentions: Mentions, read: ast.expr) -> bool:
-    """``model.trunk.parameters()`` on its way into an optimizer, or into a clip."""
+    """``model.trunk.parameters()`` on its way into an optimizer or a clip, or ``model.trunk.train()``."""
     node: ast.AST = read if mentions.asked(read) == "parameters" else ast.Pass()
+    if mentions.asked(read) in ASKED - {"parameters"}:
+        return True
     while not isinstance(node, ast.stmt):
         node = mentions.parent(node)
         places = (

@@ -161,19 +161,23 @@ class Project:
                 self._decorated.setdefault(name, []).append(below)
         for scope in module.scopes:
             for call, use in scope.calls:
-                function = self._callee(call, use)
-                if function is not None:
-                    self.sites.setdefault(id(function.node), []).append((call, use))
-                elif name := _last_imported(call, use):
-                    self._outside.setdefault(name, []).append((call, use))
-                elif isinstance(call.func, ast.Attribute):
-                    self._asked.setdefault(call.func.attr, []).append((call, use))
-                elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
-                    self._plain.append((call, use))
-                elif _tables.is_entry(call.func, module):
-                    self._keyed.append((call, use))
-                elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
-                    self._asked.setdefault("getattr", []).append((call, use))
+                self._sort(call, use)
+
+    def _sort(self, call: ast.Call, use: Use) -> None:
+        """A call, to where the calls of a function are looked for."""
+        function = self._callee(call, use)
+        if function is not None:
+            self.sites.setdefault(id(function.node), []).append((call, use))
+        elif name := _last_imported(call, use):
+            self._outside.setdefault(name, []).append((call, use))
+        elif isinstance(call.func, ast.Attribute):
+            self._asked.setdefault(call.func.attr, []).append((call, use))
+        elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
+            self._plain.append((call, use))
+        elif _tables.is_entry(call.func, use.scope.module):
+            self._keyed.append((call, use))
+        elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
+            self._asked.setdefault("getattr", []).append((call, use))
 
     def look_into_tables(self) -> None:
         """Which functions the entries of tables are that are called; nothing is kept of what this concludes on the way."""

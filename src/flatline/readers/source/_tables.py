@@ -146,8 +146,8 @@ def _into_given(project: Project, module: Module, table: str) -> list[Entry]:
             for head in getattr(owner.node, "decorator_list", ()):
                 if isinstance(head, ast.Call) and any(ast.unparse(part) == table for part in head.args):
                     end = Use(each.top, len(each.top.statements), (), each.tree.body[-1])
-                    given = ast.Name(getattr(owner.node, "name", ""), ast.Load())
-                    found += _given_name(project, head, table, Source(given, end))
+                    named = ast.Name(getattr(owner.node, "name", ""), ast.Load())
+                    found += _given_name(project, head, table, Source(named, end))
         for head, given, use in decorating(each) if same else ():
             if any(ast.unparse(part) == table for part in head.args):
                 found += _given_name(project, head, table, Source(given, use))
