@@ -29,7 +29,7 @@ def new_leaf(seen: Seen, node: ast.expr, use: Use) -> Source | None:
 
 def _parts(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[Source | None]:
     """What is calculated with, but numbers and tensors that are written out; None for what is not known."""
-    if is_number(project, node, use):
+    if is_number(project, node, use) or _is_size(node):
         return
     inner: list[tuple[ast.expr, Use]] = []
     if isinstance(node, ast.BinOp):
@@ -43,11 +43,19 @@ def _parts(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[S
             yield Source(node, use)
         return
     elif isinstance(node, ast.Call):
-        inner = [(each, use) for each in _operands(project, node, use)]
+        behind = [(s.node, s.use) for s in origins(project, node, use) if s.node is not node]
+        inner = [(each, use) for each in _operands(project, node, use)] or behind
     if not inner or depth > DEEP:
         yield None
     for each, place in inner if depth <= DEEP else ():
         yield from _parts(project, each, place, depth + 1)
+
+
+def _is_size(node: ast.expr) -> bool:
+    """``len(losses)``, ``x.size(0)`` and ``x.shape[0]``."""
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    shape = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    return name == "len" or name.endswith((".size", ".numel")) or shape
 
 
 def _operands(project: Project, call: ast.Call, use: Use) -> list[ast.expr]:
@@ -111,7 +119,8 @@ def _is_network(project: Project, call: ast.Call, use: Use) -> bool:
 def _behind(project: Project, node: ast.AST, use: Use) -> list[tuple[ast.expr, Use]]:
     """What a name was given or a list was filled with, and what a function returns."""
     if isinstance(node, ast.Name):
-        seen = seen_in(project, use.scope)
-        return [*seen.values_of(node.id), *seen.listed.get(node.id, ())]
+        seen, bound = seen_in(project, use.scope), use.scope.bindings.get(node.id, ())
+        given = [pair for b in bound if b.parameter for pair in project.given(node.id, b.use)]
+        return [*given, *seen.values_of(node.id), *seen.listed.get(node.id, ())]
     function = project.callee(node, use) if isinstance(node, ast.Call) else None
     return [(value, place) for value, place in function.returns if value is not None] if function is not None else []

@@ -48,8 +48,8 @@ def event(project: Project, text: Text) -> SourceParsed:
         module = known or Module(text, parse(text))
         if known is None:
             project.add(module, text.path)
-        project.look_into_tables()
         reached = _reached(project, module)
+        project.look_into_tables()
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
             facts(project, module),

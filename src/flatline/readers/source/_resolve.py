@@ -1068,7 +1068,7 @@ class Project:
 def _chooses(node: ast.expr) -> bool:
     """Rows of a tensor, or a part of each."""
     if isinstance(node, ast.Tuple):
-        return all(isinstance(each, ast.Constant) or _chooses(each) for each in node.elts)
+        return all(isinstance(each, (ast.Constant, ast.Call)) or _chooses(each) for each in node.elts)
     return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp))
 
 
