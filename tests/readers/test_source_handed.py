@@ -369,3 +369,32 @@ def test_parts_of_a_learner_that_is_no_module(more, actor, value, term, expected
     after = "" if not more else "Learner(nn.Linear(4, 2))\n"
     code = HOLDER.format(more=more, actor=actor, value=value, term=term) + after
     assert ("cut layer" in kinds(code)) is expected
+
+
+ORDER = """from net import Net
+def main():
+    net = Net(9)
+    {first}
+    {second}
+    {third}
+    for x in data:
+        optimizer.step()
+"""
+TAKEN, MADE_OF, SET = (
+    "params = list(net.parameters())",
+    "optimizer = torch.optim.SGD(params, 0.1)",
+    "net.set_classes(3)",
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third", "expected"),
+    [
+        (TAKEN, MADE_OF, SET, True),
+        (TAKEN, SET, MADE_OF, True),
+        (SET, TAKEN, MADE_OF, False),
+        (SET, "optimizer = torch.optim.SGD(net.parameters(), 0.1)", "pass", False),
+    ],
+)
+def test_parameters_that_were_asked_for_before(first, second, third, expected):
+    assert ("rebound" in kinds(ORDER.format(first=first, second=second, third=third), net=NET)) is expected

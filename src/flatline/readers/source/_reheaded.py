@@ -23,12 +23,18 @@ def reheaded(seen: Seen) -> Iterator[SourceFact]:
         if whole is None or _built_again(seen, built) or not _is_model(seen, whole):
             continue
         models = {whole.identity(), replace(whole, via=(*thing.via, *whole.via)).identity()}
-        held = _held(seen, parts, whole)
-        for other, call, use in _calls_behind(seen, name, built):
+        held, taken = _held(seen, parts, whole), _taken(parts, built)
+        for other, call, use in _calls_behind(seen, name, taken):
             if isinstance(call.func, ast.Attribute) and _are(other, call.func.value, use, models):
                 method = seen.project.callee(call, use)
                 if method is not None and _replaces(seen_in(seen.project, method), held):
-                    yield other.fact("rebound", call, name=name, other=built.statement)
+                    yield other.fact("rebound", call, name=name, other=taken.statement)
+
+
+def _taken(parts: list[Source], built: Use) -> Use:
+    """Where the parameters were asked for: ``params = list(net.parameters())`` before the optimizer is built."""
+    near = [each.use for each in parts if each.use.scope is built.scope and each.use.path == built.path]
+    return min([built, *near], key=lambda use: use.order)
 
 
 def _is_model(seen: Seen, whole: Thing) -> bool:
