@@ -13,6 +13,7 @@ from flatline.readers.source._kept import kept, kept_scores
 from flatline.readers.source._learned import logged_softmax
 from flatline.readers.source._plain_lists import plain_lists
 from flatline.readers.source._rebound import rebound
+from flatline.readers.source._reheaded import reheaded
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope
 from flatline.readers.source._seen import mode_lines, seen_in, trained_models
@@ -46,6 +47,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from closures(seen)
         yield from schedulers(seen) if trains else ()
         yield from rebound(seen)
+        yield from reheaded(seen)
         yield from anomaly(seen)
         yield from half(seen) if trains and not scaling else ()
         yield from unshuffled(seen)

@@ -18,7 +18,7 @@ def logged_softmax(seen: Seen) -> Iterator[SourceFact]:
     for call, receiver, use in seen.methods("log"):
         plain = seen.project.dotted(call.func, use)
         given = call.args[0] if plain == "torch.log" and len(call.args) == 1 else receiver
-        if (plain and plain != "torch.log") or (call.args and given is receiver):
+        if (plain and plain != "torch.log") or (call.args and given is receiver) or seen.without_grad(use):
             continue
         made = seen.project.made(given, use)
         if made and all(m.by == "softmax" for m in made) and is_learned_from(seen, use, call):
@@ -39,6 +39,15 @@ def is_learned_from(seen: Seen, use: Use, call: ast.Call, depth: int = 0, place:
     back = any(use.statement is other.statement for _, _, other in seen.methods("backward"))
     places = _places_of(seen, call, names) if depth < CALLS and names and not (back or names & flowing) else ()
     return back or bool(names & flowing) or _calls_learn(seen, places, depth)
+
+
+def returns_learned(seen: Seen, call: ast.AST) -> bool:
+    """What a function makes of a call in it is returned, and goes backward where the function is called."""
+    use = next((use for each, use in seen.scope.calls if each is call), None)
+    if use is None or not isinstance(call, ast.Call):
+        return False
+    names = {name for name in names_in(use.statement) if any(b.use is use for b in seen.scope.bindings.get(name, ()))}
+    return _calls_learn(seen, _places_of(seen, call, names), 0)
 
 
 def _behind(seen: Seen, part: ast.expr) -> set[str]:

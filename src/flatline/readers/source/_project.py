@@ -52,6 +52,7 @@ def event(project: Project, text: Text) -> SourceParsed:
         if known is None:
             project.add(module, text.path)
         reached = reached_by(project, module)
+        project.look_into_tables()
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
             facts(project, module),

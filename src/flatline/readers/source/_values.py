@@ -49,7 +49,8 @@ def sources(project: Project, node: ast.expr, use: Use, depth: int) -> Sequence[
 
 def _of_lambda(project: Project, node: ast.Call, use: Use, depth: int) -> Sequence[Source]:
     """``make()`` where that is ``lambda: nn.Linear(8, 2)``."""
-    if not isinstance(node.func, (ast.Name, ast.Subscript)) or depth > STEPS or not use.scope.module.lambdas:
+    near = use.scope.module.lambdas or (project.lambdas and isinstance(node.func, ast.Subscript))
+    if not isinstance(node.func, (ast.Name, ast.Subscript)) or depth > STEPS or not near:
         return []
     found = origins(project, node.func, use, depth=depth)
     made = [(each.node, each) for each in found if isinstance(each.node, ast.Lambda)]
@@ -346,6 +347,8 @@ def _holders(project: Project, node: ast.Name | ast.Attribute, use: Use, depth: 
         if binding.parameter and isinstance(node, ast.Name):
             given = project.given(node.id, binding.use)
             found += [Source(*pair) for pair in given] or [None]
+        elif binding.imported:
+            found.append(project.elsewhere(binding.imported, binding.use))
         else:
             plain = binding.value is not None and not binding.index
             found.append(Source(binding.value, binding.use) if plain and binding.value is not None else None)
