@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from flatline.events import SourceFact
 from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._autocasts import half
+from flatline.readers.source._bystanders import of_others
 from flatline.readers.source._kept import kept, kept_scores
 from flatline.readers.source._learned import logged_softmax
 from flatline.readers.source._plain_lists import plain_lists
@@ -31,8 +32,11 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     scaling = trains and OTHER_SCALING.search(text) is not None
     trained: set[str] = set()
     modes = [n for n, line in enumerate(module.text.lines, 1) if OTHER_MODE.search(line)]
-    if ("_grad" in text or "inference_mode" in text) and len(modes) <= AFTERWARDS:
-        trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
+    if "_grad" in text or "inference_mode" in text:
+        models = [t for scope in module.scopes for t in trained_models(project, scope)]
+        others = of_others(project, module, modes, models) if models else set()
+        modes = [n for n in modes if n not in others]
+        trained = {t.identity() for t in models} if len(modes) <= AFTERWARDS else set()
     for scope in module.scopes:
         seen = seen_in(project, scope)
         yield from uncalled(seen)
