@@ -141,8 +141,7 @@ def _is_sent_back(seen: Seen, value: ast.expr | None, use: Use, index: tuple[obj
         named = [v for k, v in zip(value.keys, value.values, strict=True) if getattr(k, "value", None) == index[0]]
         value, index = (named[0], index[1:]) if len(named) == 1 else (None, ())
     elif index and isinstance(value, ast.Call):
-        named = fields(seen.project, value, use).get(str(index[0]))
-        value, index = (named, index[1:]) if named is not None else (None, ())
+        value, index = fields(seen.project, value, use).get(str(index[0])), index[1:]
     if not index and (inside := parts(seen.project, value, use)):
         return any(_is_sent_back(seen, part, use, ()) for part in inside)
     if index or not isinstance(value, ast.Name) or seen.freed(value.id):

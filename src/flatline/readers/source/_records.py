@@ -58,4 +58,3 @@ def own_field(project: Project, owner: Class, name: str) -> Sequence[Thing]:
     """The objects behind ``self.name`` in a record that nothing gives the field another value."""
     changed = project.attributes(owner, name) or project.set_from_outside(name, owner.module)
     return built(project, owner) if name in owner.fields and not changed else []
-

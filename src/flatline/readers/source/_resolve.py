@@ -13,6 +13,7 @@ from typing import Any
 from flatline.readers.source import (
     _handlers,
     _heads,
+    _hooks,
     _in_place,
     _partials,
     _raw,
@@ -99,7 +100,9 @@ class Project:
     _things: dict[tuple[int, Use, tuple[int, ...]], tuple[Thing, ...]] = field(default_factory=dict)
     _callees: dict[tuple[int, Use], Scope | None] = field(default_factory=dict)
     _files: dict[tuple[str, str], str] = field(default_factory=dict)
-    _options: dict[int, dict[str, list[tuple[ast.expr, Use]]]] = field(default_factory=dict)  # of the command line, by module
+    _options: dict[int, dict[str, list[tuple[ast.expr, Use]]]] = field(
+        default_factory=dict
+    )  # of the command line, by module
     seen: dict[int, object] = field(default_factory=dict)  # what _facts.py knows of a scope
     _changed: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # what is written to by key, by module
     _asked: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of methods, by name
@@ -176,6 +179,7 @@ class Project:
             mine = self._partials.get(getattr(node, "name", ""), [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
+            found += _hooks.sites(self, function) if not found else []
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
