@@ -18,6 +18,7 @@ from flatline.readers.source import (
     _partials,
     _raw,
     _registries,
+    _spread,
     _submodules,
     _tables,
     _values,
@@ -702,13 +703,10 @@ class Project:
         """What a call is given by name, also by ``**options`` of a dictionary that is written out; None if there are others."""
         found: dict[str | None, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg is not None}
         for spread in (k.value for k in call.keywords if k.arg is None):
-            made = _values.origins(self, spread, use)
-            table = made[0].node if len(made) == 1 and not self.written_to(spread, use) else None
-            keys = table.keys if isinstance(table, ast.Dict) else [None]
-            if not all(isinstance(key, ast.Constant) for key in keys):
+            inner = _spread.spread(self, spread, use)
+            if inner is None:
                 return {**found, None: spread}
-            listed = table.values if isinstance(table, ast.Dict) else []
-            found |= {str(k.value): v for k, v in zip(keys, listed, strict=True) if isinstance(k, ast.Constant)}
+            found.update(inner)
         return found
 
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
