@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -84,7 +85,7 @@ class _Spread:
         """All fields of an object that one call made of a record's class."""
         if node is None or (isinstance(node, ast.Name) and node.id in given):
             return given[node.id] if isinstance(node, ast.Name) else None
-        things = self.project.things(node, use)
+        things = self.project.things(node, use) if not _is_changed(node, use) else ()
         thing = things[0] if len(things) == 1 else None
         owner, call = (thing.made_of, thing.call) if thing is not None else (None, None)
         if (
@@ -109,6 +110,13 @@ class _Spread:
         if use.scope is self.home:
             return node
         return self.project.constant(node, use, strict=True) or UNKNOWN
+
+
+def _is_changed(node: ast.expr, use: Use) -> bool:
+    """``config.shuffle = True`` is in the file."""
+    name = re.escape(ast.unparse(node))
+    changed = re.compile(rf"\b{name}\.\w+\s*=(?!=)|setattr\({name}\b|\b{name}\.(update|__dict__)")
+    return any(changed.search(line) for line in use.scope.module.text.lines)
 
 
 def _word(key: ast.expr | None) -> str | None:
