@@ -255,11 +255,18 @@ def _written_out(project: Project, place: List) -> Sequence[Hooked]:
     """What a list holds that nothing is put into."""
     if (known := project.registries.get((0, f"{id(place.holder)} {place.name}"))) is not None:
         return known
-    text = re.compile(rf"\b{place.name}\b.*(\.(append|insert|extend|add|update|setdefault)\(|\] \+?= |\+= )")
-    written = any(text.search(line) for m in project.modules.values() if m is not None for line in m.text.lines)
-    found = [] if written else begun(project, place) or []
+    found = begun(project, place) or []
+    if found and any(_puts(m, place.name) for m in project.modules.values() if m is not None):
+        found = []
     project.registries[0, f"{id(place.holder)} {place.name}"] = found
     return found
+
+
+@cache
+def _puts(module: Module, name: str) -> bool:
+    """Whether something may be put into what has this name in a file."""
+    text = re.compile(rf"\b{name}\b.*(\.(append|insert|extend|add|update|setdefault)\(|\] \+?= |\+= )")
+    return any(name in line and text.search(line) for line in module.text.lines)
 
 
 def sites(project: Project, function: Scope) -> Iterator[Site]:
