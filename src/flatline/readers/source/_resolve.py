@@ -710,10 +710,10 @@ class Project:
         return found
 
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
-        """``getattr(nn, "CrossEntropyLoss")``."""
+        """``getattr(nn, "CrossEntropyLoss")``, ``getattr(torch, "float16")``."""
         name = self.constant(node.args[1], use) if len(node.args) > 1 else None
         dotted = self.dotted(node.args[0], use) if name is not None else ""
-        known = dotted.startswith("torch.") and not self.is_local(node.args[0], use)
+        known = f"{dotted}.".startswith("torch.") and not self.is_local(node.args[0], use)
         return (Thing(_plain(f"{dotted}.{name.value!s}"), use),) if known and name is not None else ()
 
     def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
