@@ -12,8 +12,8 @@ from flatline.readers.source._imported import all_reached
 from flatline.readers.source._learned import is_learned_from, returns_learned
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._resolve import Project, Thing
-from flatline.readers.source._scopes import Class, Module, Scope, Use
-from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, plain_call, seen_in, trained_models
+from flatline.readers.source._scopes import Class, Module, Scope, Use, plain_call
+from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"

@@ -13,11 +13,13 @@ from typing import Any
 from flatline.readers.source import (
     _handlers,
     _heads,
+    _hooks,
     _in_place,
     _last_layers,
     _partials,
     _raw,
     _registries,
+    _spread,
     _submodules,
     _tables,
     _values,
@@ -102,7 +104,9 @@ class Project:
     _things: dict[tuple[int, Use, tuple[int, ...]], tuple[Thing, ...]] = field(default_factory=dict)
     _callees: dict[tuple[int, Use], Scope | None] = field(default_factory=dict)
     _files: dict[tuple[str, str], str] = field(default_factory=dict)
-    _options: dict[int, dict[str, list[ast.expr]]] = field(default_factory=dict)  # of the command line, by module
+    _options: dict[int, dict[str, list[tuple[ast.expr, Use]]]] = field(
+        default_factory=dict
+    )  # of the command line, by module
     seen: dict[int, object] = field(default_factory=dict)  # what _facts.py knows of a scope
     _changed: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # what is written to by key, by module
     _asked: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of methods, by name
@@ -204,6 +208,7 @@ class Project:
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
             found += [pair for pair in self._by_entry.get(id(node), ()) if pair not in found]
+            found += _hooks.sites(self, function) if not found else []
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
@@ -230,6 +235,11 @@ class Project:
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
         return [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
+
+    def calls_by(self, name: str) -> list[tuple[ast.Call, Use]]:
+        """The calls of classes and objects by a name, and of what other modules have under it."""
+        plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id == name]
+        return plain + self._outside.get(name, [])
 
     def asked(self, name: str, module: Module) -> list[tuple[ast.Call, Use]]:
         """The calls of a method, or of a module that is an attribute, in a file."""
@@ -737,20 +747,17 @@ class Project:
         """What a call is given by name, also by ``**options`` of a dictionary that is written out; None if there are others."""
         found: dict[str | None, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg is not None}
         for spread in (k.value for k in call.keywords if k.arg is None):
-            made = _values.origins(self, spread, use)
-            table = made[0].node if len(made) == 1 and not self.written_to(spread, use) else None
-            keys = table.keys if isinstance(table, ast.Dict) else [None]
-            if not all(isinstance(key, ast.Constant) for key in keys):
+            inner = _spread.spread(self, spread, use)
+            if inner is None:
                 return {**found, None: spread}
-            listed = table.values if isinstance(table, ast.Dict) else []
-            found |= {str(k.value): v for k, v in zip(keys, listed, strict=True) if isinstance(k, ast.Constant)}
+            found.update(inner)
         return found
 
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
-        """``getattr(nn, "CrossEntropyLoss")``."""
+        """``getattr(nn, "CrossEntropyLoss")``, ``getattr(torch, "float16")``."""
         name = self.constant(node.args[1], use) if len(node.args) > 1 else None
         dotted = self.dotted(node.args[0], use) if name is not None else ""
-        known = dotted.startswith("torch.") and not self.is_local(node.args[0], use)
+        known = f"{dotted}.".startswith("torch.") and not self.is_local(node.args[0], use)
         return (Thing(_plain(f"{dotted}.{name.value!s}"), use),) if known and name is not None else ()
 
     def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
@@ -842,7 +849,8 @@ class Project:
         if not known and isinstance(node, ast.Attribute):
             fields = _values.sources(self, node, use, DEPTH - 6)
             found = [self.constant(each.node, each.use, depth + 1, strict=strict) for each in fields] or [
-                self.constant(value, use, SHORT) for value in self._defaults(node.attr, use.scope.module)
+                self.constant(value, place, depth + 1, strict=strict)
+                for value, place in self._defaults(node.attr, use.scope.module)
             ]
         values = {(type(each.value), each.value) if each is not None else None for each in found}
         return found[0] if len(values) == 1 else None
@@ -860,15 +868,15 @@ class Project:
             spread = call is not None and _is_spread(call)
             yield None if spread else self.constant(given or usual, site, depth + 1, strict=strict)
 
-    def _defaults(self, name: str, module: Module) -> list[ast.expr]:
+    def _defaults(self, name: str, module: Module) -> list[tuple[ast.expr, Use]]:
         """``default`` of ``add_argument("--name", ...)``."""
         if id(module) not in self._options:
-            known: dict[str, list[ast.expr]] = {}
-            for call in _arguments_added(module):
+            known: dict[str, list[tuple[ast.expr, Use]]] = {}
+            for call, use in _arguments_added(module):
                 given = [k.value for k in call.keywords if k.arg == "default"] or _unset(call)
                 names = [k.value for k in call.keywords if k.arg == "dest"] or call.args
                 for option in map(_option, names):
-                    known.setdefault(option, []).extend(given)
+                    known.setdefault(option, []).extend((each, use) for each in given)
             self._options[id(module)] = known
         return self._options[id(module)].get(name, [])
 
@@ -1191,11 +1199,11 @@ def _set_outside(module: Module) -> Iterator[str]:
                     yield target.attr
 
 
-def _arguments_added(module: Module) -> Iterator[ast.Call]:
+def _arguments_added(module: Module) -> Iterator[tuple[ast.Call, Use]]:
     for scope in module.scopes:
-        for call, _ in scope.calls:
+        for call, use in scope.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-                yield call
+                yield call, use
 
 
 def _unset(call: ast.Call) -> list[ast.expr]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._records import BAGS, own_field
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ STEPS = 12  # from a table to where it is written out
 TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
 SIZED = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "DataLoader", "TensorDataset"}
 DEVICE = re.compile(r"[\w.]*device\w*(?:\.type)? (==|!=) '(cuda|cpu)'")
-BAGS = {"types.SimpleNamespace", "argparse.Namespace"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +235,14 @@ def drawn_by(project: Project, binding: Binding, index: tuple[int, ...]) -> Iter
 
 
 def _field(project: Project, node: ast.Attribute, use: Use, depth: int) -> Sequence[Source]:
-    """``config.rate``, and what a property gives back."""
+    """``config.rate``, ``self.rate`` of a dataclass, and what a property gives back."""
     if isinstance(node.value, ast.Name) and use.scope.owner is not None and use.scope.own == (node.value.id,):
         method = project.method(use.scope.owner, node.attr)
-        return _returns(project, method) if method is not None and method.marked("property", "cached_property") else []
-    things = project.things(node.value, use, depth + 1)
+        if method is not None:
+            return _returns(project, method) if method.marked("property", "cached_property") else []
+        things = own_field(project, use.scope.owner, node.attr)
+    else:
+        things = project.things(node.value, use, depth + 1)
     found: list[Source] = []
     for thing in things if not project.set_from_outside(node.attr, use.scope.module) else ():
         inner = field_of(project, thing, node.attr)
