@@ -2,6 +2,9 @@
 
 import pytest
 
+from flatline.readers.source._files import Text
+from flatline.readers.source._project import event
+from flatline.readers.source._resolve import Project
 from flatline.rules.data.training_data_not_shuffled import TrainingDataNotShuffled
 from flatline.rules.gradients.clip_after_step import ClipAfterStep
 from flatline.rules.memory.loss_graph_kept import LossGraphKept
@@ -116,6 +119,16 @@ def test_losses_in_records_that_a_comprehension_collects():
     cleaned = "    def __post_init__(self):\n        self.loss = self.loss.detach()"
     code = NET + KEPT.format(more=cleaned, result="Out(loss=loss, size=3)", line="outs.append(step(x, y))")
     assert lint(LossGraphKept, code) == []
+
+
+@pytest.mark.parametrize(
+    ("result", "line", "edited"),
+    [("loss", "outs.append(step(x, y))", True), ("(loss, 3)", "out = step(x, y); outs.append(out)", False)],
+)
+def test_near_miss_no_detach_on_a_record(result, line, edited):
+    text = Text("train.py", tuple((NET + KEPT.format(more="", result=result, line=line)).split("\n")))
+    (fact,) = event(Project(), text).of("kept")
+    assert (fact.edit is not None) is edited
 
 
 HOOKED = """

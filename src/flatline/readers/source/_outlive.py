@@ -40,6 +40,7 @@ def _losses(seen: Seen) -> Iterator[SourceFact]:
             if (inside or outlives(seen, keeper, use)) and not emptied(seen, keeper, use):
                 name = spelled(part)
                 edit = detached(value, name) if isinstance(part, ast.Name) else after(part, ".detach()")
+                edit = edit if _is_tensor(seen, part, use) else None
                 yield seen.fact("kept", use.statement, name=name, text=keeper, edit=edit)
 
 
@@ -57,6 +58,12 @@ def _parts(value: ast.expr) -> Iterator[ast.expr]:
 
 def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
     """It is what a function of the project returns after its backward, in this turn."""
+    function, index = _returned_by(seen, node, use)
+    return function is not None and _returns_graph(seen.project, function, index)
+
+
+def _returned_by(seen: Seen, node: ast.expr, use: Use) -> tuple[Scope | None, tuple[object, ...]]:
+    """The function that returned it in this turn, and which part of the result it is."""
     index: tuple[object, ...] = ()
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         index = (node.slice.value,)
@@ -66,12 +73,18 @@ def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
     if isinstance(node, ast.Name):
         found = seen.scope.reaching(node.id, use) if node.id in seen.scope.bindings else []
         if len(found) != 1 or found[0].value is None or seen.freed(node.id) or seen.without_grad(found[0].use):
-            return False
+            return None, ()
         if not seen.same_turn(found[0].use, use):
-            return False
+            return None, ()
         node, use, index = found[0].value, found[0].use, (*found[0].index, *index)
     function = seen.project.callee(node, use) if isinstance(node, ast.Call) else None
-    return function is not None and function is not seen.scope and _returns_graph(seen.project, function, index)
+    return (function, index) if function is not seen.scope else (None, ())
+
+
+def _is_tensor(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """No record or table that has the loss in it."""
+    function, index = _returned_by(seen, node, use)
+    return function is None or bool(index) or all(isinstance(value, ast.Name) for value, _ in function.returns)
 
 
 def _is_handed_back(seen: Seen, node: ast.expr, use: Use) -> bool:
