@@ -192,7 +192,7 @@ fit(model, opt)
 
 def test_source_part_of_a_group_after_the_optimizer():
     (finding,) = lint(ParameterNotInOptimizer, GROUPS % "model.fc = nn.Linear(512, 2)")
-    assert finding.where.line == 8
+    assert finding.where.line == 7
 
 
 @pytest.mark.parametrize(
