@@ -493,7 +493,8 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
     ("options", "given", "expected"),
     [
         ("{'batch_size': 2, 'num_workers': 0}", "cfg.options", True),
-        ("{}", "dict(batch_size=2)", False),
+        ("{}", "dict(batch_size=2)", True),
+        ("{}", "dict(more, batch_size=2)", False),
         ("{}", "{'batch_size': 2}", True),
         ("{'batch_size': 2, 'shuffle': True}", "cfg.options", False),
         ("{'batch_size': 2, **more}", "cfg.options", False),

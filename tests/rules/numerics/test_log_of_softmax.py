@@ -40,6 +40,13 @@ def test_near_miss_source(code):
     assert lint(LogOfSoftmax, HEAD + code + TAIL) == []
 
 
+def test_near_miss_source_actions_that_were_drawn():
+    """What was drawn from these probabilities is hardly ever improbable."""
+    picked = "pi = F.softmax(x, 1)\n{}z = torch.log(pi.gather(1, a))"
+    assert lint(LogOfSoftmax, HEAD + picked.format("a = torch.distributions.Categorical(pi).sample()\n") + TAIL) == []
+    assert len(lint(LogOfSoftmax, HEAD + picked.format("") + TAIL)) == 1
+
+
 def test_near_miss_source_nothing_is_trained():
     assert lint(LogOfSoftmax, HEAD + "z = torch.log(F.softmax(x, dim=1))") == []
 

@@ -178,11 +178,41 @@ def test_source_head_after_the_optimizer():
     assert finding.where.line == 5
 
 
+GROUPS = """
+import torch
+from torch import nn
+from torchvision import models
+model = models.resnet18()
+rest = [p for n, p in model.named_parameters() if not n.startswith("fc")]
+opt = torch.optim.SGD([{"params": rest, "lr": 0.01}, {"params": model.fc.parameters()}], lr=0.1)
+%s
+fit(model, opt)
+"""
+
+
+def test_source_part_of_a_group_after_the_optimizer():
+    (finding,) = lint(ParameterNotInOptimizer, GROUPS % "model.fc = nn.Linear(512, 2)")
+    assert finding.where.line == 7
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "model.fc = model.fc.to('cuda')",
+        "model.fc = nn.Linear(512, 2)\nopt.add_param_group({'params': model.fc.parameters()})",
+        "model.aux = nn.Linear(512, 2)",
+    ],
+)
+def test_near_miss_source_part_of_a_group(then):
+    assert lint(ParameterNotInOptimizer, GROUPS % then) == []
+
+
 @pytest.mark.parametrize(
     "start",
     [
         "self.layers = [nn.Linear(3, 3) for _ in range(n)]",
         "self.layers = []\n        for _ in range(n):\n            self.layers.append(nn.Conv2d(3, 3, 1))",
+        "self.layers = [nn.Linear(3, 3).to('cuda') for _ in range(n)]",
     ],
 )
 def test_source_plain_list(start):

@@ -41,7 +41,7 @@ def random_transform(project: Project, dataset: Thing) -> tuple[ast.expr, Use] |
         given, settings = (Source(handed, site[1]), {}) if handed is not None else (given, settings)
     elif dataset.call is not None and dataset.made_of is not None and scope is dataset.made_of.methods.get("__init__"):
         settings = told(project, scope, dataset.call, dataset.use, {})
-    return _first(project, *settled(project, given.node, given.use, settings))
+    return first_random(project, *settled(project, given.node, given.use, settings))
 
 
 def _is_handed(given: Source) -> bool:
@@ -49,7 +49,7 @@ def _is_handed(given: Source) -> bool:
     return name in scope.params and len(scope.bindings[name]) == 1
 
 
-def _first(project: Project, node: ast.expr, use: Use, settings: Known) -> tuple[ast.expr, Use] | None:
+def first_random(project: Project, node: ast.expr, use: Use, settings: Known) -> tuple[ast.expr, Use] | None:
     things = project.things(node, use)
     for thing in things if len(things) == 1 else ():
         if _is_random(project, thing) and thing.call is not None:

@@ -119,12 +119,18 @@ def _autocasts(seen: Seen, node: ast.Call, use: Use) -> bool:
         return False
     second = node.args[1] if len(node.args) > 1 and dotted != "torch.cuda.amp.autocast" else None
     if (dtype := named.get("dtype", second)) is not None:
-        kinds = [seen.project.dotted(each.node, each.use) for each in origins(seen.project, dtype, use)]
+        made = origins(seen.project, dtype, use)
+        kinds = [seen.project.dotted(s.node, s.use) or _named(seen, s) for s in made]
         return bool(kinds) and all(kind in ("torch.float16", "torch.half") for kind in kinds)
     device = seen.project.constant(node.args[0] if node.args else named.get("device_type"), use)
     cuda = device is not None and device.value == "cuda"
     plain = dotted == "torch.cuda.amp.autocast" and not node.args
     return plain or (dotted != "torch.cuda.amp.autocast" and cuda and len(node.args) < 2)
+
+
+def _named(seen: Seen, source: Source) -> str:
+    """``getattr(torch, "float16")``."""
+    return " ".join(thing.name for thing in seen.project.things(source.node, source.use))
 
 
 def _is_on(seen: Seen, node: ast.expr | None, use: Use) -> bool:

@@ -9,10 +9,10 @@ from functools import cache
 
 from flatline.events import SourceFact
 from flatline.readers.source._imported import all_reached
-from flatline.readers.source._learned import is_learned_from
+from flatline.readers.source._learned import is_learned_from, returns_learned
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._resolve import Project, Thing
-from flatline.readers.source._scopes import Class, Module, Scope, Use
+from flatline.readers.source._scopes import Class, Module, Scope, Use, plain_call
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
@@ -51,6 +51,10 @@ def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
             for name in owner.attributes if owner.module is home else ():
                 yield from _cut(project, mentions, owner, name, chosen)
     if _cuts(module) and not _freezes(project, module):
+        for owner in module.classes.values():
+            chosen = _parts(project, owner) & identities if id(owner) not in trained else set()
+            for name in owner.attributes if chosen else ():
+                yield from _cut(project, mentions, owner, name, chosen) if _is_made_here(project, owner, name) else ()
         for scope in module.scopes:
             yield from _cut_models(seen_in(project, scope), mentions)
 
@@ -125,6 +129,13 @@ def _result_cut(seen: Seen, mentions: Mentions, call: ast.Call) -> ast.AST | Non
     return found[1] if found is not None else None
 
 
+def _is_made_here(project: Project, owner: Class, name: str) -> bool:
+    """``self.actor = nn.Sequential(...).to(device)``, and not a model that the object was handed."""
+    made = owner.attributes[name][0]
+    things = project.things(made.value, made.use) if isinstance(made.value, ast.Call) else ()
+    return isinstance(made.value, ast.Call) and len(things) == 1 and things[0].call is plain_call(made.value)
+
+
 def _parts(project: Project, owner: Class) -> set[str]:
     """What the attributes of a class are."""
     found = [b for bindings in owner.attributes.values() for b in bindings[:1]]
@@ -155,8 +166,10 @@ def _cut(
 
 
 def _is_taken(project: Project, mentions: Mentions, read: ast.expr) -> bool:
-    """``model.trunk.parameters()`` on its way into an optimizer, or into a clip."""
+    """``model.trunk.parameters()`` on its way into an optimizer or a clip, or ``model.trunk.train()``."""
     node: ast.AST = read if mentions.asked(read) == "parameters" else ast.Pass()
+    if mentions.asked(read) in ASKED - {"parameters"}:
+        return True
     while not isinstance(node, ast.stmt):
         node = mentions.parent(node)
         places = (
@@ -218,7 +231,14 @@ def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
     text = ast.unparse(forward.node) if forward is not None else ""
     found = [(name, scope) for name, scope in owner.methods.items() if any(c is call for c, _ in scope.calls)]
     own = next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
-    return own or next((scope for name, scope in found if _is_learned_from(project, owner, name)), None)
+    return own or next(
+        (
+            s
+            for name, s in found
+            if _is_learned_from(project, owner, name) or returns_learned(seen_in(project, s), call)
+        ),
+        None,
+    )
 
 
 def _is_learned_from(project: Project, owner: Class, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
+from flatline.readers.source import _hooks as hooks
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._values import Source, gone_through, looped
@@ -21,9 +22,9 @@ def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str])
         methods = [project.method(owner, name) for name in names] if owner is not None else []
         known = [method for method in methods if method is not None]
         if not known:
-            return []
+            return hooks.called(project, call, use, keys)
         found += known
-    return found
+    return found or hooks.called(project, call, use, keys)
 
 
 def called_on(

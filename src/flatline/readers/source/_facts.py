@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator
 from flatline.events import SourceFact
 from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._autocasts import half
+from flatline.readers.source._bystanders import of_others
 from flatline.readers.source._imported import all_reached
 from flatline.readers.source._kept import kept, kept_scores
 from flatline.readers.source._learned import logged_softmax
 from flatline.readers.source._plain_lists import plain_lists
 from flatline.readers.source._rebound import rebound
+from flatline.readers.source._reheaded import reheaded
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope
 from flatline.readers.source._seen import mode_lines, seen_in, trained_models
@@ -30,10 +32,13 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     text = "\n".join(module.text.lines)
     trains = ".backward(" in text
     scaling = trains and OTHER_SCALING.search(text) is not None
-    trained: set[str] = set()
-    modes = mode_lines(project, module) if "_grad" in text or "inference_mode" in text else []
-    if ("_grad" in text or "inference_mode" in text) and len(modes) <= AFTERWARDS:
-        trained = {t.identity() for each in _training(project, module) for t in trained_models(project, each)}
+    trained, modes = set[str](), list[int]()
+    if "_grad" in text or "inference_mode" in text:
+        models = [t for each in _training(project, module) for t in trained_models(project, each)]
+        modes = mode_lines(project, module)
+        others = of_others(project, module, modes, models) if models else set()
+        modes = [n for n in modes if n not in others]
+        trained = {t.identity() for t in models} if len(modes) <= AFTERWARDS else set()
     for scope in module.scopes:
         seen = seen_in(project, scope)
         yield from uncalled(seen)
@@ -46,6 +51,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from closures(seen)
         yield from schedulers(seen) if trains else ()
         yield from rebound(seen)
+        yield from reheaded(seen)
         yield from anomaly(seen)
         yield from half(seen) if trains and not scaling else ()
         yield from unshuffled(seen)

@@ -11,12 +11,13 @@ from flatline.events import SourceFact
 from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
-from flatline.readers.source._values import Source, comes_by
+from flatline.readers.source._values import Source, comes_by, origins
 
 WITH_NORMS = re.compile(
     r"torchvision\.models\.((wide_)?res(net|next)\w+|densenet\w+|mobilenet\w+|efficientnet\w+|mnasnet\w+|regnet\w+|"
     r"shufflenet\w+|vgg\d+_bn)"
 )
+PART = re.compile(r"features|layers|layer[1-4]|stage[2-4]|trunk_output")  # of these, with as many norms
 NORM = re.compile(r"torch\.nn\.(Sync)?BatchNorm([123]d)?")
 OTHERWISE = re.compile(
     r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|"
@@ -169,7 +170,17 @@ def _handed_on(project: Project, source: Source) -> set[str]:
 
 
 def _things(project: Project, source: Source) -> Sequence[Thing]:
-    return project.things(source.node, source.use) or (Thing("", source.use),)
+    return project.things(source.node, source.use) or [*_cut_from(project, source)] or (Thing("", source.use),)
+
+
+def _cut_from(project: Project, source: Source) -> Iterator[Thing]:
+    """The network of torchvision of which a trunk is ``features``, or another part."""
+    for each in origins(project, source.node, source.use):
+        part = each.node if isinstance(each.node, ast.Attribute) and PART.fullmatch(each.node.attr) else None
+        wholes = project.things(part.value, each.use) if part is not None else ()
+        yield from wholes if all(WITH_NORMS.fullmatch(t.name) for t in wholes) else ()
+        if not wholes:
+            yield Thing("", each.use)
 
 
 def _has_norms(project: Project, thing: Thing, depth: int) -> bool:

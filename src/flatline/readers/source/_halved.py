@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._parameters import models_of, whole_of
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Use
-from flatline.readers.source._seen import model_of
 from flatline.readers.source._values import comes_by
 
 SMALLEST = 2.0**-25  # half of float16's smallest number: less becomes 0
@@ -46,21 +46,20 @@ def _eps(project: Project, call: ast.Call, use: Use) -> float | None:
 
 def _half(project: Project, call: ast.Call, use: Use) -> tuple[ast.Call, Use] | None:
     """The ``half()`` that the model of an optimizer has gone through before, and nothing that undoes it."""
-    model = model_of(Thing("", use, call))
-    things = project.things(model, use) if model is not None else ()
-    if len(things) != 1 or things[0].call is None:
+    model = whole_of(project, models_of(project, call, use))
+    if model is None:
         return None
     found: list[tuple[ast.Call, Use]] = []
-    for scope in {id(s): s for s in (use.scope, things[0].use.scope)}.values():
+    for scope in {id(s): s for s in (use.scope, model.use.scope)}.values():
         for other, place in scope.calls:
             func = other.func
             if not isinstance(func, ast.Attribute) or func.attr not in WIDER | {"half", "to"}:
                 continue
-            if not any(t.call is things[0].call for t in project.things(func.value, place)):
+            if not any(t.call is model.call for t in project.things(func.value, place)):
                 continue
             if func.attr in WIDER or (func.attr == "to" and "dtype" in ast.unparse(other)):
                 return None
-            if func.attr == "half" and not other.args and _goes_before(project, place, use, things[0]):
+            if func.attr == "half" and not other.args and _goes_before(project, place, use, model):
                 found.append((other, place))
     return found[0] if found else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
@@ -10,6 +11,8 @@ from flatline.readers.source._edits import log_softmaxed
 from flatline.readers.source._scopes import Use, spelled
 from flatline.readers.source._seen import Seen, names_in, seen_in
 
+PICKED = re.compile(r"\.(gather|index_select|take_along_dim)\(|\[.*\w.*\]$")
+DRAWS = re.compile(r"\b(Categorical|multinomial)\(")
 CALLS = 2  # from a function to what its result goes into
 
 
@@ -18,12 +21,19 @@ def logged_softmax(seen: Seen) -> Iterator[SourceFact]:
     for call, receiver, use in seen.methods("log"):
         plain = seen.project.dotted(call.func, use)
         given = call.args[0] if plain == "torch.log" and len(call.args) == 1 else receiver
-        if (plain and plain != "torch.log") or (call.args and given is receiver):
+        if (plain and plain != "torch.log") or (call.args and given is receiver) or seen.without_grad(use):
             continue
         made = seen.project.made(given, use)
-        if made and all(m.by == "softmax" for m in made) and is_learned_from(seen, use, call):
+        plain_softmax = bool(made) and all(m.by == "softmax" for m in made) and not _is_drawn(seen, given, use)
+        if plain_softmax and is_learned_from(seen, use, call):
             edit = log_softmaxed(call, given) if made[0].node is given else None
             yield seen.fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
+
+
+def _is_drawn(seen: Seen, given: ast.expr, use: Use) -> bool:
+    """``pi.gather(1, action)`` in a file that draws its actions: what was drawn is hardly ever improbable."""
+    picked = PICKED.search(ast.unparse(seen.sole(given, use)[0])) is not None
+    return picked and any(DRAWS.search(line) for line in seen.module.text.lines)
 
 
 def is_learned_from(seen: Seen, use: Use, call: ast.Call, depth: int = 0, place: int | None = None) -> bool:
@@ -39,6 +49,15 @@ def is_learned_from(seen: Seen, use: Use, call: ast.Call, depth: int = 0, place:
     back = any(use.statement is other.statement for _, _, other in seen.methods("backward"))
     places = _places_of(seen, call, names) if depth < CALLS and names and not (back or names & flowing) else ()
     return back or bool(names & flowing) or _calls_learn(seen, places, depth)
+
+
+def returns_learned(seen: Seen, call: ast.AST) -> bool:
+    """What a function makes of a call in it is returned, and goes backward where the function is called."""
+    use = next((use for each, use in seen.scope.calls if each is call), None)
+    if use is None or not isinstance(call, ast.Call):
+        return False
+    names = {name for name in names_in(use.statement) if any(b.use is use for b in seen.scope.bindings.get(name, ()))}
+    return _calls_learn(seen, _places_of(seen, call, names), 0)
 
 
 def _behind(seen: Seen, part: ast.expr) -> set[str]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._augments import LIKELY, random_transform
+from flatline.readers.source._collated import LIKELY as COLLATED
+from flatline.readers.source._collated import by_chance, collate_of, same
 from flatline.readers.source._ordered import told
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._rounds import Known, is_left_out, truth
@@ -49,6 +51,8 @@ def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterat
             yield from _same_shuffle(project, module, scope)
     if LIKELY.search(text) is not None and OTHER_TRANSFORMS.search(text) is None:
         yield from _augmented(project, module)
+    if "collate_fn" in text and COLLATED.search(text) is not None and OTHER_TRANSFORMS.search(text) is None:
+        yield from _collated(project, module)
 
 
 def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, depth: int = 0) -> Iterator[Pass]:
@@ -166,6 +170,29 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
                     where=place.scope.module.where(transform, place.scope), other=module.where(each.loop, scope),
                 )  # fmt: skip
                 break
+
+
+def _collated(project: Project, module: Module) -> Iterator[SourceFact]:
+    """A pass that compares with labels what the collate function of the training has changed by chance."""
+    passes = [(scope, each) for scope in module.scopes for each in _passes(project, scope, depth=CALLS)]
+    trained = [collate_of(project, t) for _, p in passes if p.trains for t in p.loaders]
+    for scope, each in passes:
+        collate = collate_of(project, each.loaders[0]) if len(each.loaders) == 1 and not each.trains else None
+        if collate is None or not any(same(collate, other) for other in trained):
+            continue
+        seen = seen_in(project, scope)
+        if not _takes_best(seen, each) or not _evaluates(project, seen, each) or _is_repeated(project, each):
+            continue
+        if (found := by_chance(project, collate)) is not None:
+            yield SourceFact(
+                kind="augmented", name=spelled(iterated(each.loop.iter)), text=spelled(found[0]),
+                where=found[1].scope.module.where(found[0], found[1].scope), other=module.where(each.loop, scope),
+            )  # fmt: skip
+
+
+def _takes_best(seen: Seen, each: Pass) -> bool:
+    """Scores are compared with labels: what is changed is no target."""
+    return any(lies_in(c, each.loop) for c, _, _ in seen.methods("argmax", "eq", "topk")) and seen.scores(each.loop)
 
 
 def _is_repeated(project: Project, each: Pass) -> bool:

@@ -12,6 +12,7 @@ from flatline.readers.source._dispatch import each_of, in_turn
 from flatline.readers.source._means import means
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
+from flatline.readers.source._schedules import IN_STEPS, divisors, is_schedule, optimizer_of
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._values import origins
 from flatline.readers.source._zoo import ready_made
@@ -48,6 +49,8 @@ LENGTHS = {  # place and name of the argument
     "StepLR": ((1, "step_size"),),
     "MultiStepLR": ((1, "milestones"),),
     "ExponentialLR": (),
+    "LambdaLR": (),
+    **IN_STEPS,
 }
 FACTORS = {"StepLR": ("gamma", 0.1), "ExponentialLR": ("gamma", 0.0), "MultiStepLR": ("gamma", 0.1)}
 SUSPECT = re.compile(
@@ -662,8 +665,8 @@ class _Walker:
 
     def _step_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         things = in_turn(self.project, func.value, use)
-        if _all_of(things, "torch.optim.lr_scheduler."):
-            given = things[0].call.args[0] if things[0].call and things[0].call.args else None
+        if is_schedule(things):
+            given = optimizer_of(things[0])
             of = self.key(given, things[0].use) if given is not None else ""
             yield self._tick(
                 "schedule",
@@ -689,7 +692,7 @@ class _Walker:
             return self._tick("opaque", call, name=spelled(node))
         return self._tick(
             "step", call, of=self.key(node, use), name=spelled(node), known=known,
-            fresh=any(self._inside(thing) for thing in things), trains=self._trained(things),
+            fresh=any(self._inside(thing) for thing in things), trains=self._trained(things), over_data=self.over_data,
         )  # fmt: skip
 
     def _inside(self, thing: Thing) -> bool:
@@ -789,6 +792,8 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
         return {}
     places, (factor, usual) = LENGTHS[name], FACTORS.get(name, ("", 0.0))
     given = next((g for place, key in places if (g := argument_at(thing.call, key, place)) is not None), None)
+    if name == "LambdaLR":
+        return _by_function(project, thing)
     if given is None and name != "ExponentialLR":
         return {}
     lengths = [
@@ -804,9 +809,19 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
         "horizon": f"{name}: {ast.unparse(given) if given is not None else 1}",
         "length": 1.0 if name == "ExponentialLR" else length,
         "gamma": gamma if name in FACTORS else None,
-        "in_batches": (name == "OneCycleLR" and bool(sizes))
+        "in_batches": ((name == "OneCycleLR" or name in IN_STEPS) and bool(sizes))
         or any(t.name == "torch.utils.data.DataLoader" for t in loaded),
     }
+
+
+def _by_function(project: Project, thing: Thing) -> dict[str, object]:
+    """A schedule whose function divides the step by a number of batches."""
+    for node, use in divisors(project, thing):
+        sizes = list(_lengths(project, node, use))
+        loaded = [t for n, place in sizes for a in n.args for t in project.things(a, place)]
+        if any(t.name == "torch.utils.data.DataLoader" for t in loaded):
+            return {"horizon": f"LambdaLR: {ast.unparse(node)}", "in_batches": True}
+    return {}
 
 
 def _lengths(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Iterator[tuple[ast.Call, Use]]:
@@ -874,10 +889,6 @@ def _wipes(node: ast.Assign) -> SourceTickKind | None:
 
 def _optimizers(things: Sequence[Thing]) -> bool:
     return bool(things) and all(thing.is_optimizer for thing in things)
-
-
-def _all_of(things: Sequence[Thing], start: str) -> bool:
-    return bool(things) and all(t.call is not None and t.name.startswith(start) for t in things)
 
 
 def _threshold(call: ast.Call) -> ast.expr | None:

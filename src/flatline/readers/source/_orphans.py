@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._mentions import Mentions
+from flatline.readers.source._own_weights import holds_weights
 from flatline.readers.source._resolve import Project, Thing, argument, builds_optimizer
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
 from flatline.readers.source._seen import CUT_OFF, LAYERS, Seen, is_module, model_of, names_in, seen_in
@@ -149,6 +150,7 @@ class _Modules:
         text = ast.unparse(_source(thing) or thing.call)
         layers = [name for name in re.findall(r"\b[A-Z]\w+(?=\()", text) if name != "Sequential"]
         some = any(LAYERS.fullmatch(f"torch.nn.{name}") for name in layers)
+        some = some or (thing.made_of is not None and holds_weights(self.project, thing.made_of))
         return some and HELD.search(text) is None and WITHOUT.search(text) is None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from flatline.events import SourceFact
 from flatline.readers.source._edits import after, detached
 from flatline.readers.source._kept import emptied, keeping, kept_by, outlives
+from flatline.readers.source._records import fields, parts
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import Seen, names_in, seen_in, trained_models
@@ -39,6 +40,7 @@ def _losses(seen: Seen) -> Iterator[SourceFact]:
             if (inside or outlives(seen, keeper, use)) and not emptied(seen, keeper, use):
                 name = spelled(part)
                 edit = detached(value, name) if isinstance(part, ast.Name) else after(part, ".detach()")
+                edit = edit if _is_tensor(seen, part, use) else None
                 yield seen.fact("kept", use.statement, name=name, text=keeper, edit=edit)
 
 
@@ -50,25 +52,39 @@ def _parts(value: ast.expr) -> Iterator[ast.expr]:
     elif isinstance(value, (ast.Tuple, ast.List)):
         for element in value.elts:
             yield from _parts(element)
-    elif isinstance(value, (ast.Name, ast.Call, ast.Subscript)):
+    elif isinstance(value, (ast.Name, ast.Call, ast.Subscript, ast.Attribute)):
         yield value
 
 
 def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
     """It is what a function of the project returns after its backward, in this turn."""
+    function, index = _returned_by(seen, node, use)
+    return function is not None and _returns_graph(seen.project, function, index)
+
+
+def _returned_by(seen: Seen, node: ast.expr, use: Use) -> tuple[Scope | None, tuple[object, ...]]:
+    """The function that returned it in this turn, and which part of the result it is."""
     index: tuple[object, ...] = ()
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         index = (node.slice.value,)
         node = node.value
+    elif isinstance(node, ast.Attribute):
+        index, node = (node.attr,), node.value
     if isinstance(node, ast.Name):
         found = seen.scope.reaching(node.id, use) if node.id in seen.scope.bindings else []
         if len(found) != 1 or found[0].value is None or seen.freed(node.id) or seen.without_grad(found[0].use):
-            return False
+            return None, ()
         if not seen.same_turn(found[0].use, use):
-            return False
+            return None, ()
         node, use, index = found[0].value, found[0].use, (*found[0].index, *index)
     function = seen.project.callee(node, use) if isinstance(node, ast.Call) else None
-    return function is not None and function is not seen.scope and _returns_graph(seen.project, function, index)
+    return (function, index) if function is not seen.scope else (None, ())
+
+
+def _is_tensor(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """No record or table that has the loss in it."""
+    function, index = _returned_by(seen, node, use)
+    return function is None or bool(index) or all(isinstance(value, ast.Name) for value, _ in function.returns)
 
 
 def _is_handed_back(seen: Seen, node: ast.expr, use: Use) -> bool:
@@ -116,14 +132,14 @@ def _collected(seen: Seen) -> Iterator[SourceFact]:
         if not isinstance(node, ast.ListComp) or not isinstance(target, ast.Name) or seen.without_grad(use):
             continue
         function = seen.project.callee(node.elt, use) if isinstance(node.elt, ast.Call) else None
-        if function is not None and function is not seen.scope and _returns_graph(seen.project, function, ()):
-            yield seen.fact(
-                "kept", use.statement, name=spelled(node.elt), text=target.id, edit=after(node.elt, ".detach()")
-            )
+        if function is None or function is seen.scope or not _returns_graph(seen.project, function, ()):
+            continue
+        edit = after(node.elt, ".detach()") if all(isinstance(v, ast.Name) for v, _ in function.returns) else None
+        yield seen.fact("kept", use.statement, name=spelled(node.elt), text=target.id, edit=edit)
 
 
 def _returns_graph(project: Project, function: Scope, index: tuple[object, ...]) -> bool:
-    """Every result is the very name whose backward was called."""
+    """Every result is the very name whose backward was called, or has it in it."""
     seen = seen_in(project, function)
     wrapped = isinstance(function.node, ast.Module) or bool(function.node.decorator_list)
     return (
@@ -137,6 +153,10 @@ def _is_sent_back(seen: Seen, value: ast.expr | None, use: Use, index: tuple[obj
     elif index and isinstance(value, ast.Dict):
         named = [v for k, v in zip(value.keys, value.values, strict=True) if getattr(k, "value", None) == index[0]]
         value, index = (named[0], index[1:]) if len(named) == 1 else (None, ())
+    elif index and isinstance(value, ast.Call):
+        value, index = fields(seen.project, value, use).get(str(index[0])), index[1:]
+    if not index and (inside := parts(seen.project, value, use)):
+        return any(_is_sent_back(seen, part, use, ()) for part in inside)
     if index or not isinstance(value, ast.Name) or seen.freed(value.id):
         return False
     return any(

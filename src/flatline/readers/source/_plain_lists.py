@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._resolve import Project, Thing
-from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
+from flatline.readers.source._scopes import Binding, Module, Scope, Use, plain_call, spelled
 from flatline.readers.source._seen import is_module, is_module_class
 from flatline.readers.source._values import Source, origins
 
@@ -125,8 +125,8 @@ def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
 
 
 def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
-    things = project.things(node, use)
-    return bool(things) and all(_is_made_by(t, node) and is_module(project, t) for t in things)
+    things, made = project.things(node, use), plain_call(node) if isinstance(node, ast.Call) else node
+    return bool(things) and all(_is_made_by(t, made) and is_module(project, t) for t in things)
 
 
 def _is_made_by(thing: Thing, node: ast.expr) -> bool:

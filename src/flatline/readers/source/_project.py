@@ -22,6 +22,7 @@ from flatline.readers.source._loads import loose_loads
 from flatline.readers.source._logged_rates import logged_rates
 from flatline.readers.source._loops import Loops
 from flatline.readers.source._losses import losses
+from flatline.readers.source._masked import masked_means
 from flatline.readers.source._measured import measured_labels
 from flatline.readers.source._micro import micro
 from flatline.readers.source._orphans import orphans
@@ -52,6 +53,7 @@ def event(project: Project, text: Text) -> SourceParsed:
         if known is None:
             project.add(module, text.path)
         reached = reached_by(project, module)
+        project.look_into_tables()
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
             facts(project, module),
@@ -63,6 +65,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             micro(project, module),
             halved(project, module),
             padded_targets(project, module, reached),
+            masked_means(project, module),
             drifting(project, module, reached),
             loose_loads(project, module),
             masked_labels(project, module),

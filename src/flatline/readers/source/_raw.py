@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source import _written_out
 from flatline.readers.source._scopes import Use
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def calculated(project: Project, node: Calculation, use: Use, depth: int) -> tup
         return inner if _all_raw(project, inner) else ()
     if isinstance(node.op, ast.MatMult):
         return product(project, node, [node.left, node.right], use, depth)
+    if by := _written_out.written_out(project, node, use):
+        return (project.made_here(by, node, use),)
     left, right = (_part(project, each, use, depth + 1) for each in (node.left, node.right))
     raws = [part for part in (left, right) if isinstance(part, tuple)]
     if not raws or not left or not right or not all(_all_raw(project, part) for part in raws):

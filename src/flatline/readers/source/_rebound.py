@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._parameters import models_of
 from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import FUNCTIONS, Use, plain_call
 from flatline.readers.source._seen import LAYERS, Seen, _is_own, is_module, model_of, names_in, seen_in
@@ -18,6 +19,7 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
     for name, thing, built in seen.optimizers():
         model = model_of(thing)
         if model is None:
+            yield from _part_rebound(seen, name, thing, built)
             continue
         later = [u for u in _new(seen) if built.before(u) and u.path == built.path]
         found = [use for use in later if _replaces(seen, use, model, built, thing) and _used_after(seen, name, use)]
@@ -31,6 +33,17 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
             found = [use for use in _new(other) if _replaces(other, use, model, built, thing)]
             for use in found if not _makes_another(other) else ():
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
+
+
+def _part_rebound(seen: Seen, name: str, optimizer: Thing, built: Use) -> Iterator[SourceFact]:
+    """``model.fc``, of which a group was made, gets another layer."""
+    call = optimizer.call if optimizer.call is getattr(built.statement, "value", None) else None
+    sources = models_of(seen.project, call, optimizer.use) if call is not None else []
+    given = {ast.unparse(s.node) for s in sources if isinstance(s.node, ast.Attribute) and s.use.scope is seen.scope}
+    for use in _new(seen) if given and not _built_again(seen, built) else ():
+        later = built.before(use) and use.path == built.path and _used_after(seen, name, use)
+        if later and ast.unparse(use.statement.targets[0]) in given:  # type: ignore[attr-defined]
+            yield seen.fact("rebound", use.statement, name=name, other=built.statement)
 
 
 def _new(seen: Seen) -> list[Use]:

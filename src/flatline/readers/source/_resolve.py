@@ -13,10 +13,13 @@ from typing import Any
 from flatline.readers.source import (
     _handlers,
     _heads,
+    _hooks,
     _in_place,
+    _last_layers,
     _partials,
     _raw,
     _registries,
+    _spread,
     _submodules,
     _tables,
     _values,
@@ -28,13 +31,15 @@ from flatline.readers.source._values import Source
 ABOVE = 6  # folders in which an import is looked for
 SHORT = 4  # steps from a name to a number
 SITES = 12  # calls of a method name that are looked at
+ENTRIES = 60  # calls of entries of tables that are looked at
 DEPTH = 24  # steps from a name to what it stands for
 WRAPPERS = re.compile(
     r"torch\.(nn\.(DataParallel|parallel\.(DataParallel|DistributedDataParallel)|SyncBatchNorm\.convert_sync_batchnorm)"
     r"|compile|jit\.script|distributed\.fsdp\.FullyShardedDataParallel)|copy\.deepcopy"
 )
 SHAPES = {"view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "permute", "transpose", "to", "cuda", "cpu",
-          "float", "double", "clone", "requires_grad_", "view_as", "reshape_as", "type", "t", "expand"}  # fmt: skip
+          "float", "double", "clone", "requires_grad_", "view_as", "reshape_as", "type", "t", "expand",
+          "diagonal", "diag", "gather", "index_select", "masked_select", "take_along_dim"}  # fmt: skip
 MAKES = {
     "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "sigmoid_": "sigmoid", "linear": "linear",
     "expit": "sigmoid", "detach": "detach", "item": "item", "tolist": "item", "numpy": "item",
@@ -92,12 +97,16 @@ class Project:
     _turns: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls in comprehensions, one by one
     turned: dict[int, tuple[ast.Call, Use]] = field(default_factory=dict)
     _plain: list[tuple[ast.Call, Use]] = field(default_factory=list)  # calls of objects, by a name
+    _keyed: list[tuple[ast.Call, Use]] = field(default_factory=list)  # calls of entries of tables
+    _by_entry: dict[int, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # the same, by function
     _outside: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of imported names
     _names: dict[tuple[int, Use], str] = field(default_factory=dict)
     _things: dict[tuple[int, Use, tuple[int, ...]], tuple[Thing, ...]] = field(default_factory=dict)
     _callees: dict[tuple[int, Use], Scope | None] = field(default_factory=dict)
     _files: dict[tuple[str, str], str] = field(default_factory=dict)
-    _options: dict[int, dict[str, list[ast.expr]]] = field(default_factory=dict)  # of the command line, by module
+    _options: dict[int, dict[str, list[tuple[ast.expr, Use]]]] = field(
+        default_factory=dict
+    )  # of the command line, by module
     seen: dict[int, object] = field(default_factory=dict)  # what _facts.py knows of a scope
     _changed: dict[int, set[tuple[str, int]]] = field(default_factory=dict)  # what is written to by key, by module
     _asked: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of methods, by name
@@ -107,6 +116,8 @@ class Project:
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
     registries: dict[tuple[int, str], list[Any]] = field(default_factory=dict)  # filled by decorators
+    lambdas: bool = False  # whether there are any
+    _elsewhere: dict[tuple[int, str], Source] = field(default_factory=dict)  # names at the end of a file
     _partials: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of partial(), by function
     _decorated: dict[str, list[Scope]] = field(default_factory=dict)  # functions by their decorators
     _heirs: dict[str, list[Class]] = field(default_factory=dict)  # classes by what they inherit from
@@ -121,6 +132,7 @@ class Project:
             self._sites_of,
             self._truths,
             self.registries,
+            self._by_entry,
         ):
             memory.clear()
 
@@ -139,6 +151,7 @@ class Project:
     def add(self, module: Module, path: str) -> None:
         """A module that is parsed already."""
         self.modules[os.path.normpath(path)] = module
+        self.lambdas = self.lambdas or module.lambdas
         for name, pair in _partials.made_in(module):
             self._partials.setdefault(name, []).append(pair)
         for made in module.classes.values():
@@ -150,17 +163,37 @@ class Project:
                 self._decorated.setdefault(name, []).append(below)
         for scope in module.scopes:
             for call, use in scope.calls:
-                function = self._callee(call, use)
-                if function is not None:
-                    self.sites.setdefault(id(function.node), []).append((call, use))
-                elif name := _last_imported(call, use):
-                    self._outside.setdefault(name, []).append((call, use))
-                elif isinstance(call.func, ast.Attribute):
-                    self._asked.setdefault(call.func.attr, []).append((call, use))
-                elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
-                    self._plain.append((call, use))
-                elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
-                    self._asked.setdefault("getattr", []).append((call, use))
+                self._sort(call, use)
+
+    def _sort(self, call: ast.Call, use: Use) -> None:
+        """A call, to where the calls of a function are looked for."""
+        function = self._callee(call, use)
+        if function is not None:
+            self.sites.setdefault(id(function.node), []).append((call, use))
+        elif name := _last_imported(call, use):
+            self._outside.setdefault(name, []).append((call, use))
+        elif isinstance(call.func, ast.Attribute):
+            self._asked.setdefault(call.func.attr, []).append((call, use))
+        elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
+            self._plain.append((call, use))
+        elif _tables.is_entry(call.func, use.scope.module):
+            self._keyed.append((call, use))
+        elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
+            self._asked.setdefault("getattr", []).append((call, use))
+
+    def look_into_tables(self) -> None:
+        """Which functions the entries of tables are that are called; nothing is kept of what this concludes on the way."""
+        memories: tuple[dict[Any, Any], ...] = (self._things, self._callees, self._sites_of, self._truths)
+        sizes, found = [len(memory) for memory in memories], dict[int, list[tuple[ast.Call, Use]]]()
+        for call, use in self._keyed if len(self._keyed) <= ENTRIES else ():
+            for thing in self.things(call.func, use):
+                function = self.method(thing.made_of, "__init__") if thing.made_of is not None else thing.function
+                if thing.call is None and function is not None:
+                    found.setdefault(id(function.node), []).append((call, use))
+        for memory, size in zip(memories, sizes, strict=True):
+            while len(memory) > size:
+                memory.popitem()
+        self._by_entry = found
 
     def calls_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """All calls of a function that are known."""
@@ -174,6 +207,8 @@ class Project:
             mine = self._partials.get(getattr(node, "name", ""), [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
+            found += [pair for pair in self._by_entry.get(id(node), ()) if pair not in found]
+            found += _hooks.sites(self, function) if not found else []
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
@@ -200,6 +235,11 @@ class Project:
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
         return [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
+
+    def calls_by(self, name: str) -> list[tuple[ast.Call, Use]]:
+        """The calls of classes and objects by a name, and of what other modules have under it."""
+        plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id == name]
+        return plain + self._outside.get(name, [])
 
     def asked(self, name: str, module: Module) -> list[tuple[ast.Call, Use]]:
         """The calls of a method, or of a module that is an attribute, in a file."""
@@ -286,6 +326,17 @@ class Project:
             return (Thing(_plain(dotted), use),)
         end = Use(module.top, len(module.top.statements), (), module.tree.body[-1]) if module.tree.body else use
         return self.name(last, end, depth + 1) or ()
+
+    def elsewhere(self, dotted: str, use: Use) -> Source | None:
+        """The name that an import stands for, where another file of the project binds it."""
+        head, _, last = dotted.rpartition(".")
+        module = self.module_of(head, use.scope.module) if head and not dotted.startswith("torch.") else None
+        if module is None or not module.tree.body or last not in module.top.bindings:
+            return None
+        if (id(module), last) not in self._elsewhere:
+            end = Use(module.top, len(module.top.statements), (), module.tree.body[-1])
+            self._elsewhere[id(module), last] = Source(ast.Name(last, ast.Load()), end)
+        return self._elsewhere[id(module), last]
 
     def name(self, name: str, use: Use, depth: int = 0) -> tuple[Thing, ...]:
         """All things that a name may stand for; nothing if one of them is unknown."""
@@ -683,6 +734,11 @@ class Project:
         return (Thing(held[0].name, use, self._merged[key], held[0].made_of),)
 
     @staticmethod
+    def usual(function: Scope, name: str) -> ast.expr | None:
+        """What a parameter is when a call gives nothing."""
+        return default(function, name)
+
+    @staticmethod
     def argument(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
         """What a call gives for a parameter."""
         return argument(call, function, name)
@@ -691,20 +747,17 @@ class Project:
         """What a call is given by name, also by ``**options`` of a dictionary that is written out; None if there are others."""
         found: dict[str | None, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg is not None}
         for spread in (k.value for k in call.keywords if k.arg is None):
-            made = _values.origins(self, spread, use)
-            table = made[0].node if len(made) == 1 and not self.written_to(spread, use) else None
-            keys = table.keys if isinstance(table, ast.Dict) else [None]
-            if not all(isinstance(key, ast.Constant) for key in keys):
+            inner = _spread.spread(self, spread, use)
+            if inner is None:
                 return {**found, None: spread}
-            listed = table.values if isinstance(table, ast.Dict) else []
-            found |= {str(k.value): v for k, v in zip(keys, listed, strict=True) if isinstance(k, ast.Constant)}
+            found.update(inner)
         return found
 
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
-        """``getattr(nn, "CrossEntropyLoss")``."""
+        """``getattr(nn, "CrossEntropyLoss")``, ``getattr(torch, "float16")``."""
         name = self.constant(node.args[1], use) if len(node.args) > 1 else None
         dotted = self.dotted(node.args[0], use) if name is not None else ""
-        known = dotted.startswith("torch.") and not self.is_local(node.args[0], use)
+        known = f"{dotted}.".startswith("torch.") and not self.is_local(node.args[0], use)
         return (Thing(_plain(f"{dotted}.{name.value!s}"), use),) if known and name is not None else ()
 
     def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
@@ -796,7 +849,8 @@ class Project:
         if not known and isinstance(node, ast.Attribute):
             fields = _values.sources(self, node, use, DEPTH - 6)
             found = [self.constant(each.node, each.use, depth + 1, strict=strict) for each in fields] or [
-                self.constant(value, use, SHORT) for value in self._defaults(node.attr, use.scope.module)
+                self.constant(value, place, depth + 1, strict=strict)
+                for value, place in self._defaults(node.attr, use.scope.module)
             ]
         values = {(type(each.value), each.value) if each is not None else None for each in found}
         return found[0] if len(values) == 1 else None
@@ -814,15 +868,15 @@ class Project:
             spread = call is not None and _is_spread(call)
             yield None if spread else self.constant(given or usual, site, depth + 1, strict=strict)
 
-    def _defaults(self, name: str, module: Module) -> list[ast.expr]:
+    def _defaults(self, name: str, module: Module) -> list[tuple[ast.expr, Use]]:
         """``default`` of ``add_argument("--name", ...)``."""
         if id(module) not in self._options:
-            known: dict[str, list[ast.expr]] = {}
-            for call in _arguments_added(module):
+            known: dict[str, list[tuple[ast.expr, Use]]] = {}
+            for call, use in _arguments_added(module):
                 given = [k.value for k in call.keywords if k.arg == "default"] or _unset(call)
                 names = [k.value for k in call.keywords if k.arg == "dest"] or call.args
                 for option in map(_option, names):
-                    known.setdefault(option, []).extend(given)
+                    known.setdefault(option, []).extend((each, use) for each in given)
             self._options[id(module)] = known
         return self._options[id(module)].get(name, [])
 
@@ -968,7 +1022,7 @@ class Project:
             if last in THROUGH and node.args:
                 inner = self.made(node.args[0], use, depth + 1)
             elif last == "Sequential" and layer.call is not None:
-                inner = self._made_sequence(layer.call, layer.use, depth)
+                inner = self._made_sequence(layer.call, layer.use, depth, self.came_by(layer))
             else:
                 inner = (Made(LAYERS.get(last, last), layer.call or node, layer.use),)
             if not inner:
@@ -976,11 +1030,14 @@ class Project:
             found += inner
         return tuple(found)
 
-    def _made_sequence(self, sequence: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
+    def _made_sequence(
+        self, sequence: ast.Call, use: Use, depth: int, site: _last_layers.Site = None
+    ) -> tuple[Made, ...]:
         """By the last layer of ``nn.Sequential(...)`` that changes numbers."""
         added = _appended(sequence, use)
-        for last in reversed([*(_layers(sequence) or _starred(sequence, use)), *added] if added is not None else []):
-            things = self.things(last, use, depth + 1)
+        listed = _layers(sequence) or _last_layers.starred(self, sequence, use, site)
+        for last in reversed([*listed, *added] if added is not None else []):
+            things = self._layer(last, use, depth, site)
             if (
                 len(things) == 1
                 and things[0].name.rpartition(".")[2] in THROUGH
@@ -999,6 +1056,13 @@ class Project:
             return (Made(LAYERS.get(name, name), call, thing.use),) if thing.name.startswith("torch.nn.") else ()
         return ()
 
+    def _layer(self, node: ast.expr, use: Use, depth: int, site: _last_layers.Site) -> tuple[Thing, ...]:
+        """What a layer of a sequence is; of a parameter, what the call gave that the sequence came by."""
+        given, place = _last_layers.as_given(self, node, use, site)
+        things = self.things(given, place, depth + 1)
+        classes = given is not node and isinstance(node, ast.Call) and all(t.call is None for t in things)
+        return tuple(Thing(t.name, use, node, t.made_of) for t in things) if classes else things  # type: ignore[arg-type]
+
     def _made_return(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
         found: list[Made] = []
         for value, use in self.returns(function):
@@ -1012,8 +1076,8 @@ class Project:
 def _chooses(node: ast.expr) -> bool:
     """Rows of a tensor, or a part of each."""
     if isinstance(node, ast.Tuple):
-        return all(isinstance(each, ast.Constant) or _chooses(each) for each in node.elts)
-    return isinstance(node, (ast.Name, ast.Slice, ast.Compare, ast.UnaryOp))
+        return all(isinstance(each, (ast.Constant, ast.Call)) or _chooses(each) for each in node.elts)
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp))
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -1054,18 +1118,6 @@ def _layers(call: ast.Call) -> list[ast.expr]:
     return call.args[starred[-1] + 1 :] if starred else call.args
 
 
-def _starred(call: ast.Call, use: Use) -> list[ast.expr]:
-    """The last layers of ``nn.Sequential(*layers)``, as the last statement put them into the list."""
-    given = call.args[0] if len(call.args) == 1 else None
-    if not isinstance(given, ast.Starred) or not isinstance(given.value, ast.Name):
-        return []
-    name = given.value.id
-    for other in reversed(use.scope.statements[: use.order]):
-        if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(other.statement)):
-            return _put_last(other.statement, name) if other.before(use) else []
-    return []
-
-
 def _appended(call: ast.Call, use: Use) -> list[ast.expr] | None:
     """What is put behind the layers of a sequence, in the function that makes it; None if it cannot be known."""
     node = use.statement
@@ -1081,17 +1133,6 @@ def _appended(call: ast.Call, use: Use) -> list[ast.expr] | None:
                 return None
             found.append(other.args[-1])
     return found
-
-
-def _put_last(node: ast.stmt, name: str) -> list[ast.expr]:
-    """What a statement puts at the end of a list."""
-    value = getattr(node, "value", None)
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    if isinstance(node, (ast.Assign, ast.AugAssign)) and isinstance(value, (ast.List, ast.Tuple)):
-        return value.elts if [ast.unparse(t) for t in targets if t is not None] == [name] else []
-    if isinstance(node, ast.Expr) and isinstance(value, ast.Call) and ast.unparse(value.func) == f"{name}.append":
-        return value.args
-    return []
 
 
 def default(function: Scope, name: str) -> ast.expr | None:
@@ -1158,11 +1199,11 @@ def _set_outside(module: Module) -> Iterator[str]:
                     yield target.attr
 
 
-def _arguments_added(module: Module) -> Iterator[ast.Call]:
+def _arguments_added(module: Module) -> Iterator[tuple[ast.Call, Use]]:
     for scope in module.scopes:
-        for call, _ in scope.calls:
+        for call, use in scope.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
-                yield call
+                yield call, use
 
 
 def _unset(call: ast.Call) -> list[ast.expr]:

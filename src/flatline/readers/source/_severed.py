@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._leaves import new_leaf
 from flatline.readers.source._scopes import Binding, Use, spelled
 from flatline.readers.source._seen import Seen
 from flatline.readers.source._values import drawn_by
@@ -24,6 +25,8 @@ def severed(seen: Seen) -> Iterator[SourceFact]:
             yield seen.fact("severed", call, name=made[0].by, text=spelled(made[0].node), other=made[0].node)
         elif (head := _unrecorded(seen, receiver, use)) is not None:
             yield seen.fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
+        elif not made and (leaf := new_leaf(seen, receiver, use)) is not None:
+            yield seen.fact("severed", call, name="tensor", text=spelled(leaf.node), other=leaf.node)
 
 
 def _unrecorded(seen: Seen, node: ast.expr, use: Use) -> ast.expr | None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._put_by_calls import decorating, put_by_calls
 from flatline.readers.source._scopes import Class, Module, Scope, Use
 from flatline.readers.source._values import Source
 
@@ -118,7 +119,12 @@ def _decorated(project: Project, module: Module, table: str) -> list[Entry]:
         return []
     maker = registers[0].parent if registers[0].parent is not None else module.top
     outer = registers[0] if maker is module.top else maker
-    return _above(project, outer)
+    return [*_above(project, outer), *_by_calls(project, outer, registers[0], table)]
+
+
+def _by_calls(project: Project, outer: Scope, inner: Scope, table: str) -> list[Entry]:
+    modules = [m for m in project.modules.values() if m is not None]
+    return [entry for each in modules for entry in put_by_calls(project, each, outer, inner, table)]
 
 
 def _above(project: Project, outer: Scope) -> list[Entry]:
@@ -139,22 +145,26 @@ def _into_given(project: Project, module: Module, table: str) -> list[Entry]:
         for owner in owners:
             for head in getattr(owner.node, "decorator_list", ()):
                 if isinstance(head, ast.Call) and any(ast.unparse(part) == table for part in head.args):
-                    found += _given_name(project, owner, head, each, table)
+                    end = Use(each.top, len(each.top.statements), (), each.tree.body[-1])
+                    named = ast.Name(getattr(owner.node, "name", ""), ast.Load())
+                    found += _given_name(project, head, table, Source(named, end))
+        for head, given, use in decorating(each) if same else ():
+            if any(ast.unparse(part) == table for part in head.args):
+                found += _given_name(project, head, table, Source(given, use))
     return found
 
 
-def _given_name(project: Project, owner: Class | Scope, head: ast.Call, module: Module, table: str) -> list[Entry]:
-    end = Use(module.top, len(module.top.statements), (), module.tree.body[-1])
-    things = project.things(head.func, end)
+def _given_name(project: Project, head: ast.Call, table: str, source: Source) -> list[Entry]:
+    things = project.things(head.func, source.use)
     maker = things[0].function if len(things) == 1 else None
     names = _filled_by(maker) if maker is not None else None
-    if maker is None or names is None or isinstance(owner.node, ast.Module):
+    if maker is None or names is None:
         return []
     given, key = (project.argument(head, maker, name) for name in names)
     if not isinstance(given, ast.Name) or given.id != table:
         return []
     name = key.value if isinstance(key, ast.Constant) else None
-    return [(name, Source(ast.Name(owner.node.name, ast.Load()), end))]
+    return [(name, source)]
 
 
 def _filled_by(maker: Scope) -> tuple[str, str] | None:
@@ -191,3 +201,15 @@ def _named_above(project: Project, owner: Class | Scope, register: Scope, module
             name = given.value if isinstance(given, ast.Constant) else None if given is not None else node.name
             found.append((name, Source(ast.Name(node.name, ast.Load()), end)))
     return found
+
+
+# --------------------------------------------------------------------------- calls of entries
+
+
+def is_entry(func: ast.expr, module: Module) -> bool:
+    """``MODELS[name]`` and ``MODELS.get(name)``, of a table that a file binds or imports."""
+    if isinstance(func, ast.Call) and isinstance(func.func, ast.Attribute) and func.func.attr == "get" and func.args:
+        table: ast.expr = func.func.value
+    else:
+        table = func.value if isinstance(func, ast.Subscript) and not isinstance(func.slice, ast.Slice) else func
+    return table is not func and isinstance(table, ast.Name) and table.id in module.top.bindings

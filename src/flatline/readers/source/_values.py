@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._records import BAGS, own_field
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ STEPS = 12  # from a table to where it is written out
 TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
 SIZED = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "DataLoader", "TensorDataset"}
 DEVICE = re.compile(r"[\w.]*device\w*(?:\.type)? (==|!=) '(cuda|cpu)'")
-BAGS = {"types.SimpleNamespace", "argparse.Namespace"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def sources(project: Project, node: ast.expr, use: Use, depth: int) -> Sequence[
 
 def _of_lambda(project: Project, node: ast.Call, use: Use, depth: int) -> Sequence[Source]:
     """``make()`` where that is ``lambda: nn.Linear(8, 2)``."""
-    if not isinstance(node.func, (ast.Name, ast.Subscript)) or depth > STEPS or not use.scope.module.lambdas:
+    near = use.scope.module.lambdas or (project.lambdas and isinstance(node.func, ast.Subscript))
+    if not isinstance(node.func, (ast.Name, ast.Subscript)) or depth > STEPS or not near:
         return []
     found = origins(project, node.func, use, depth=depth)
     made = [(each.node, each) for each in found if isinstance(each.node, ast.Lambda)]
@@ -234,11 +235,14 @@ def drawn_by(project: Project, binding: Binding, index: tuple[int, ...]) -> Iter
 
 
 def _field(project: Project, node: ast.Attribute, use: Use, depth: int) -> Sequence[Source]:
-    """``config.rate``, and what a property gives back."""
+    """``config.rate``, ``self.rate`` of a dataclass, and what a property gives back."""
     if isinstance(node.value, ast.Name) and use.scope.owner is not None and use.scope.own == (node.value.id,):
         method = project.method(use.scope.owner, node.attr)
-        return _returns(project, method) if method is not None and method.marked("property", "cached_property") else []
-    things = project.things(node.value, use, depth + 1)
+        if method is not None:
+            return _returns(project, method) if method.marked("property", "cached_property") else []
+        things = own_field(project, use.scope.owner, node.attr)
+    else:
+        things = project.things(node.value, use, depth + 1)
     found: list[Source] = []
     for thing in things if not project.set_from_outside(node.attr, use.scope.module) else ():
         inner = field_of(project, thing, node.attr)
@@ -346,6 +350,8 @@ def _holders(project: Project, node: ast.Name | ast.Attribute, use: Use, depth: 
         if binding.parameter and isinstance(node, ast.Name):
             given = project.given(node.id, binding.use)
             found += [Source(*pair) for pair in given] or [None]
+        elif binding.imported:
+            found.append(project.elsewhere(binding.imported, binding.use))
         else:
             plain = binding.value is not None and not binding.index
             found.append(Source(binding.value, binding.use) if plain and binding.value is not None else None)

@@ -118,6 +118,16 @@ class PaddingInLoss(Rule):
                 key=line_of(fact.where),
             )
 
+        for fact in event.of("masked mean"):
+            yield self.finding(
+                event,
+                f"{fact.text} divides the loss by all positions, also by those that the mask {fact.name} leaves out",
+                cause="mean() divides by mask.numel(), so the loss and its gradient shrink with the share of padding",
+                fix="(loss * mask).sum() / mask.sum().clamp(min=1)",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
+
     def _certain(self, what: str, seen: bool) -> bool:
         self._seen[what] += seen
         return seen and self._seen[what] >= self.certain_after

@@ -19,6 +19,12 @@ from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import falling_is_due, main, shown, trend
 
+SIZED = {  # by the argument that is their length, after which the rate is at its lowest
+    "CosineAnnealingLR": "T_max",
+    "get_linear_schedule_with_warmup": "num_training_steps",
+    "get_cosine_schedule_with_warmup": "num_training_steps",
+    "get_polynomial_decay_schedule_with_warmup": "num_training_steps",
+}
 CYCLIC = ("CosineAnnealingWarmRestarts", "CyclicLR", "ReduceLROnPlateau", "ConstantLR", "SWALR")
 
 
@@ -101,8 +107,8 @@ class SchedulerOutOfStep(Rule):
             name, _, length = tick.horizon.partition(": ")
             inner = all(any(t.kind == "step" and t.depth > 0 for t in m.path) for m in moments)
             same = length == loop.turns or (tick.length is not None and tick.length == loop.count)
-            if name == "CosineAnnealingLR" and tick.depth > 0 and same and inner:
-                message = f"{name} is sized in epochs (T_max={length}), and stepped in the loop within them"
+            if name in SIZED and tick.depth > 0 and same and inner:
+                message = f"{name} is sized in epochs ({SIZED[name]}={length}), and stepped in the loop within them"
                 fix = "step it once per epoch, or give it the number of all steps"
             elif (
                 tick.depth > 0
@@ -114,7 +120,7 @@ class SchedulerOutOfStep(Rule):
                 if name == "ExponentialLR":
                     message = f"{name} multiplies the rate by {tick.gamma:g} after every batch of {loop.count:g} epochs"
                 fix = "step it once per epoch, or give it its sizes in batches"
-            elif tick.in_batches and tick.depth == 0 and inner:
+            elif tick.in_batches and tick.depth == 0 and loop.turns and all(map(_steps_over_data, moments)):
                 message = f"{name} is sized in batches ({length}), and stepped once per epoch"
                 fix = "step it after every optimizer step"
             else:
@@ -356,3 +362,9 @@ def _ahead(moment: SourceMoment) -> bool:
     before, after = moment.last("step", turn=False), moment.next("step", turn=False)
     ahead = moment.repeats and moment.tick.always and moment.tick.known
     return ahead and before is None and after is not None and after.kind == "step"
+
+
+def _steps_over_data(moment: SourceMoment) -> bool:
+    """The optimizer steps in a loop over batches within this one, and nowhere else."""
+    steps = [t for t in moment.path if t.kind == "step"]
+    return bool(steps) and all(t.depth > 0 and t.over_data for t in steps)

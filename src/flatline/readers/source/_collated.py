@@ -1,0 +1,97 @@
+"""Collate functions that change what they put together by chance, whatever the batch is for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+
+from flatline.readers.source._augments import first_random
+from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._values import origins
+
+LIKELY = re.compile(r"mask_along_axis|(Time|Frequency)Masking|\broll\(|\.flip\(|Random\w|ColorJitter|albumentations")
+MASKS = re.compile(
+    r"torchaudio\.functional\.mask_along_axis(_iid)?|torchaudio\.functional\.functional\.mask_along_axis(_iid)?"
+)
+MASKING = re.compile(r"torchaudio\.transforms\.(TimeMasking|FrequencyMasking|SpecAugment)")
+DRAWN = re.compile(r"(torch|random|np\.random|numpy\.random)\.(randint|randrange|random_integers)\(")
+COIN = re.compile(r"((torch|np\.random|numpy\.random)\.rand\(\d?\)(\.item\(\))?|random\.random\(\)) [<>]=? [\w.]+")
+FLIPS = re.compile(r"\.flip\(|\b(hflip|vflip|fliplr|flipud)\(|ImageOps\.mirror\(")
+
+
+def collate_of(project: Project, loader: Thing) -> Thing | None:
+    """The function that a loader puts its batches together with, perhaps a partial one, or an object that is called."""
+    given = argument_at(loader.call, "collate_fn", 6) if loader.call is not None else None
+    made = origins(project, given, loader.use) if given is not None else []
+    node, use = (made[0].node, made[0].use) if len(made) == 1 else (given, loader.use)
+    part = isinstance(node, ast.Call) and project.dotted(node.func, use) == "functools.partial" and bool(node.args)
+    things = project.things(node.args[0] if part and isinstance(node, ast.Call) else node, use)
+    return replace(things[0], given=node if part and isinstance(node, ast.Call) else None) if len(things) == 1 else None
+
+
+def same(one: Thing | None, other: Thing | None) -> bool:
+    """The same function with the same settings."""
+    return one is not None and other is not None and one.identity() == other.identity() and one.given is other.given
+
+
+def by_chance(project: Project, collate: Thing) -> tuple[ast.expr, Use] | None:
+    """The first random change that every batch goes through."""
+    function = collate.function
+    if collate.made_of is not None and collate.call is not None:
+        function = project.method(collate.made_of, "__call__")
+    for call, use in function.calls if function is not None else ():
+        if _is_certain(call, use) and _changes(project, call, use):
+            return call, use
+    return _flipped(function) if function is not None else None
+
+
+def _is_certain(call: ast.Call, use: Use) -> bool:
+    """Under no condition."""
+    parts = [
+        n for n in ast.walk(use.statement) if isinstance(n, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension))
+    ]
+    below = any(inner is call for n in parts if not isinstance(n, ast.comprehension) for inner in ast.walk(n))
+    return not below and not any(block in use.scope.choices or block in use.scope.matches for block, _ in use.path)
+
+
+def _changes(project: Project, call: ast.Call, use: Use) -> bool:
+    dotted = project.dotted(call.func, use)
+    if MASKS.fullmatch(dotted):
+        return True
+    if dotted == "torch.roll" or (isinstance(call.func, ast.Attribute) and call.func.attr == "roll" and not dotted):
+        given = argument_at(call, "shifts", 1 if dotted else 0)
+        return given is not None and _is_drawn(given, use)
+    if dotted.startswith(("torch.", "torchaudio.")):
+        return False
+    things = project.things(call.func, use)
+    masks = [t.call is not None and MASKING.fullmatch(t.name) and not _is_switched(t.call) for t in things]
+    return (bool(things) and all(masks)) or first_random(project, call.func, use, {}) is not None
+
+
+def _is_switched(call: ast.Call) -> bool:
+    """How often it does anything is said by a number, which may be 0."""
+    return any(k.arg in (None, "p") for k in call.keywords)
+
+
+def _is_drawn(node: ast.expr, use: Use) -> bool:
+    """``int(torch.randint(-n, n, (1,)))``, perhaps behind a name."""
+    if isinstance(node, ast.Name):
+        found = use.scope.reaching(node.id, use) if node.id in use.scope.bindings else []
+        value = found[0].value if len(found) == 1 and not found[0].index else None
+        return value is not None and not isinstance(value, ast.Name) and _is_drawn(value, found[0].use)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int" and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Call) and DRAWN.match(ast.unparse(node)) is not None
+
+
+def _flipped(function: Scope) -> tuple[ast.expr, Use] | None:
+    """``if random.random() < 0.5: image = image.flip(-1)``."""
+    for use in function.statements:
+        node = use.statement
+        plain = isinstance(node, ast.If) and not any(block in function.choices for block, _ in use.path)
+        if plain and isinstance(node, ast.If) and COIN.fullmatch(ast.unparse(node.test)):
+            if any(isinstance(each, ast.Assign) and FLIPS.search(ast.unparse(each.value)) for each in node.body):
+                return node.test, use
+    return None
