@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import fnmatch
+import gc
 import io
 import linecache
 import os
 import tokenize
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +30,18 @@ from flatline.rules import Rule
 
 EVERYTHING = "ALL"
 USUALLY: Mapping[str, Sequence[str]] = {"tests/**": [EVERYTHING]}  # what is broken there is broken on purpose
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for cycles meanwhile: what was read is kept to the end, and each search would go through all of it."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 @dataclass(slots=True)
@@ -57,6 +71,7 @@ class Linter:
         self._names: Counter[str] = Counter()
         self.done = Linted(checked=tuple(rule.code for rule in self.rules))
 
+    @uncollected()
     def paths(self, paths: Sequence[str]) -> Linted:
         """All Python files and notebooks there."""
         linecache.checkcache()  # reporters show the lines as they are now
@@ -74,6 +89,7 @@ class Linter:
         self.done.findings.sort(key=_place)
         return self.done
 
+    @uncollected()
     def standard_input(self, data: bytes) -> Linted:
         """What an editor has not saved yet."""
         try:
