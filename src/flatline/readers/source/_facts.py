@@ -19,7 +19,7 @@ from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope
 from flatline.readers.source._seen import mode_lines, seen_in, trained_models
 from flatline.readers.source._severed import severed
-from flatline.readers.source._statements import anomaly, closures, coupled, rates, schedulers, uncalled
+from flatline.readers.source._statements import anomaly, closures, coupled, rates, schedulers, stopwatch, uncalled
 from flatline.readers.source._unshuffled import unshuffled
 from flatline.readers.source._validated import validated
 
@@ -53,6 +53,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from rebound(seen)
         yield from reheaded(seen)
         yield from anomaly(seen)
+        yield from stopwatch(seen)
         yield from half(seen) if trains and not scaling else ()
         yield from unshuffled(seen)
         yield from validated(seen, trained) if all_afterwards(project, module, modes, scope) else ()

@@ -13,6 +13,7 @@ from flatline.readers.source._seen import Seen
 UNCALLED = {"step", "zero_grad", "backward", "eval", "train", "unscale_"}
 CLOSED_FORM = {"LambdaLR", "OneCycleLR", "CyclicLR", "ConstantLR", "LRScheduler", "ReduceLROnPlateau"}
 READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
+CUDNN = "torch.backends.cudnn."
 
 
 def uncalled(seen: Seen) -> Iterator[SourceFact]:
@@ -32,6 +33,21 @@ def uncalled(seen: Seen) -> Iterator[SourceFact]:
 def _last_of_cell(seen: Seen, node: ast.stmt) -> bool:
     """A notebook shows the value of a cell's last line."""
     return seen.module.text.path.endswith(".ipynb") and isinstance(seen.scope.node, ast.Module)
+
+
+def stopwatch(seen: Seen) -> Iterator[SourceFact]:
+    """``cudnn.benchmark = True`` beside ``cudnn.deterministic = True``, in one block."""
+    flags: dict[tuple[str, object], tuple[object, Use]] = {}
+    for use in seen.scope.statements:
+        node = use.statement
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        name = seen.project.dotted(target, use) if isinstance(target, ast.Attribute) else ""
+        if name.startswith(CUDNN) and isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            flags[name.removeprefix(CUDNN), use.path] = node.value.value, use
+    for (name, path), (on, use) in flags.items():
+        other, there = flags.get(("deterministic", path), (False, use))
+        if name == "benchmark" and on is True and other is True:
+            yield seen.fact("stopwatch", use.statement, other=there.statement)
 
 
 def anomaly(seen: Seen) -> Iterator[SourceFact]:

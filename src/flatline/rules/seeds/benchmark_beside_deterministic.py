@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SeedsObserved
+from flatline.events import SeedsObserved, SourceParsed, beside, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -58,3 +58,13 @@ class BenchmarkBesideDeterministic(Rule):
         if event.cuda and event.benchmark and (event.deterministic or event.strict):
             asked = "cudnn.deterministic" if event.deterministic else "use_deterministic_algorithms"
             yield self.finding(event, f"{asked} is set, and cudnn.benchmark beside it")
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """Both are switched on in one place."""
+        for fact in event.of("stopwatch"):
+            yield self.finding(
+                event,
+                f"cudnn.deterministic is set{beside(fact.other, fact.where)}, and cudnn.benchmark beside it",
+                where=fact.where,
+                key=line_of(fact.where),
+            )
