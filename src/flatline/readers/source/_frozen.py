@@ -71,14 +71,16 @@ def _repeats(project: Project, use: Use) -> bool:
 
 
 def _is_done(project: Project, use: Use, scopes: Sequence[Scope], depth: int) -> bool:
-    """Under no condition that is open, and where it stands in a function, that is called in these files."""
+    """Under no condition that is open, and where it stands in a method, that is called in these files."""
     returned = (u for u in use.scope.statements[: use.order] if isinstance(u.statement, ast.Return))
     if _is_open(project, use) or any(_chosen(project, u) is not False for u in returned):
         return False
     if use.scope.parent is None or depth > DEEP:
         return use.scope.parent is None
-    sites = [u for _, u in project.calls_of(use.scope) if any(u.scope is each for each in scopes)]
-    return any(_is_done(project, site, scopes, depth + 1) for site in sites)
+    known = project.calls_of(use.scope)
+    sites = [u for _, u in known if any(u.scope is each for each in scopes)]
+    begins = not known and (use.scope.owner is None or use.scope is use.scope.owner.methods.get("__init__"))
+    return begins or any(_is_done(project, site, scopes, depth + 1) for site in sites)
 
 
 def _is_open(project: Project, use: Use) -> bool:
