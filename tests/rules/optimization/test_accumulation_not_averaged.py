@@ -178,6 +178,40 @@ def test_source_scaled(divided, criterion, update, scaler, expected):
     assert len(lint(AccumulationNotAveraged, code)) == expected
 
 
+COUNTED = """
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+import torchmetrics
+def fit(data, net, opt):
+    bar = {made}
+    for i, (x, y) in enumerate(data):
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        {told}
+        if i % 4 == 3:
+            opt.step()
+            opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "told", "expected"),
+    [
+        ("tqdm(total=len(data))", "bar.update(1)", 1),
+        ("torchmetrics.MeanMetric()", "bar.update(loss.item())", 1),
+        ("tqdm(total=9) if data else unknown(opt)", "bar.update(1)", 0),
+        ("unknown(opt)", "bar.update(1)", 0),
+        ("tqdm(total=len(data))", "bar.fit(opt)", 0),
+    ],
+)
+def test_source_counted(made, told, expected):
+    """A progress bar and a metric train nothing."""
+    assert len(lint(AccumulationNotAveraged, COUNTED.format(made=made, told=told))) == expected
+    entered = COUNTED.format(made=made, told=told).replace(f"bar = {made}", f"with {made} as bar:\n        pass")
+    assert len(lint(AccumulationNotAveraged, entered)) == expected
+
+
 def test_source_clipped_sum():
     clipped = SOMETIMES.replace(
         "opt.step()", "torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n        opt.step()", 1

@@ -12,9 +12,9 @@ from flatline.readers.source._dispatch import each_of, in_turn
 from flatline.readers.source._means import means
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
-from flatline.readers.source._scalers import updates_scale
 from flatline.readers.source._schedules import IN_STEPS, divisors, is_schedule, optimizer_of
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._updates import trains_nothing
 from flatline.readers.source._values import origins
 from flatline.readers.source._zoo import ready_made
 
@@ -638,7 +638,7 @@ class _Walker:
             call.func, ast.Lambda
         ):
             return False
-        if updates_scale(self.project, call, use):
+        if trains_nothing(self.project, call, use):
             return False
         known = self.project.things(call.func, use)
         return not known or any(t.function is None and t.made_of is None for t in known)
