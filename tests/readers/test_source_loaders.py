@@ -160,6 +160,73 @@ def test_samples_that_are_listed_by_class(target, over, label, at, more, expecte
     assert ("unshuffled" in kinds_in(HEAD, code)) is expected
 
 
+GROWN = """
+NUMBERS = {{"cat": 0, "dog": 1, "owl": 2}}
+def scan(root):
+    files, marks = [], []
+    for mark, name in enumerate(sorted(os.listdir(root))):
+        found = glob.glob(f"{{root}}/{{name}}/*.jpg")
+        files.extend(found)
+        marks.extend([mark] * len(found))
+    return files, marks
+
+class Gestures(Dataset):
+    def __init__(self, root, transform=None, files=(), marks=()):
+        {made}
+    def __getitem__(self, index):
+        return torch.load(self.paths[index]), self.labels[index]
+    def grow(self, root):
+        {later}
+
+def run(model, opt):
+    data = {data}
+    for epoch in range(5):
+        for x, y in DataLoader(data, batch_size=32):
+            loss = nn.functional.cross_entropy(model(x), y)
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+"""
+BEGUN = """self.paths, self.labels = [], []
+        for {target} in {over}:
+            found = os.listdir(os.path.join(root, str(name)))
+            self.paths += found
+            {grown}"""
+OWN = 'Gestures("gestures")'
+
+
+@pytest.mark.parametrize(
+    ("made", "data", "later", "expected"),
+    [
+        (BEGUN.format(target="k, name", over="enumerate(CLASSES)", grown="self.labels += [k] * len(found)"), OWN, "pass", True),
+        (BEGUN.format(target="k, name", over="enumerate(CLASSES)", grown="self.labels.extend(len(found) * [k])"), OWN, "pass", True),
+        (BEGUN.format(target="name, k", over="NUMBERS.items()", grown="self.labels += [k for _ in found]"), OWN, "pass", True),
+        (BEGUN.format(target="name", over="range(10)", grown="self.labels += [name] * len(found)"), OWN, "pass", True),
+        (BEGUN.format(target="name, k", over="table.items()", grown="self.labels += [k] * len(found)"), OWN, "pass", False),
+        (BEGUN.format(target="k, name", over="enumerate(CLASSES)", grown="self.labels += marks * len(found)"), OWN, "pass", False),
+        (BEGUN.format(target="k, name", over="enumerate(CLASSES)", grown="self.labels += [k, 0] * len(found)"), OWN, "pass", False),
+        (BEGUN.format(target="k, name", over="enumerate(CLASSES)", grown="self.labels += [k] * len(found)"), OWN, "self.labels += root", False),
+        ("self.paths, self.labels = scan(root)", OWN, "pass", True),
+        ("self.labels, self.paths = scan(root)", OWN, "pass", False),
+        ("self.paths, self.labels = mixed(*scan(root))", OWN, "pass", False),
+        ("self.paths, self.labels = files, torch.tensor(marks)", "Gestures('a', None, *scan('a'))", "pass", False),
+        ("self.paths, self.labels = files, torch.tensor(marks)", "(made := scan('a')) and Gestures('a', None, *made)", "pass", False),
+    ],
+)  # fmt: skip
+def test_lists_that_grow_by_class(made, data, later, expected):
+    """By as many of one number as a class has files; by anything else, or once more, nothing is known."""
+    assert ("unshuffled" in kinds_in(HEAD, GROWN.format(made=made, data=data, later=later))) is expected
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"), [("pass", True), ("random.seed(0)", True), ("random.shuffle(marks)", False)]
+)
+def test_lists_that_are_handed_over(between, expected):
+    code = GROWN.format(made="self.paths, self.labels = files, torch.tensor(marks)", data="made", later="pass")
+    given = f"files, marks = scan('a')\n    {between}\n    data = Gestures('a', None, files, marks)"
+    assert ("unshuffled" in kinds_in(HEAD, code.replace("data = made", given))) is expected
+
+
 STEPS = """
 def run(model, opt):
     data = Flowers("flowers")

@@ -142,6 +142,76 @@ def test_near_miss_source_averaged(reduction, divided, end):
     assert lint(AccumulationNotAveraged, ACCUMULATED.format(reduction, divided, end)) == []
 
 
+SCALED = """
+import torch
+import torch.nn as nn
+from torch.cuda.amp import GradScaler, autocast
+def fit(data, net, criterion, opt, scaler):
+    for i, (x, y) in enumerate(data):
+        with autocast():
+            loss = criterion(net(x), y){divided}
+        scaler.scale(loss).backward()
+        if i % 4 == 3:
+            scaler.step(opt)
+            {update}
+            opt.zero_grad()
+if __name__ == "__main__":
+    net = nn.Linear(4, 1)
+    fit(data, net, nn.{criterion}, torch.optim.SGD(net.parameters(), 0.1), {scaler})
+"""
+
+
+@pytest.mark.parametrize(
+    ("divided", "criterion", "update", "scaler", "expected"),
+    [
+        ("", "SmoothL1Loss()", "scaler.update()", "GradScaler()", 1),
+        ("", "SmoothL1Loss()", "scaler.update()", "made[0]", 1),  # that it is one is seen by what it does
+        ("", "SmoothL1Loss()", "other.update()", "GradScaler()", 0),
+        ("", "SmoothL1Loss()", "scaler.update(opt)", "GradScaler()", 0),
+        ("", "SmoothL1Loss(reduction='sum')", "scaler.update()", "GradScaler()", 0),
+        (" / 4", "SmoothL1Loss()", "scaler.update()", "GradScaler()", 0),
+    ],
+)
+def test_source_scaled(divided, criterion, update, scaler, expected):
+    """The update of a scaler trains nothing; that of anything else might."""
+    code = SCALED.format(divided=divided, criterion=criterion, update=update, scaler=scaler)
+    assert len(lint(AccumulationNotAveraged, code)) == expected
+
+
+COUNTED = """
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+import torchmetrics
+def fit(data, net, opt):
+    bar = {made}
+    for i, (x, y) in enumerate(data):
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        {told}
+        if i % 4 == 3:
+            opt.step()
+            opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "told", "expected"),
+    [
+        ("tqdm(total=len(data))", "bar.update(1)", 1),
+        ("torchmetrics.MeanMetric()", "bar.update(loss.item())", 1),
+        ("tqdm(total=9) if data else unknown(opt)", "bar.update(1)", 0),
+        ("unknown(opt)", "bar.update(1)", 0),
+        ("tqdm(total=len(data))", "bar.fit(opt)", 0),
+    ],
+)
+def test_source_counted(made, told, expected):
+    """A progress bar and a metric train nothing."""
+    assert len(lint(AccumulationNotAveraged, COUNTED.format(made=made, told=told))) == expected
+    entered = COUNTED.format(made=made, told=told).replace(f"bar = {made}", f"with {made} as bar:\n        pass")
+    assert len(lint(AccumulationNotAveraged, entered)) == expected
+
+
 def test_source_clipped_sum():
     clipped = SOMETIMES.replace(
         "opt.step()", "torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n        opt.step()", 1

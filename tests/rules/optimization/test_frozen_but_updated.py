@@ -150,3 +150,78 @@ def test_fires_source(changed, why):
 )
 def test_near_miss_source(changed):
     assert lint(FrozenButUpdated, SCHEDULED.format(**{**LATER, **changed})) == []
+
+
+STAGED = """import torch
+from torch import nn
+from itertools import chain
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.fc = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+    def hold(self):
+        for p in self.one.parameters():
+            p.requires_grad_(False)
+def hold(*parts):
+    for part in parts:
+        part.requires_grad_(False)
+def hold_one(part):
+    for p in part.parameters():
+        p.requires_grad = False
+class Run:
+    def __init__(self, settings):
+        self.settings = settings
+        self.net, self.other = Net(), Net()
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+    def hold(self):
+        for part in {parts}:
+            for p in part.parameters():
+                p.requires_grad = False
+    def turn(self):
+        self.opt.zero_grad(set_to_none=False)
+        F.cross_entropy(self.net(x), y).backward()
+        self.opt.step()
+    def run(self):
+        for epoch in range(1, 90):
+            if {test}:
+                {freeze}
+            self.turn()
+Run(settings).run()
+"""
+AT_TEN = {"parts": "(self.net.one, self.net.two)", "test": "epoch == self.settings.at", "freeze": "self.hold()"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"parts": "[*self.net.children()]"},
+        {"test": "self.settings.at <= epoch"},
+        {"test": "self.settings.holds and epoch > 10"},
+        {"freeze": "self.net.hold()"},
+        {"freeze": "hold_one(self.net.one)"},
+        {"freeze": "for p in chain(self.net.one.parameters(), self.net.two.parameters()): p.requires_grad = False"},
+    ],
+)
+def test_fires_source_parts_of_the_model(changed):
+    """In tuples, behind a method of the model, behind a function that is given one."""
+    assert len(lint(FrozenButUpdated, STAGED.format(**{**AT_TEN, **changed}))) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"parts": "(self.net.one, self.other.two)"},
+        {"parts": "self.parts"},
+        {"parts": "(self.other.one,)"},
+        {"test": "self.settings.at >= epoch"},
+        {"test": "self.settings.holds or epoch > 10"},
+        {"test": "epoch == 0"},
+        {"freeze": "self.other.hold()"},
+        {"freeze": "hold_one(self.other.one)"},
+        {"freeze": "pass"},
+    ],
+)
+def test_near_miss_source_parts_of_another(changed):
+    assert lint(FrozenButUpdated, STAGED.format(**{**AT_TEN, **changed})) == []

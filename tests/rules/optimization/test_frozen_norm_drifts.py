@@ -120,3 +120,89 @@ def test_source_layers_that_are_written_out():
 )
 def test_near_miss_source(old, new):
     assert lint(FrozenNormDrifts, FROZEN.replace(old, new)) == []
+
+
+CUT = """
+import torch
+from torch import nn
+from torchvision.models import resnet50
+class Net(nn.Module):
+    def __init__(self, freezes={default}):
+        super().__init__()
+        r = resnet50()
+        self.stem = nn.Sequential({stem})
+        self.rest = r.layer2
+        self.head = nn.Conv2d(512, 3, 1)
+        {start}
+    def freeze(self):
+        for part in {parts}:
+            for p in part.parameters():
+                p.requires_grad = False
+    def forward(self, x):
+        return self.head(self.rest(self.stem(x)))
+def build():
+    body = nn.Sequential({stem})
+    body.requires_grad_(False)
+    return nn.Sequential(body, nn.Linear(64, 3))
+"""
+LOOP = """
+import torch
+from nets import Net
+def main():
+    net = Net({given})
+    opt = torch.optim.Adam(net.head.parameters())
+    for epoch in range(9):
+        net.train()
+        {more}
+        for x, y in data:
+            opt.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            opt.step()
+if __name__ == "__main__":
+    main()
+"""
+WHOLE = {
+    "default": "True", "stem": "r.conv1, r.bn1, r.relu, r.layer1", "start": "self.freeze()", "parts": "(self.stem, self.rest)",
+    "given": "", "more": "pass",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"start": "if freezes:\n            self.freeze()"},
+        {"start": "for p in self.stem.parameters():\n            p.requires_grad = False"},
+        {"parts": "[self.stem]"},
+        {"default": "False", "given": "freezes=True", "start": "if freezes:\n            self.freeze()"},
+    ],
+)
+def test_source_trunk_of_parts_in_another_file(changed):
+    """Each part is one that has norms, and the freeze is come by."""
+    options = {**WHOLE, **changed}
+    (finding,) = lint(FrozenNormDrifts, LOOP.format(**options), nets=CUT.format(**options))
+    assert (finding.where.file, finding.where.line) == ("train.py", 7)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"start": "pass"},
+        {"default": "False", "start": "if freezes:\n            self.freeze()"},
+        {"start": "if freezes:\n            self.freeze()", "given": "given.freezes"},
+        {"default": "False", "start": "if not freezes:\n            return\n        self.freeze()"},
+        {"stem": "r.conv1, r.relu, r.maxpool", "parts": "[self.stem]"},
+        {"more": "net.stem.eval()"},
+        {"parts": "self.parts"},
+    ],
+)
+def test_near_miss_source_trunk_of_parts(changed):
+    options = {**WHOLE, **changed}
+    assert lint(FrozenNormDrifts, LOOP.format(**options), nets=CUT.format(**options)) == []
+
+
+def test_source_sequence_around_a_frozen_trunk():
+    built = CUT.format(**WHOLE).replace("def build():", "def build():\n    r = resnet50()")
+    loop = LOOP.format(**WHOLE).replace("Net", "build").replace("net.head", "net[1]")
+    assert len(lint(FrozenNormDrifts, loop, nets=built)) == 1
+    assert lint(FrozenNormDrifts, loop, nets=built.replace("r.bn1, r.relu, r.layer1", "r.relu")) == []

@@ -95,3 +95,82 @@ def test_source_loaders_that_are_spread_over_arguments():
 @pytest.mark.parametrize("given", ["net, *others, 3", "*parts, *loaders, 3", "net, *loaders[::-1], 3"])
 def test_near_miss_source_arguments_that_are_not_known(given):
     assert lint(AugmentationOnValidation, SPREAD.format(given)) == []
+
+
+STEPPED = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, random_split
+from torchvision import datasets, transforms as T
+aug, plain = T.Compose([T.RandomRotation(9), T.ToTensor()]), T.Compose([T.ToTensor()])
+class Base(nn.Module):
+    def training_step(self, batch):
+        x, y = batch
+        return F.cross_entropy(self(x), y)
+    def validation_step(self, batch):
+        x, y = batch
+        out = self(x)
+        return {result}
+class Net(Base):
+    def forward(self, x):
+        return self.head(x)
+def accuracy(out, y):
+    _, best = torch.max(out, dim=1)
+    return (best == y).float().mean()
+def check(model, batch):
+    return model.validation_step(batch)
+def evaluate(model, loader):
+    {mode}
+    {scored}
+def fit(model, opt):
+    whole = datasets.ImageFolder("pets", {transform})
+    train_set, valid_set = random_split(whole, [0.8, 0.2])
+    train, valid = DataLoader(train_set, 8, shuffle=True), DataLoader(valid_set, 8)
+    for epoch in range(9):
+        for batch in train:
+            model.training_step(batch).backward()
+            opt.step()
+        evaluate(model, {loader})
+fit(Net(), opt)
+"""
+USUAL = {
+    "result": "accuracy(out, y)", "mode": "model.eval()", "scored": "return [model.validation_step(b) for b in loader]",
+    "transform": "aug", "loader": "valid",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"result": "(out.argmax(1) == y).sum()"},
+        {"scored": "return sum(model.validation_step(b) for b in loader)"},
+        {"scored": "for b in loader: scores.append(check(model, b))"},
+        {
+            "scored": "return {i: check(model, b) for i, b in enumerate(loader)}",
+            "mode": "torch.no_grad(); model.eval()",
+        },
+    ],
+)
+def test_source_scored_by_a_function_for_each_batch(changed):
+    (finding,) = lint(AugmentationOnValidation, STEPPED.format(**{**USUAL, **changed}))
+    assert finding.message.startswith("loader is scored after T.RandomRotation(9) (line 6)")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"transform": "plain"},
+        {"result": "out"},
+        {"result": "out.argmax(1)"},
+        {"mode": "pass"},
+        {"loader": "train"},
+        {"loader": "others"},
+        {"scored": "return [b for b in loader]"},
+        {"scored": "return [unknown(model, b) for b in loader]"},
+        {"scored": "return [[model.validation_step(b) for b in loader] for _ in range(8)]"},
+    ],
+)
+def test_near_miss_source_batches_that_nothing_scores(changed):
+    assert lint(AugmentationOnValidation, STEPPED.format(**{**USUAL, **changed})) == []

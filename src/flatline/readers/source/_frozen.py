@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._resolve import Project, Thing, argument
-from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
 from flatline.readers.source._values import Source, comes_by, origins
 
@@ -18,6 +18,7 @@ WITH_NORMS = re.compile(
     r"shufflenet\w+|vgg\d+_bn)"
 )
 PART = re.compile(r"features|layers|layer[1-4]|stage[2-4]|trunk_output")  # of these, with as many norms
+BARE = re.compile(r"conv\d|relu\d?|act\d?|(max|avg)pool\d?|fc|classifier|head|last_linear")  # of these, without norms
 NORM = re.compile(r"torch\.nn\.(Sync)?BatchNorm([123]d)?")
 OTHERWISE = re.compile(
     r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|"
@@ -35,10 +36,14 @@ def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Ite
         return
     scopes = [scope for each in reached for scope in each.scopes]
     asked = {name: [c for s in scopes for c in seen_in(project, s).methods(name)] for name in ("train", "eval")}
-    for frozen in (each for scope in module.scopes for each in _frozen(project, scope)):
+    for frozen in (each for scope in scopes for each in _frozen(project, scope)):
         wholes = [*_wholes(frozen), *_built_around(project, frozen)]
         wanted = {each for whole in wholes for each in (*_identities(project, whole), *_handed_on(project, whole))}
-        if not wanted or not all(_has_norms(project, t, 0) for t in _things(project, frozen)):
+        if (
+            not wanted
+            or not _is_done(project, frozen.use, scopes, 0)
+            or not all(_has_norms(project, t, 0) for t in _things(project, frozen))
+        ):
             continue
         again = [
             (call, use) for call, held, use in asked["train"]
@@ -63,6 +68,37 @@ def _repeats(project: Project, use: Use) -> bool:
     """In a loop, or in a function that a loop calls."""
     seen = seen_in(project, use.scope)
     return seen.loop_of(use) is not None or seen.called_again
+
+
+def _is_done(project: Project, use: Use, scopes: Sequence[Scope], depth: int) -> bool:
+    """Under no condition that is open, and where it stands in a method, that is called in these files."""
+    returned = (u for u in use.scope.statements[: use.order] if isinstance(u.statement, ast.Return))
+    if _is_open(project, use) or any(_chosen(project, u) is not False for u in returned):
+        return False
+    if use.scope.parent is None or depth > DEEP:
+        return use.scope.parent is None
+    known = project.calls_of(use.scope)
+    sites = [u for _, u in known if any(u.scope is each for each in scopes)]
+    begins = not known and (use.scope.owner is None or use.scope is use.scope.owner.methods.get("__init__"))
+    return begins or any(_is_done(project, site, scopes, depth + 1) for site in sites)
+
+
+def _is_open(project: Project, use: Use) -> bool:
+    """Behind a condition that is not known to hold."""
+    return bool(_choices(use)) and _chosen(project, use) is not True
+
+
+def _chosen(project: Project, use: Use) -> bool | None:
+    """What the conditions around it come to."""
+    return comes_by(project, replace(use, path=_choices(use)))
+
+
+def _choices(use: Use) -> tuple[tuple[int, str], ...]:
+    """The conditions around a place, but for whether the file is run as a script."""
+    scope = use.scope
+    tests = {block: ast.unparse(scope.choices[block].test) for block, _ in use.path if block in scope.choices}
+    named = {block for block, test in tests.items() if "__name__" not in test}
+    return tuple(each for each in use.path if each[0] in named or each[0] in scope.matches)
 
 
 def _frozen(project: Project, scope: Scope) -> Iterator[Source]:
@@ -92,8 +128,17 @@ def _given(project: Project, node: ast.expr, use: Use) -> Iterator[Source]:
     found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
     if found and all(b.parameter for b in found) and isinstance(node, ast.Name):
         yield from (Source(*pair) for pair in project.given(node.id, found[0].use))
+    elif parts := [each for b in found for each in _gone_through(b)]:
+        yield from parts
     else:
         yield Source(node, use)
+
+
+def _gone_through(binding: Binding) -> Iterator[Source]:
+    """The parts in ``for part in (self.stem, self.layer1)``."""
+    loop = binding.use.statement
+    listed = loop.iter if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) else None
+    yield from (Source(e, binding.use) for e in (listed.elts if isinstance(listed, (ast.Tuple, ast.List)) else ()))
 
 
 def _wholes(frozen: Source) -> list[Source]:
@@ -131,11 +176,13 @@ def _held_as(name: str, use: Use) -> list[Source]:
 
 
 def _built_around(project: Project, frozen: Source) -> Iterator[Source]:
-    """``Probe(trunk)`` beside ``freeze(trunk)``, where the class keeps what it is given."""
+    """``Probe(trunk)`` beside ``freeze(trunk)``, where the class keeps what it is given, and ``nn.Sequential(trunk, head)``."""
     name = frozen.node.id if isinstance(frozen.node, ast.Name) else ""
     for call, use in frozen.use.scope.calls if name else ():
         given = [*call.args, *(k.value for k in call.keywords)]
-        things = project.things(call, use) if any(isinstance(g, ast.Name) and g.id == name for g in given) else ()
+        things = project.things(call, use) if any(_is_name(g, name) for g in given) else ()
+        if use.order > frozen.use.order and [t.name for t in things if t.call is call] == ["torch.nn.Sequential"]:
+            yield Source(call, use)
         owner = things[0].made_of if len(things) == 1 and things[0].call is call else None
         start = owner.methods.get("__init__") if owner is not None else None
         taken = [p for p in start.params[1:] if _is_name(argument(call, start, p), name)] if start is not None else []
@@ -190,10 +237,16 @@ def _has_norms(project: Project, thing: Thing, depth: int) -> bool:
     if WITH_NORMS.fullmatch(thing.name) or NORM.fullmatch(thing.name):
         return True
     if thing.made_of is None:
-        parts = [n for a in thing.call.args for n in ast.walk(a) if isinstance(n, (ast.Name, ast.Call))]
+        parts = [n for a in thing.call.args for n in _inside(a)]
         return thing.name == "torch.nn.Sequential" and any(_within(project, part, thing.use, depth) for part in parts)
     starts = [each.methods["__init__"] for each in project.bases(thing.made_of) if "__init__" in each.methods]
     return any(_within(project, call, use, depth) for start in starts for call, use in start.calls)
+
+
+def _inside(node: ast.expr) -> Iterator[ast.expr]:
+    """The names and calls in an argument, but for ``net`` of ``net.conv1``, which is no norm."""
+    bare = {id(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and BARE.fullmatch(n.attr)}
+    yield from (n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Call)) and id(n) not in bare)
 
 
 def _within(project: Project, node: ast.expr, use: Use, depth: int) -> bool:

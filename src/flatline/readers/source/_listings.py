@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Class, Scope, Use
+from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
-MIXED = re.compile(r"perm|shuffle|argsort|random|sample\(|sort\(")
+MIXED = re.compile(r"perm|shuffle|argsort|(?<!import )random(?!\.seed)|sample\(|sort\(")
 TOUCHED = (
     r"(?<!\bself)\.(?:{0})\b(?:\.\w+\(|(?:\[[^=]*\])?(?:\.i?loc\[[^=]*\])?\s*(?:,.*)?[-+*|&]?=(?!=))"
     r"|=\s*\w+(?:\.\w+)*\.(?:{0})\s*(?:#|;|$)|(?:shuffl|perm|sample|sort)\w*\(.*\.(?:{0})\b|setattr\(.*['\"](?:{0})['\"]"
     r"|(?:^|;)\s*(?!print)[\w.]+\((?:.*[(, ])?\w+\.(?:{0})\b"
 )  # a write, a call of a method, another name for it, a call that may change it
 WRAPS = {"int", "torch.tensor", "torch.as_tensor", "torch.LongTensor", "float"}
-STEPS = 4  # from an attribute to the list that is filled
+ARRAYS = {"numpy.array", "numpy.asarray", "torch.tensor", "torch.as_tensor", "torch.LongTensor"}
+STEPS = 6  # from an attribute to the list that is filled
 
 
 def listed_by_class(project: Project, owner: Class) -> bool:
@@ -30,10 +32,10 @@ def listed_by_class(project: Project, owner: Class) -> bool:
     name = held.value.attr
     if method.own != (ast.unparse(held.value.value),):
         return False
-    found = project.attributes(owner, name)
+    found = _begun(project.attributes(owner, name))
     mixed = MIXED.search(ast.unparse(owner.node)) is not None
-    plain = len(found) == 1 and not mixed and not found[0].index and found[0].value is not None
-    return plain and _in_turn(project, found[0].value, found[0].use, f"{method.own[0]}.{name}", place, 0)
+    plain = len(found) == 1 and not mixed
+    return plain and _bound(project, found[0], f"{method.own[0]}.{name}", place, 0)
 
 
 def rearranged(project: Project, owner: Class) -> bool:
@@ -67,6 +69,14 @@ def _read(project: Project, node: ast.expr, use: Use) -> tuple[ast.Subscript | N
     return (inner, place) if isinstance(inner, ast.Subscript) and place is not None else (node, None)
 
 
+def _begun(bindings: Sequence[Binding]) -> list[Binding]:
+    """Without what an empty list grew by, where it was made."""
+    grown = [b for b in bindings if isinstance(b.use.statement, ast.AugAssign)]
+    begun = [b for b in bindings if b not in grown]
+    empty = len(begun) == 1 and isinstance(begun[0].value, ast.List) and not begun[0].value.elts
+    return begun if empty and all(b.use.scope is begun[0].use.scope for b in grown) else list(bindings)
+
+
 def _by_index(node: ast.expr, method: Scope) -> bool:
     name = method.params[-1]
     return ast.unparse(node) == name and len(method.bindings[name]) == 1
@@ -84,16 +94,44 @@ def _in_turn(project: Project, node: ast.expr | None, use: Use, name: str, place
     if isinstance(node, ast.List) and not node.elts:
         return _filled(project, use.scope, name, place)
     if isinstance(node, ast.Name):
-        found = use.scope.bindings.get(node.id, [])
-        begun = found[0] if found and not found[0].parameter and not found[0].index else None
-        return begun is not None and _in_turn(project, begun.value, begun.use, node.id, place, depth + 1)
-    function = project.callee(node, use) if isinstance(node, ast.Call) else None
+        return _by_name(project, node, use, place, depth)
+    if isinstance(node, ast.Call) and node.args and project.dotted(node.func, use) in ARRAYS:
+        return _in_turn(project, node.args[0], use, "", place, depth + 1)
+    return isinstance(node, ast.Call) and _returned(project, node, use, None, place, depth)
+
+
+def _by_name(project: Project, node: ast.Name, use: Use, place: int | None, depth: int) -> bool:
+    """A list under a name, perhaps one that every call hands over."""
+    found = use.scope.bindings.get(node.id, [])
+    if not found or MIXED.search(ast.unparse(use.scope.node)):
+        return False
+    begun = found[0]
+    if begun.parameter:
+        given = project.given(node.id, begun.use) if len(found) == 1 else []
+        return bool(given) and all(_in_turn(project, *each, "", place, depth + 1) for each in given)
+    return (not begun.index or len(found) == 1) and _bound(project, begun, node.id, place, depth)
+
+
+def _bound(project: Project, begun: Binding, name: str, place: int | None, depth: int) -> bool:
+    """What a name got, perhaps one of several that a function gave back."""
+    value, part = begun.value, begun.index[0] if len(begun.index) == 1 else None
+    if not begun.index:
+        return _in_turn(project, value, begun.use, name, place, depth + 1)
+    if part is None or not isinstance(value, ast.Call):
+        return part is not None and _in_turn(project, _part(value, part), begun.use, name, place, depth + 1)
+    return _returned(project, value, begun.use, part, place, depth)
+
+
+def _returned(project: Project, call: ast.Call, use: Use, part: int | None, place: int | None, depth: int) -> bool:
+    """What a function of the project gives back, or a part of it, was filled in it."""
+    function = project.callee(call, use)
     if function is None or len(function.returns) != 1 or MIXED.search(ast.unparse(function.node)):
         return False
-    return _in_turn(project, *function.returns[0], "", place, depth + 1)
+    value, inside = function.returns[0]
+    return _in_turn(project, _part(value, part), inside, "", place, depth + 1)
 
 
-def _part(node: ast.expr, place: int | None) -> ast.expr | None:
+def _part(node: ast.expr | None, place: int | None) -> ast.expr | None:
     if place is None:
         return node
     return (
@@ -114,14 +152,27 @@ def _filled(project: Project, scope: Scope, name: str, place: int | None) -> boo
     if len(calls) + len(added) != 1:
         return False
     if added:
-        comp: ast.expr = added[0].statement.value  # type: ignore[attr-defined]
-        return isinstance(comp, ast.ListComp) and _below(project, added[0], _part(comp.elt, place), 1)
+        return _below(project, added[0], _each(added[0].statement.value, place), 1)  # type: ignore[attr-defined]
     (call, use), func = calls[0], calls[0][0].func
     given = call.args[0] if len(call.args) == 1 else None
     method = func.attr if isinstance(func, ast.Attribute) else ""
-    if method == "extend" and isinstance(given, (ast.ListComp, ast.GeneratorExp)):
-        return _below(project, use, _part(given.elt, place), 1)
+    if method == "extend":
+        return _below(project, use, _each(given, place), 1)
     return method == "append" and given is not None and _below(project, use, _part(given, place), 2)
+
+
+def _each(node: ast.expr | None, place: int | None) -> ast.expr | None:
+    """The label of every element of ``[(f, k) for f in files]``, ``[k] * n`` and ``zip(files, [k] * n)``."""
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return _part(node.elt, place)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "list" and len(node.args) == 1:
+        return _each(node.args[0], place)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip" and place is not None:
+        return _each(_part(ast.Tuple(node.args), place), None)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        lists = [side for side in (node.left, node.right) if isinstance(side, ast.List) and len(side.elts) == 1]
+        return _part(lists[0].elts[0], place) if lists else None
+    return None
 
 
 def _below(project: Project, use: Use, label: ast.expr | None, loops: int) -> bool:
@@ -147,6 +198,8 @@ def _counts(project: Project, label: ast.expr | None, target: ast.expr, head: as
     counted = isinstance(head, ast.Call) and ast.unparse(head.func) == "enumerate" and isinstance(target, ast.Tuple)
     if label is None or (counted and len(target.elts) != 2):  # type: ignore[attr-defined]
         return False
+    if _drawn(project, label, target, head, use):
+        return True
     name = target.elts[1] if counted else target  # type: ignore[attr-defined]
     if counted and ast.unparse(label) == ast.unparse(target.elts[0]):  # type: ignore[attr-defined]
         return True
@@ -155,12 +208,30 @@ def _counts(project: Project, label: ast.expr | None, target: ast.expr, head: as
         return ast.unparse(label) == f"{ast.unparse(listed)}.index({ast.unparse(name)})"
     if not isinstance(label, ast.Subscript) or ast.unparse(label.slice) != ast.unparse(name):
         return False
-    found = project.holding(label.value, use, 0) if isinstance(label.value, (ast.Name, ast.Attribute)) else []
-    return len(found) == 1 and _numbers(found[0].value)
+    return _is_table(project, label.value, use)
+
+
+def _drawn(project: Project, label: ast.expr, target: ast.expr, head: ast.expr, use: Use) -> bool:
+    """``k`` of ``for k in range(10)``, and of ``for name, k in NUMBERS.items()``."""
+    func = head.func if isinstance(head, ast.Call) else None
+    if isinstance(target, ast.Name):
+        return ast.unparse(label) == target.id and isinstance(func, ast.Name) and func.id == "range"
+    pair = isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(func, ast.Attribute)
+    items = pair and isinstance(func, ast.Attribute) and func.attr == "items" and _is_table(project, func.value, use)
+    return items and isinstance(target, ast.Tuple) and ast.unparse(label) == ast.unparse(target.elts[1])
+
+
+def _is_table(project: Project, node: ast.expr, use: Use) -> bool:
+    """Another number for every name."""
+    found = project.holding(node, use, 0) if isinstance(node, (ast.Name, ast.Attribute)) else []
+    return len(found) == 1 and not found[0].index and _numbers(found[0].value)
 
 
 def _numbers(node: ast.expr | None) -> bool:
-    """``{name: i for i, name in enumerate(names)}``."""
+    """``{name: i for i, name in enumerate(names)}``, and ``{"cat": 0, "dog": 1}``."""
+    if isinstance(node, ast.Dict):
+        values = [v.value for v in node.values if isinstance(v, ast.Constant) and isinstance(v.value, int)]
+        return len(values) == len(node.values) > 1 and len(set(values)) == len(values)
     if not isinstance(node, ast.DictComp) or len(node.generators) != 1:
         return False
     head = node.generators[0]

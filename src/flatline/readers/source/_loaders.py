@@ -12,6 +12,7 @@ from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._collated import LIKELY as COLLATED
 from flatline.readers.source._collated import by_chance, collate_of, same
 from flatline.readers.source._ordered import told
+from flatline.readers.source._passes import iterables, scores_within
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._rounds import Known, is_left_out, truth
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, lies_in, spelled
@@ -32,9 +33,10 @@ CALLS = 3  # from an epoch to the loop over its batches
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A loop over a loader."""
+    """A loop over a loader, or a statement with a comprehension over one."""
 
-    loop: ast.For
+    loop: ast.stmt
+    over: ast.expr
     use: Use
     loaders: Sequence[Thing]
     trains: bool
@@ -59,12 +61,12 @@ def _passes(project: Project, scope: Scope, first: int = 0, last: int = 10**9, d
     """Loops over loaders in some lines of a function, and in the functions that it calls there."""
     for use in scope.statements:
         node = use.statement
-        if isinstance(node, ast.For) and first <= node.lineno <= last:
-            drawn = drawn_from(project, iterated(node.iter), use)
+        for over in iterables(use) if first <= node.lineno <= last else ():
+            drawn = drawn_from(project, iterated(over), use)
             for turn in turns(project, *drawn) or [Turn(project.things(*drawn))]:
                 if turn.loaders and all(t.name == LOADER and t.call is not None for t in turn.loaders):
                     trains = goes_backward(project, scope, node, 0, turn.settings)
-                    yield Pass(node, use, turn.loaders, trains, turn.settings)
+                    yield Pass(node, over, use, turn.loaders, trains, turn.settings)
     for call, use in scope.calls if depth < CALLS else ():
         function = project.callee(call, use) if first <= call.lineno <= last else None
         if function is not None and function is not scope and not isinstance(function.node, ast.Module):
@@ -135,7 +137,7 @@ def _sampler_name(project: Project, scope: Scope, use: Use, each: Pass) -> str:
         return ""
     given, site = argument_at(each.loaders[0].call, "sampler", 3), each.loaders[0].use
     if isinstance(given, ast.Call) and each.use.scope is scope:
-        loader = iterated(each.loop.iter)
+        loader = iterated(each.over)
         return f"{spelled(loader)}.sampler" if isinstance(loader, (ast.Name, ast.Attribute)) else ""
     if isinstance(given, ast.Name) and site.scope is scope:
         bindings = scope.reaching(given.id, use)
@@ -150,11 +152,13 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
     """A pass that scores what a random transform has changed."""
     passes = [(scope, each) for scope in module.scopes for each in _passes(project, scope, depth=CALLS)]
     trained = {d.identity() for _, p in passes if p.trains for t in p.loaders for d in _datasets(project, t)[0]}
+    served = {t.identity() for _, p in passes if p.trains for t in p.loaders}
     for scope, each in passes:
         seen = seen_in(project, scope)
         if (
             each.trains
-            or not seen.scores(each.loop)
+            or all(t.identity() in served for t in each.loaders)
+            or not (seen.scores(each.loop) or scores_within(project, scope, each.loop))
             or not _evaluates(project, seen, each)
             or _is_repeated(project, each)
         ):
@@ -166,7 +170,7 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
             if found and all(found) and found[0] is not None:
                 transform, place = found[0]
                 yield SourceFact(
-                    kind="augmented", name=spelled(iterated(each.loop.iter)), text=spelled(transform),
+                    kind="augmented", name=spelled(iterated(each.over)), text=spelled(transform),
                     where=place.scope.module.where(transform, place.scope), other=module.where(each.loop, scope),
                 )  # fmt: skip
                 break
@@ -185,7 +189,7 @@ def _collated(project: Project, module: Module) -> Iterator[SourceFact]:
             continue
         if (found := by_chance(project, collate)) is not None:
             yield SourceFact(
-                kind="augmented", name=spelled(iterated(each.loop.iter)), text=spelled(found[0]),
+                kind="augmented", name=spelled(iterated(each.over)), text=spelled(found[0]),
                 where=found[1].scope.module.where(found[0], found[1].scope), other=module.where(each.loop, scope),
             )  # fmt: skip
 

@@ -14,6 +14,7 @@ from flatline.readers.source._resolve import Project, Thing, argument, argument_
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
 from flatline.readers.source._schedules import IN_STEPS, divisors, is_schedule, optimizer_of
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._updates import trains_nothing
 from flatline.readers.source._values import origins
 from flatline.readers.source._zoo import ready_made
 
@@ -636,6 +637,8 @@ class _Walker:
         if self.project.dotted(call.func, use).startswith(("torch.", "tqdm", "numpy")) or isinstance(
             call.func, ast.Lambda
         ):
+            return False
+        if trains_nothing(self.project, call, use):
             return False
         known = self.project.things(call.func, use)
         return not known or any(t.function is None and t.made_of is None for t in known)

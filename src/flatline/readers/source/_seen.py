@@ -267,6 +267,14 @@ class Seen:
         plain = known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
         return plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, ast.walk(loop))))
 
+    @cached_property
+    def compares_best(self) -> bool:
+        """The best classes are taken, and something is compared with labels."""
+        calls = [c for c, _ in self.scope.calls]
+        names = {c.func.attr for c in calls if isinstance(c.func, ast.Attribute)}
+        takes = bool(names & {"argmax", "topk"}) or any(map(_takes_best, calls))
+        return takes and ("eq" in names or any(map(_is_equality, ast.walk(self.scope.node))))
+
 
 def mode_lines(project: Project, module: Module) -> list[int]:
     """Where a file sets a mode, or may do so."""

@@ -21,6 +21,7 @@ OTHERWISE = re.compile(  # it may be thawed again, or left without a gradient
 MOMENTUM = re.compile(r"torch\.optim\.(Adam|AdamW|NAdam|RAdam|Adamax)")  # which is never without
 MOVES = ("momentum", "weight_decay")
 DEEP = 8  # steps from a parameter to its model
+SAME = ("enumerate", "list", "reversed", "tuple")  # what runs over what it is given
 CALLS = 3  # from a loop to what freezes
 
 
@@ -116,14 +117,20 @@ def _is_chosen(project: Project, use: Use, depth: int) -> bool:
 
 def _comes_later(project: Project, test: ast.expr, use: Use) -> bool:
     """A count of turns has reached something else than 0."""
-    compared = (
-        isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Eq, ast.Gt, ast.GtE))
-    )
-    if not compared or not isinstance(test, ast.Compare):
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_comes_later(project, each, use) for each in test.values)
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return False
-    limit = project.constant(test.comparators[0], use)
-    first = limit is not None and (not isinstance(limit.value, (int, float)) or limit.value <= 0)
-    return not first and any(_counts(project, name, use, 0) for name in names_in(test.left))
+    left, right = test.left, test.comparators[0]
+    over = isinstance(test.ops[0], (ast.Eq, ast.Gt, ast.GtE)) and _reaches(project, left, right, use)
+    return over or (isinstance(test.ops[0], (ast.Eq, ast.Lt, ast.LtE)) and _reaches(project, right, left, use))
+
+
+def _reaches(project: Project, count: ast.expr, limit: ast.expr, use: Use) -> bool:
+    """A count of turns, and a limit that is not known to be 0."""
+    known = project.constant(limit, use)
+    first = known is not None and (not isinstance(known.value, (int, float)) or known.value <= 0)
+    return not first and any(_counts(project, name, use, 0) for name in names_in(count))
 
 
 def _counts(project: Project, name: str, use: Use, depth: int) -> bool:
@@ -135,26 +142,42 @@ def _counts(project: Project, name: str, use: Use, depth: int) -> bool:
     return bool(found) and all(isinstance(b.use.statement, ast.For) for b in found)
 
 
-def _is_part(project: Project, node: ast.expr | None, use: Use, models: set[str]) -> bool:
+def _is_part(project: Project, node: ast.expr, use: Use, models: set[str], depth: int = 0) -> bool:
     """``p`` of ``for p in model.stages[0].parameters()``."""
-    for _ in range(DEEP):
-        if node is None:
-            return False
-        if {t.identity() for t in project.things(node, use)} & models:
-            return True
-        node, use = _one_back(node, use)
-    return False
+    if depth > DEEP:
+        return False
+    if {t.identity() for t in project.things(node, use)} & models:
+        return True
+    back = list(_back(project, node, use))
+    return bool(back) and all(_is_part(project, *each, models, depth + 1) for each in back)
 
 
-def _one_back(node: ast.expr, use: Use) -> tuple[ast.expr | None, Use]:
-    """What something is a part of, or a loop over."""
+def _back(project: Project, node: ast.expr, use: Use) -> Iterator[tuple[ast.expr, Use]]:
+    """What something is a part of, or a loop over; for a parameter, and for ``self``, what every call gives."""
     if isinstance(node, (ast.Attribute, ast.Subscript)):
-        return node.value, use
-    if isinstance(node, ast.Call):
-        plain = isinstance(node.func, ast.Name) and node.func.id in ("enumerate", "list", "reversed") and node.args
-        return (node.args[0] if plain else node.func.value if isinstance(node.func, ast.Attribute) else None), use
-    found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
-    if len(found) != 1 or found[0].parameter:
-        return None, use
-    loop = found[0].use.statement
-    return (loop.iter if isinstance(loop, ast.For) else found[0].value), found[0].use
+        yield node.value, use
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        yield from ((each.value if isinstance(each, ast.Starred) else each, use) for each in node.elts)
+    elif isinstance(node, ast.Call):
+        name = spelled(node.func).removeprefix("itertools.")
+        whole = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        given = node.args if name == "chain" else node.args[:1] if name in SAME else whole
+        yield from ((each.value if isinstance(each, ast.Starred) else each, use) for each in given)
+    elif isinstance(node, ast.Name):
+        yield from _bound_to(project, node.id, use)
+
+
+def _bound_to(project: Project, name: str, use: Use) -> Iterator[tuple[ast.expr, Use]]:
+    """What a name was given, or runs over."""
+    found = use.scope.reaching(name, use) if name in use.scope.bindings else []
+    if len(found) != 1:
+        return
+    if use.scope.own == (name,):
+        sites = project.calls_of(use.scope)
+        yield from ((call.func.value, site) for call, site in sites if isinstance(call.func, ast.Attribute))
+    elif found[0].parameter:
+        yield from project.given(name, found[0].use)
+    else:
+        loop = found[0].use.statement
+        value = loop.iter if isinstance(loop, ast.For) else found[0].value
+        yield from [(value, found[0].use)] if value is not None else ()
