@@ -195,3 +195,33 @@ def test_terms_out_of_a_table_of_numbers(last, more, total):
 )
 def test_near_miss_terms_out_of_a_table(center, last, more, total):
     assert "cut term" not in kinds(OBJECTIVE.format(center=center, last=last, more=more, total=total))
+
+
+# --------------------------------------------------------------------------- a loss of its own file
+
+RANKS = """class Ranks(nn.Module):
+    def forward(self, scores, wanted):
+        return -({wanted} * torch.log({scores})).sum(1).mean()
+"""
+USED = """from train import Ranks
+criterion = Ranks()
+for x, y in rows:
+    loss = criterion(model(x), y)
+    {then}
+"""
+
+
+def ranks(scores="F.softmax(scores, 1)", then="loss.backward()"):
+    return kinds(RANKS.format(wanted="wanted", scores=scores), main=USED.format(then=then))
+
+
+def test_a_loss_that_another_file_sends_backward():
+    assert "logged softmax" in ranks()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"then": "print(loss.item())"}, {"scores": "F.softmax(scores, 1) + 1e-8"}, {"scores": "F.sigmoid(scores)"}],
+)
+def test_near_miss_a_loss_that_another_file_sends_backward(changed):
+    assert "logged softmax" not in ranks(**changed)

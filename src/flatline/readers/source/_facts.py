@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from flatline.events import SourceFact
 from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._autocasts import half
 from flatline.readers.source._bystanders import of_others
-from flatline.readers.source._imported import all_reached
+from flatline.readers.source._imported import all_reached, reached
 from flatline.readers.source._kept import kept, kept_scores
 from flatline.readers.source._learned import logged_softmax
 from flatline.readers.source._plain_lists import plain_lists
@@ -32,6 +33,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     text = "\n".join(module.text.lines)
     trains = ".backward(" in text
     scaling = trains and OTHER_SCALING.search(text) is not None
+    learns = trains or ("softmax" in text and "log" in text and _is_learned_elsewhere(project, module))
     trained, modes = set[str](), list[int]()
     if "_grad" in text or "inference_mode" in text:
         models = [t for each in _training(project, module) for t in trained_models(project, each)]
@@ -47,7 +49,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from severed(seen)
         yield from rates(seen)
         yield from coupled(seen)
-        yield from logged_softmax(seen) if trains else ()
+        yield from logged_softmax(seen) if learns else ()
         yield from closures(seen)
         yield from schedulers(seen) if trains else ()
         yield from rebound(seen)
@@ -59,6 +61,17 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from validated(seen, trained) if all_afterwards(project, module, modes, scope) else ()
     for owner in module.classes.values():
         yield from plain_lists(project, module, owner.methods)
+
+
+def _is_learned_elsewhere(project: Project, module: Module) -> bool:
+    """A file that imports this one sends something backward."""
+    senders = [each for each in project.modules.values() if each is not None and _sends(each)]
+    return any(found is module for each in senders for found in reached(project, each))
+
+
+@cache
+def _sends(module: Module) -> bool:
+    return any(".backward(" in line for line in module.text.lines)
 
 
 def _training(project: Project, module: Module) -> Iterator[Scope]:
