@@ -225,3 +225,89 @@ def test_a_loss_that_another_file_sends_backward():
 )
 def test_near_miss_a_loss_that_another_file_sends_backward(changed):
     assert "logged softmax" not in ranks(**changed)
+
+
+# --------------------------------------------------------------------------- layers that a method puts in
+
+GROWS = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+    def change(self):
+        {change}
+    def forward(self, x):
+        return self.head(self.body(x))
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+{before}
+for x, y in rows:
+    loss = F.cross_entropy(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+{after}
+"""
+
+
+def grows(change="self.head = nn.Linear(8, 5)", before="net.change()", after="pass"):
+    return kinds(GROWS.format(change=change, before=before, after=after))
+
+
+def test_a_method_that_puts_in_a_layer():
+    assert "rebound" in grows()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"before": "pass", "after": "net.change()"},
+        {"change": "self.head = nn.Sequential(nn.Dropout(0.3), self.head)"},
+        {"change": "self.head = nn.LayerNorm(8, elementwise_affine=False)"},
+        {"before": "net.change()\nopt.param_groups[0]['params'] = list(net.parameters())"},
+    ],
+)
+def test_near_miss_a_method_that_puts_in_a_layer(changed):
+    assert "rebound" not in grows(**changed)
+
+
+FROZEN_LIST = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out, self.layers = nn.Linear(8, 3), [nn.Linear(8, 8) for _ in range(2)]
+    def forward(self, x):
+        {use}
+        return self.out(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("for f in self.layers: x = f(x)", True),
+        ("with torch.no_grad():\n            for f in self.layers: x = f(x)", False),
+    ],
+)
+def test_layers_in_a_list_that_only_run_without_gradients(use, found):
+    assert ("plain list" in kinds(FROZEN_LIST.format(use=use))) == found
+
+
+RANDOM = """class Random(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(3, 8)
+    def forward(self, x):
+        return self.map(x).square().mean()
+net, noise = nn.Linear(8, 3), Random(){frozen}
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in rows:
+    out = net(x)
+    loss = F.cross_entropy(out, y) + noise(out)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(("frozen", "found"), [("", True), (".requires_grad_(False)", False)])
+def test_modules_that_are_frozen_as_they_are_made(frozen, found):
+    assert ("orphan" in kinds(RANDOM.format(frozen=frozen))) == found

@@ -69,7 +69,11 @@ class _Modules:
         """The module behind a name or an attribute of self, if nothing but calls of it is seen."""
         node, use, taker = self._passed(node, use)
         binding = self.mentions.binding(node, use)
-        if binding is None or not isinstance(binding.value, ast.Call):
+        if (
+            binding is None
+            or not isinstance(binding.value, ast.Call)
+            or "requires_grad_(" in ast.unparse(binding.value)
+        ):
             return None
         copied = self._copied(binding) if not binding.index else None
         things = self.project.things(binding.value, binding.use, 0, binding.index)

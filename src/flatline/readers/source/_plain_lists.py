@@ -32,12 +32,13 @@ def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> 
     }
     if not lists:
         return
-    text, run = ast.unparse(start.node), Counter(OWN.findall(ast.unparse(forward.node)))
+    text, run = ast.unparse(start.node), Counter(_learning(forward.node))
+    ran = Counter(OWN.findall(ast.unparse(forward.node)))
     whole, made = Counter(OWN.findall(ast.unparse(start.owner.node))), Counter(OWN.findall(text))
     filled, added = Counter(FILLED.findall(text)), _appended(start)
     for attribute, (binding, listed) in lists.items():
         only = made[attribute] == filled[attribute] and "add_module" not in text and "setattr" not in text
-        if not only or not run[attribute] or whole[attribute] > run[attribute] + made[attribute]:
+        if not only or not run[attribute] or whole[attribute] > ran[attribute] + made[attribute]:
             continue
         layers = [layer for layer in (*listed, *added.get(attribute, ())) if _parametric(project, *layer)]
         if layers:
@@ -47,6 +48,15 @@ def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> 
                 text=spelled(layers[0][0]),
                 where=module.where(binding.use.statement, start),
             )
+
+
+def _learning(forward: ast.AST) -> Iterator[str]:
+    """The attributes of self that a forward asks for outside of no_grad, once each time."""
+    heads = [n for n in ast.walk(forward) if isinstance(n, ast.With) and "no_grad" in ast.unparse(n.items[0])]
+    off = {id(inner) for head in heads for inner in ast.walk(head)}
+    for node in ast.walk(forward):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and id(node) not in off:
+            yield from [node.attr] if node.value.id == "self" else []
 
 
 def _list_of(

@@ -13,6 +13,8 @@ from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import FUNCTIONS, Use, plain_call
 from flatline.readers.source._seen import LAYERS, Seen, _is_own, is_module, model_of, names_in, seen_in
 
+BARE = ("affine", "elementwise_affine")
+
 
 def rebound(seen: Seen) -> Iterator[SourceFact]:
     """A layer, or the model, that is replaced after the optimizer was built from it."""
@@ -58,6 +60,8 @@ def _new(seen: Seen) -> list[Use]:
 
 def _is_new(seen: Seen, use: Use) -> bool:
     value = plain_call(use.statement.value)  # type: ignore[attr-defined]
+    if any(k.arg in BARE and ast.unparse(k.value) == "False" for k in value.keywords):
+        return False  # a normalisation without parameters
     things = seen.project.things(value, use)
     return bool(things) and all(t.call is value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
 
@@ -159,7 +163,8 @@ def _rebuilds(node: ast.stmt) -> bool:
     return (
         bool(
             re.search(
-                r"add_param_group|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(", ast.unparse(node)
+                r"add_param_group|param_groups|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(",
+                ast.unparse(node),
             )
         )
         if not isinstance(node, (*FUNCTIONS, ast.ClassDef))

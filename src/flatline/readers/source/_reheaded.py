@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._parameters import models_of, whole_of
-from flatline.readers.source._rebound import _bound_once, _built_again, _later_methods, _makes_another, _new
+from flatline.readers.source._rebound import (
+    _bound_once,
+    _built_again,
+    _later_methods,
+    _makes_another,
+    _new,
+    _used_after,
+)
 from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import Seen, is_module, seen_in
@@ -60,7 +67,7 @@ def _are(seen: Seen, node: ast.expr, use: Use, models: set[str]) -> bool:
 def _calls_behind(seen: Seen, name: str, built: Use) -> Iterator[tuple[Seen, ast.Call, Use]]:
     """Calls on every way behind it, here and in methods that run later."""
     for call, use in seen.scope.calls:
-        if built.before(use) and use.path == built.path:
+        if built.before(use) and use.path == built.path and _used_after(seen, name, use):
             yield seen, call, use
     once = _bound_once(seen, name) and not seen.project.set_from_outside(name.removeprefix("self."), seen.module)
     yield from _calls_outside(seen) if once else ()
@@ -84,7 +91,8 @@ def _replaces(method: Seen, held: set[str] | None) -> bool:
     """``self.head = nn.Linear(64, classes)``, on every way through it, of what an optimizer holds."""
     own = method.scope.own
     made = [use.statement for use in _new(method) if not use.path] if own and not _makes_another(method) else []
-    targets = [node.targets[0] for node in made if isinstance(node, ast.Assign)]
+    assigned = [node for node in made if isinstance(node, ast.Assign)]
+    targets = [n.targets[0] for n in assigned if ast.unparse(n.targets[0]) not in ast.unparse(n.value)]  # none is kept
     return any(
         isinstance(each, ast.Attribute) and ast.unparse(each.value) == own[0] and (held is None or each.attr in held)
         for each in targets
