@@ -255,6 +255,8 @@ def grows(change="self.head = nn.Linear(8, 5)", before="net.change()", after="pa
 
 def test_a_method_that_puts_in_a_layer():
     assert "rebound" in grows()
+    assert "rebound" in grows(change="self.head = nn.Linear(self.head.in_features, 5)")
+    assert "rebound" in grows(before="net.head = nn.Linear(net.head.in_features, 5)")
 
 
 @pytest.mark.parametrize(
@@ -262,6 +264,9 @@ def test_a_method_that_puts_in_a_layer():
     [
         {"before": "pass", "after": "net.change()"},
         {"change": "self.head = nn.Sequential(nn.Dropout(0.3), self.head)"},
+        {"before": "net.head = nn.Sequential(net.head, nn.Dropout(0.3))"},
+        {"change": "self.head = nn.Linear(8, 5).requires_grad_(False)"},
+        {"change": "self.head = nn.Linear(8, 5)\n        self.head.weight.requires_grad = False"},
         {"change": "self.head = nn.LayerNorm(8, elementwise_affine=False)"},
         {"before": "net.change()\nopt.param_groups[0]['params'] = list(net.parameters())"},
     ],

@@ -60,6 +60,8 @@ def _new(seen: Seen) -> list[Use]:
 
 def _is_new(seen: Seen, use: Use) -> bool:
     value = plain_call(use.statement.value)  # type: ignore[attr-defined]
+    if "requires_grad_(" in ast.unparse(use.statement.value):  # type: ignore[attr-defined]
+        return False
     if any(k.arg in BARE and ast.unparse(k.value) == "False" for k in value.keywords):
         return False  # a normalisation without parameters
     things = seen.project.things(value, use)
@@ -120,6 +122,8 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     target, text = node.targets[0], ast.unparse(model)
     things = seen.project.things(node.value, use)
     here = optimizer.call is built.statement.value  # type: ignore[attr-defined]
+    if keeps_old(node):
+        return False
     if isinstance(target, (ast.Attribute, ast.Subscript)) and all(is_module(seen.project, t) for t in things):
         if here and re.match(rf"{re.escape(text)}[.\[]", ast.unparse(target)):
             return True
@@ -130,6 +134,14 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     made = plain_call(node.value)
     given = {n for a in [*made.args, *(k.value for k in made.keywords)] for n in names_in(a)}
     return bool(before) and text.split(".")[0] not in given
+
+
+def keeps_old(node: ast.Assign) -> bool:
+    """``net.head = nn.Sequential(net.head, nn.Dropout(0.3))``, and not ``nn.Linear(net.head.in_features, 2)``."""
+    text = ast.unparse(node.targets[0])
+    asked = {id(inner.value) for inner in ast.walk(node.value) if isinstance(inner, ast.Attribute)}
+    parts = (inner for inner in ast.walk(node.value) if isinstance(inner, (ast.Attribute, ast.Name)))
+    return any(id(inner) not in asked and ast.unparse(inner) == text for inner in parts)
 
 
 def _given(seen: Seen, model: ast.expr, optimizer: Thing) -> set[str]:

@@ -15,6 +15,7 @@ from flatline.readers.source._rebound import (
     _makes_another,
     _new,
     _used_after,
+    keeps_old,
 )
 from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import Use
@@ -89,10 +90,9 @@ def _calls_outside(seen: Seen) -> Iterator[tuple[Seen, ast.Call, Use]]:
 
 def _replaces(method: Seen, held: set[str] | None) -> bool:
     """``self.head = nn.Linear(64, classes)``, on every way through it, of what an optimizer holds."""
-    own = method.scope.own
+    own = method.scope.own if "requires_grad" not in ast.unparse(method.scope.node) else ()
     made = [use.statement for use in _new(method) if not use.path] if own and not _makes_another(method) else []
-    assigned = [node for node in made if isinstance(node, ast.Assign)]
-    targets = [n.targets[0] for n in assigned if ast.unparse(n.targets[0]) not in ast.unparse(n.value)]  # none is kept
+    targets = [node.targets[0] for node in made if isinstance(node, ast.Assign) and not keeps_old(node)]
     return any(
         isinstance(each, ast.Attribute) and ast.unparse(each.value) == own[0] and (held is None or each.attr in held)
         for each in targets
