@@ -135,3 +135,38 @@ def test_source_loss_that_a_method_computes():
 )
 def test_near_miss_source_loss_that_a_method_computes(context, out, loss):
     assert lint(HalfWithoutScaler, COMPUTED.format(context, out, loss)) == []
+
+
+def test_source_second_backward_of_a_loop():
+    code = """
+import torch
+from torch import nn
+net = nn.Linear(8, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def plain(x, y):
+    return criterion(net(x), y)
+def mixed(x, y):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(net(x), y)
+    return loss
+def fit(loader):
+    for x, y in loader:
+        opt.zero_grad()
+        first = plain(x, y)
+        first.backward()
+        second = mixed(x, y)
+        second.backward()
+        opt.step()
+"""
+    (finding,) = lint(HalfWithoutScaler, code)
+    assert finding.where.line == 8
+
+
+@pytest.mark.parametrize("loss", ["(loss * scale)", "(loss * 1024.0)", "(loss * (1024.0 if cuda else 1.0))"])
+def test_near_miss_source_scaled_by_hand(loss):
+    assert lint(HalfWithoutScaler, AUTOCAST.format("torch.cuda.amp.autocast()", loss)) == []
+
+
+@pytest.mark.parametrize("loss", ["(loss * 0.5)", "(loss / 4)", "(0.1 * loss)"])
+def test_source_weighted_loss(loss):
+    assert len(lint(HalfWithoutScaler, AUTOCAST.format("torch.cuda.amp.autocast()", loss))) == 1

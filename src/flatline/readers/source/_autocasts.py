@@ -11,11 +11,12 @@ from flatline.readers.source._seen import CUT_OFF, Seen, names_in, seen_in, trai
 from flatline.readers.source._values import Source, comes_by, on_cuda, origins
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
+WEIGHT = 8  # a factor of a loss below is a weight: loss scales are 8 to 32,000 (Micikevicius et al. 2018)
 
 
 def half(seen: Seen) -> Iterator[SourceFact]:
     """float16 autocast around the forward pass of a loop with a bare backward, and no scaler anywhere."""
-    backs = [(c, u) for c, _, u in seen.methods("backward") if not c.args]
+    backs = [(c, u) for c, given, u in seen.methods("backward") if not c.args and not _scaled(seen, given, u)]
     for use in seen.scope.statements:
         node = use.statement
         if not isinstance(node, ast.With) or not backs:
@@ -28,6 +29,16 @@ def half(seen: Seen) -> Iterator[SourceFact]:
     yield from _half_elsewhere(seen) if backs and any(True for _ in seen.methods("step")) else ()
 
 
+def _scaled(seen: Seen, node: ast.expr, use: Use) -> bool:
+    """Multiplied by hand with what is, or may be, a loss scale."""
+    node, use = seen.sole(node, use)
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return False
+    factors = [seen.project.constant(side, use) for side in (node.left, node.right)]
+    weights = [f.value for f in factors if f is not None and isinstance(f.value, (int, float))]
+    return not any(abs(weight) < WEIGHT for weight in weights)
+
+
 def _half_elsewhere(seen: Seen) -> Iterator[SourceFact]:
     """The same, where a function of the project computes the loss that goes backward."""
     for back, given, use in seen.methods("backward"):
@@ -37,9 +48,9 @@ def _half_elsewhere(seen: Seen) -> Iterator[SourceFact]:
             continue
         if back.args or (place is not use and not seen.same_turn(place, use)):
             continue
-        seen = seen_in(seen.project, function)
-        for head, inner in _half_results(seen):
-            yield seen.fact("half", head, text=spelled(seen.sole(head, inner)[0]))
+        inside = seen_in(seen.project, function)
+        for head, around in _half_results(inside):
+            yield inside.fact("half", head, text=spelled(inside.sole(head, around)[0]))
 
 
 def _half_results(seen: Seen) -> Iterator[tuple[ast.expr, Use]]:
@@ -66,8 +77,8 @@ def _half_around(seen: Seen) -> Iterator[ast.expr]:
     for use in wrapper.statements if wrapper is not None else ():
         node = use.statement
         if isinstance(node, ast.With) and not use.path and f"{name}(" in ast.unparse(node):
-            seen = seen_in(seen.project, use.scope)
-            yield from (i.context_expr for i in node.items if _is_half(seen, *seen.sole(i.context_expr, use)))
+            outer = seen_in(seen.project, use.scope)
+            yield from (i.context_expr for i in node.items if _is_half(outer, *outer.sole(i.context_expr, use)))
 
 
 def _runs_trained(seen: Seen, use: Use) -> bool:

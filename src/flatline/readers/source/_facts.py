@@ -31,7 +31,7 @@ AFTERWARDS = 2  # lines about modes, behind the training
 def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     """Everything that one of the functions below sees."""
     text = "\n".join(module.text.lines)
-    trains = ".backward(" in text
+    trains = _sends(module)
     scaling = trains and OTHER_SCALING.search(text) is not None
     learns = trains or ("softmax" in text and "log" in text and _is_learned_elsewhere(project, module))
     trained, modes = set[str](), list[int]()

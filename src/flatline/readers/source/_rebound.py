@@ -11,7 +11,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._parameters import models_of
 from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import FUNCTIONS, Use, plain_call
-from flatline.readers.source._seen import LAYERS, Seen, _is_own, is_module, model_of, names_in, seen_in
+from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, names_in, seen_in
 
 BARE = ("affine", "elementwise_affine")
 
@@ -23,17 +23,17 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
         if model is None:
             yield from _part_rebound(seen, name, thing, built)
             continue
-        later = [u for u in _new(seen) if built.before(u) and u.path == built.path]
-        found = [use for use in later if _replaces(seen, use, model, built, thing) and _used_after(seen, name, use)]
-        for use in found if found and not _built_again(seen, built) else ():
+        later = [u for u in new_layers(seen) if built.before(u) and u.path == built.path]
+        found = [use for use in later if _replaces(seen, use, model, built, thing) and used_after(seen, name, use)]
+        for use in found if found and not built_again(seen, built) else ():
             yield seen.fact("rebound", use.statement, name=name, other=built.statement)
-        for function, use in _handed_behind(seen, built) if not _built_again(seen, built) else ():
-            found = [u for u in _new(function) if not u.path and _replaces(function, u, model, built, thing)]
-            for new in found if _used_after(seen, name, use) and not _makes_another(function) else ():
+        for function, use in _handed_behind(seen, built) if not built_again(seen, built) else ():
+            found = [u for u in new_layers(function) if not u.path and _replaces(function, u, model, built, thing)]
+            for new in found if used_after(seen, name, use) and not makes_another(function) else ():
                 yield function.fact("rebound", new.statement, name=name, other=built.statement)
-        for other in (*_later_methods(seen), *_called_behind(seen, built)) if _bound_once(seen, name) else ():
-            found = [use for use in _new(other) if _replaces(other, use, model, built, thing)]
-            for use in found if not _makes_another(other) else ():
+        for other in (*later_methods(seen), *_called_behind(seen, built)) if bound_once(seen, name) else ():
+            found = [use for use in new_layers(other) if _replaces(other, use, model, built, thing)]
+            for use in found if not makes_another(other) else ():
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
 
 
@@ -42,13 +42,13 @@ def _part_rebound(seen: Seen, name: str, optimizer: Thing, built: Use) -> Iterat
     call = optimizer.call if optimizer.call is getattr(built.statement, "value", None) else None
     sources = models_of(seen.project, call, optimizer.use) if call is not None else []
     given = {ast.unparse(s.node) for s in sources if isinstance(s.node, ast.Attribute) and s.use.scope is seen.scope}
-    for use in _new(seen) if given and not _built_again(seen, built) else ():
-        later = built.before(use) and use.path == built.path and _used_after(seen, name, use)
+    for use in new_layers(seen) if given and not built_again(seen, built) else ():
+        later = built.before(use) and use.path == built.path and used_after(seen, name, use)
         if later and ast.unparse(use.statement.targets[0]) in given:  # type: ignore[attr-defined]
             yield seen.fact("rebound", use.statement, name=name, other=built.statement)
 
 
-def _new(seen: Seen) -> list[Use]:
+def new_layers(seen: Seen) -> list[Use]:
     """Where something gets new layers."""
     calls = [
         u
@@ -68,12 +68,12 @@ def _is_new(seen: Seen, use: Use) -> bool:
     return bool(things) and all(t.call is value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
 
 
-def _built_again(seen: Seen, built: Use) -> bool:
+def built_again(seen: Seen, built: Use) -> bool:
     later = (u for u in seen.scope.statements[built.order + 1 :] if u.path == built.path)
     return any(_rebuilds(use.statement) for use in later)
 
 
-def _bound_once(seen: Seen, name: str) -> bool:
+def bound_once(seen: Seen, name: str) -> bool:
     """An attribute of self that no other method gives a value."""
     owner = seen.scope.owner
     found = owner.attributes.get(name.removeprefix("self."), []) if owner is not None else []
@@ -89,21 +89,21 @@ def _handed_behind(seen: Seen, built: Use) -> Iterator[tuple[Seen, Use]]:
             yield seen_in(seen.project, function), use
 
 
-def _makes_another(seen: Seen) -> bool:
+def makes_another(seen: Seen) -> bool:
     """It makes another optimizer, or gives one more parameters."""
     return any(_rebuilds(use.statement) for use in seen.scope.statements)
 
 
 def _called_behind(seen: Seen, built: Use) -> Iterator[Seen]:
     """Methods of its own that it calls once the optimizer is there, and never before."""
-    calls = [(seen.project.callee(call, use), use) for call, use in seen.scope.calls if _is_own(call)]
+    calls = [(seen.project.callee(call, use), use) for call, use in seen.scope.calls if is_own(call)]
     for method in {id(m): m for m, _ in calls if m is not None and m.owner is not None}.values():
         places = [use for each, use in calls if each is method]
         if all(built.before(use) and use.path == built.path for use in places):
             yield seen_in(seen.project, method)
 
 
-def _later_methods(seen: Seen) -> Iterator[Seen]:
+def later_methods(seen: Seen) -> Iterator[Seen]:
     """Methods that can only run when ``__init__``, which this is, is over."""
     owner = seen.scope.owner
     if owner is None or owner.methods.get("__init__") is not seen.scope:
@@ -164,7 +164,7 @@ def _belongs(seen: Seen, node: ast.expr, use: Use, models: set[str]) -> bool:
     return len(found) == 1 and bool(found & models)
 
 
-def _used_after(seen: Seen, name: str, use: Use) -> bool:
+def used_after(seen: Seen, name: str, use: Use) -> bool:
     return name.startswith("self.") or any(
         name in names_in(inner) for later in seen.scope.statements[use.order + 1 :] for inner in [later.statement]
     )

@@ -9,13 +9,13 @@ from dataclasses import replace
 from flatline.events import SourceFact
 from flatline.readers.source._parameters import models_of, whole_of
 from flatline.readers.source._rebound import (
-    _bound_once,
-    _built_again,
-    _later_methods,
-    _makes_another,
-    _new,
-    _used_after,
+    bound_once,
+    built_again,
     keeps_old,
+    later_methods,
+    makes_another,
+    new_layers,
+    used_after,
 )
 from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import Use
@@ -28,7 +28,7 @@ def reheaded(seen: Seen) -> Iterator[SourceFact]:
     for name, thing, built in seen.optimizers():
         parts = models_of(seen.project, thing.call, thing.use) if thing.call is not None else []
         whole = whole_of(seen.project, parts)
-        if whole is None or _built_again(seen, built) or not _is_model(seen, whole):
+        if whole is None or built_again(seen, built) or not _is_model(seen, whole):
             continue
         models = {whole.identity(), replace(whole, via=(*thing.via, *whole.via)).identity()}
         held, taken = _held(seen, parts, whole), _taken(parts, built)
@@ -68,12 +68,12 @@ def _are(seen: Seen, node: ast.expr, use: Use, models: set[str]) -> bool:
 def _calls_behind(seen: Seen, name: str, built: Use) -> Iterator[tuple[Seen, ast.Call, Use]]:
     """Calls on every way behind it, here and in methods that run later."""
     for call, use in seen.scope.calls:
-        if built.before(use) and use.path == built.path and _used_after(seen, name, use):
+        if built.before(use) and use.path == built.path and used_after(seen, name, use):
             yield seen, call, use
-    once = _bound_once(seen, name) and not seen.project.set_from_outside(name.removeprefix("self."), seen.module)
+    once = bound_once(seen, name) and not seen.project.set_from_outside(name.removeprefix("self."), seen.module)
     yield from _calls_outside(seen) if once else ()
-    for other in _later_methods(seen) if once else ():
-        for call, use in other.scope.calls if not _makes_another(other) else ():
+    for other in later_methods(seen) if once else ():
+        for call, use in other.scope.calls if not makes_another(other) else ():
             if not use.path:
                 yield other, call, use
 
@@ -83,7 +83,7 @@ def _calls_outside(seen: Seen) -> Iterator[tuple[Seen, ast.Call, Use]]:
     sites = seen.project.calls_of(seen.scope) if seen.scope.name.endswith(".__init__") else []
     for _, made in sites if len(sites) == 1 else ():
         outer = seen_in(seen.project, made.scope)
-        for call, use in made.scope.calls if not _built_again(outer, made) else ():
+        for call, use in made.scope.calls if not built_again(outer, made) else ():
             if made.before(use) and use.path == made.path:
                 yield outer, call, use
 
@@ -91,7 +91,7 @@ def _calls_outside(seen: Seen) -> Iterator[tuple[Seen, ast.Call, Use]]:
 def _replaces(method: Seen, held: set[str] | None) -> bool:
     """``self.head = nn.Linear(64, classes)``, on every way through it, of what an optimizer holds."""
     own = method.scope.own if "requires_grad" not in ast.unparse(method.scope.node) else ()
-    made = [use.statement for use in _new(method) if not use.path] if own and not _makes_another(method) else []
+    made = [use.statement for use in new_layers(method) if not use.path] if own and not makes_another(method) else []
     targets = [node.targets[0] for node in made if isinstance(node, ast.Assign) and not keeps_old(node)]
     return any(
         isinstance(each, ast.Attribute) and ast.unparse(each.value) == own[0] and (held is None or each.attr in held)

@@ -40,8 +40,8 @@ class Seen:
     def __init__(self, project: Project, module: Module, scope: Scope) -> None:
         self.project, self.module, self.scope = project, module, scope
         self._by_name: dict[str, list[tuple[ast.Call, ast.expr, Use]]] = {}
-        self.passes_off: dict[int, bool] = {}  # loops, and whether a call switches their backward off
         self._scoring: dict[int, bool] = {}  # loops, and whether they compare with labels
+        self._judging: dict[int, bool] = {}  # loops, and whether some call makes a validation of them
         for call, use in scope.calls:
             if isinstance(call.func, ast.Attribute):
                 self._by_name.setdefault(call.func.attr, []).append((call, call.func.value, use))
@@ -267,6 +267,15 @@ class Seen:
         plain = known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
         return plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, ast.walk(loop))))
 
+    def judges(self, loop: ast.stmt) -> bool:
+        """Whether a loop scores, and some call of the function switches all its backwards off."""
+        if id(loop) not in self._judging:
+            backs = [u for _, _, u in self.methods("backward") if lies_in(u.statement, loop)]
+            sites = self.project.calls_of(self.scope) if backs else []
+            off = any(all(self.switched(back, call) for back in backs) for call, _ in sites)
+            self._judging[id(loop)] = off and self.scores(loop)
+        return self._judging[id(loop)]
+
     @cached_property
     def compares_best(self) -> bool:
         """The best classes are taken, and something is compared with labels."""
@@ -382,7 +391,7 @@ def model_of(thing: Thing) -> ast.expr | None:
     return None
 
 
-def _is_own(call: ast.Call) -> bool:
+def is_own(call: ast.Call) -> bool:
     """``self.prepare()``."""
     func = call.func
     return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self"

@@ -45,12 +45,7 @@ def _judged(seen: Seen, use: Use) -> bool:
 def _switched_pass(seen: Seen, use: Use) -> bool:
     """In a loop that scores, and whose backward some call of the function switches off, with the gradients."""
     loop = seen.loop_of(use) if seen.switches else None
-    if loop is not None and id(loop) not in seen.passes_off:
-        backs = [u for _, _, u in seen.methods("backward") if lies_in(u.statement, loop)]
-        sites = seen.project.calls_of(seen.scope) if backs else []
-        off = any(all(seen.switched(back, call) for back in backs) for call, _ in sites)
-        seen.passes_off[id(loop)] = off and seen.scores(loop)
-    return loop is not None and seen.passes_off[id(loop)]
+    return loop is not None and seen.judges(loop)
 
 
 def _passed_over(seen: Seen, use: Use) -> bool:
