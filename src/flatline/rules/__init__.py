@@ -6,9 +6,9 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from flatline.events import CurvesUpdated, Event, Where
+from flatline.events import CurvesUpdated, Event, Where, line_of
 from flatline.findings import Finding, Severity, Value
 
 
@@ -68,6 +68,10 @@ class Rule:
             key=key,
             consequences=self.consequences,
         )
+
+    def finding_at(self, event: Event, place: Where | None, message: str, **told: Any) -> Finding:
+        """A finding at a line of source, which tells it apart from others of this rule."""
+        return self.finding(event, message, where=place, key=line_of(place), **told)
 
 
 def _modules() -> Iterator[str]:

@@ -50,7 +50,7 @@ def spread(tensor: Tensor, count: int = SAMPLE) -> Tensor:
     if not flat.is_contiguous() and flat.numel() > count:
         rows = max(1, count * flat.shape[0] // flat.numel())
         flat = flat[:: max(1, flat.shape[0] // rows)]
-    stride, _ = spaced(flat.numel(), flat.shape[0] if flat.dim() else 1, count)
+    stride, _ = spaced(flat, count)
     return flat.reshape(-1)[::stride]
 
 

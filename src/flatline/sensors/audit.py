@@ -36,7 +36,7 @@ def _plain(tensor: Tensor) -> bool:
 def _spread(tensor: Tensor) -> Tensor:
     flat = tensor.detach()
     flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
-    stride, _ = spaced(flat.numel(), tensor.shape[0] if tensor.dim() else 1, SAMPLE)
+    stride, _ = spaced(tensor, SAMPLE)
     return flat[::stride].to(torch.float32, copy=True)
 
 

@@ -80,7 +80,7 @@ def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
     if flat.numel() == 0:
         return []
     flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
-    stride, _ = spaced(flat.numel(), tensor.shape[0] if tensor.dim() else 1, count)
+    stride, _ = spaced(tensor, count)
     return list(flat[::stride].tolist())
 
 

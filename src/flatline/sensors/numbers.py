@@ -74,7 +74,7 @@ def stacked(scalars: Sequence[Tensor]) -> Tensor:
 
 def spread(tensor: Tensor) -> Tensor:
     """A view of some elements, evenly spread over the memory of a dense tensor, and over its columns."""
-    stride, count = spaced(tensor.numel(), tensor.shape[0] if tensor.dim() else 1, ELEMENTS)
+    stride, count = spaced(tensor, ELEMENTS)
     if not tensor.is_contiguous() and not tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor.reshape(-1)[::stride]
     return tensor.as_strided((count,), (stride,), tensor.storage_offset())

@@ -227,7 +227,7 @@ def _dense(tensor: Tensor) -> bool:
 
 def spread(tensor: Tensor) -> Tensor:
     """The same few elements of every tensor of one shape, in its own dtype."""
-    stride, _ = spaced(tensor.numel(), tensor.shape[0] if tensor.dim() else 1, STATE)
+    stride, _ = spaced(tensor, STATE)
     return tensor.detach().reshape(-1)[::stride]
 
 

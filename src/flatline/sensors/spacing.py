@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from torch import Tensor
+
+
+def spaced(tensor: Tensor, count: int) -> tuple[int, int]:
+    """Distance and number of at most ``count`` elements, from all columns of a tensor and not from a few of them."""
+    return _spaced(tensor.numel(), tensor.shape[0] if tensor.dim() else 1, count)
+
 
 @lru_cache(maxsize=4096)
-def spaced(size: int, rows: int, count: int) -> tuple[int, int]:
-    """Distance and number of at most ``count`` elements, from all columns of ``rows`` rows and not from a few of them."""
+def _spaced(size: int, rows: int, count: int) -> tuple[int, int]:
     stride = max(1, -(-size // count))
     inner = size // max(1, rows)
     while math.gcd(stride, inner) > 1:

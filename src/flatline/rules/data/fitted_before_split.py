@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SourceParsed, beside, line_of
+from flatline.events import SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -60,9 +60,8 @@ class FittedBeforeSplit(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """Rows that are divided after something was fitted to them."""
         for fact in event.of("fitted before split"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"`{fact.name}` is fitted to all rows before `{fact.text}`{beside(fact.other, fact.where)} holds some out",
-                where=fact.where,
-                key=line_of(fact.where),
             )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import SourceParsed, TargetsObserved, line_of
+from flatline.events import SourceParsed, TargetsObserved
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -93,11 +93,10 @@ class TrainingDataNotShuffled(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loader over classes in their order, of folders or of sorted labels, in a loop that trains."""
         for fact in event.of("unshuffled"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.text} serves its {fact.name} in the stored order, which is class by class",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _spoil(self, stream: int) -> None:

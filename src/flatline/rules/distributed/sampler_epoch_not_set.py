@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SourceParsed, beside, line_of
+from flatline.events import SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -61,11 +61,10 @@ class SamplerEpochNotSet(Rule):
         """Epochs over such a loader, and set_epoch in none of the files."""
         for fact in event.of("no set_epoch"):
             name = fact.name or "sampler"
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"every turn of this loop goes through the data in the same order: set_epoch is never called on "
                 f"{fact.text}{beside(fact.other, fact.where)}",
                 fix=f"call {name}.set_epoch with the number of the epoch first thing in the loop",
-                where=fact.where,
-                key=line_of(fact.where),
             )

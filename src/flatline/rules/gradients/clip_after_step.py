@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStepped, SourceMoment, SourceParsed, Where, line_of
+from flatline.events import OptimizerStepped, SourceMoment, SourceParsed, Where
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -94,12 +94,11 @@ class ClipAfterStep(Rule):
                 clip = moments[0].tick
                 if (clip.threshold or 0) < self.measuring and all(_thrown_away(m) for m in moments):
                     step = moments[0].last("step")
-                    yield self.finding(
+                    yield self.finding_at(
                         event,
+                        clip.where,
                         f"{clip.name} stands after {step.name if step else 'the optimizer'}.step() and before the next backward",
                         fix=f"move {clip.name} between loss.backward() and optimizer.step()",
-                        where=clip.where,
-                        key=line_of(clip.where),
                     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStepped, SourceMoment, SourceParsed, Where, line_of
+from flatline.events import OptimizerStepped, SourceMoment, SourceParsed, Where
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -94,12 +94,11 @@ class ClipBeforeBackward(Rule):
             for moments in loop.moments("clip"):
                 clip = moments[0].tick
                 if all(_empty(m) for m in moments):
-                    yield self.finding(
+                    yield self.finding_at(
                         event,
+                        clip.where,
                         f"{clip.name} stands before backward(), when the gradients were just zeroed",
                         fix=f"move {clip.name} between loss.backward() and optimizer.step()",
-                        where=clip.where,
-                        key=line_of(clip.where),
                     )
 
 

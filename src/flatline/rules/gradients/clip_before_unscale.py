@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import ClipFacts, OptimizerStepped, SourceMoment, SourceParsed, line_of
+from flatline.events import ClipFacts, OptimizerStepped, SourceMoment, SourceParsed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -86,14 +86,13 @@ class ClipBeforeUnscale(Rule):
             for moments in loop.moments("clip"):
                 clip = moments[0].tick
                 if all(_still_scaled(m) for m in moments):
-                    yield self.finding(
+                    yield self.finding_at(
                         event,
+                        clip.where,
                         f"{clip.name} clips gradients that carry the loss scale: scaler.unscale_ was not called before it",
                         cause="scaler.step divides by the scale after clipping, so the step is held to a threshold thousands "
                         "of times smaller than the one that is written",
                         fix=f"call scaler.unscale_(optimizer) between backward() and {clip.name}",
-                        where=clip.where,
-                        key=line_of(clip.where),
                     )
 
     def _wrong(self, clip: ClipFacts) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed, SourceParsed, TargetFacts, beside, line_of
+from flatline.events import LossComputed, SourceParsed, TargetFacts, beside
 from flatline.findings import Finding, Severity
 from flatline.rules import Rule
 
@@ -109,17 +109,16 @@ class AlmostAllLabelsIgnored(Rule):
         """A mask over the whole row, or over all tokens but one."""
         for fact in (*event.of("no label left"), *event.of("one label left")):
             left = "leaves no label" if fact.kind == "no label left" else "leaves labels of one token only"
-            yield self.finding(event, f"{fact.text} {left} in {fact.name}", where=fact.where, key=line_of(fact.where))
+            yield self.finding_at(event, fact.where, f"{fact.text} {left} in {fact.name}")
         for fact in event.of("measured in characters"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.name} counts the characters of a text, and as many tokens are masked{beside(fact.other, fact.where)}: "
                 "there are fewer tokens, and few labels are left",
                 severity="warning",
                 cause="a token stands for several characters, so the mask reaches far into the answer, or over all of it",
                 fix="encode the text, and mask as many tokens as that gives",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _sparse(self, target: TargetFacts) -> bool:

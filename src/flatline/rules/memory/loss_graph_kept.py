@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossesKept, SourceFact, SourceParsed, line_of
+from flatline.events import LossesKept, SourceFact, SourceParsed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -85,11 +85,10 @@ class LossGraphKept(Rule):
             yield self._in_source(event, fact, cause=cause, fix=f"keep {fact.name}.detach()")
 
     def _in_source(self, event: SourceParsed, fact: SourceFact, **told: str) -> Finding:
-        return self.finding(
+        return self.finding_at(
             event,
+            fact.where,
             f"`{fact.text}` keeps {fact.name} of every step, together with its graph",
             severity="warning",
-            where=fact.where,
-            key=line_of(fact.where),
             **told,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ModesObserved, SourceMoment, SourceParsed, Where, line_of
+from flatline.events import ModesObserved, SourceMoment, SourceParsed, Where
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -101,17 +101,16 @@ class TrainModeNotRestored(Rule):
                     and not loop.has("opaque")
                     and all(_trained(m) for m in moments)
                 ):
-                    yield self.finding(
+                    yield self.finding_at(
                         event,
+                        tick.where,
                         f"{tick.name}.eval() is called in the loop that trains it, and {tick.name}.train() is not: "
                         f"from the second turn on its {tick.modes} is off",
                         fix="call model.train() at the beginning of every epoch",
-                        where=tick.where,
-                        key=line_of(tick.where),
                     )
         for fact in event.of("uncalled train"):
             message = f"`{fact.text}` stands without parentheses: the model stays in eval mode"
-            yield self.finding(event, message, fix=f"write {fact.text}()", where=fact.where, key=line_of(fact.where))
+            yield self.finding_at(event, fact.where, message, fix=f"write {fact.text}()")
 
 
 def _names(event: ModesObserved) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import SourceParsed, ValidationObserved, line_of
+from flatline.events import SourceParsed, ValidationObserved
 from flatline.findings import Finding, Severity
 from flatline.rules import Rule
 
@@ -98,15 +98,14 @@ class ValidationInTrainMode(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A pass without gradients, scored against labels, in a source that never calls eval()."""
         for fact in event.of("validated"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.text} is scored without gradients in train mode: no eval() comes before it, and it has a {fact.name}",
-                where=fact.where,
-                key=line_of(fact.where),
             )
         for fact in event.of("uncalled eval"):
             message = f"`{fact.text}` stands without parentheses: the model stays in train mode"
-            yield self.finding(event, message, fix=f"write {fact.text}()", where=fact.where, key=line_of(fact.where))
+            yield self.finding_at(event, fact.where, message, fix=f"write {fact.text}()")
 
     def _verdict(self, event: ValidationObserved, passes: _Passes) -> Severity | None:
         again = len(passes.foreign) >= 2

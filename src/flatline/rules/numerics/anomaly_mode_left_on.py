@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import GradientNotFinite, LossNotFinite, PrecisionObserved, SourceParsed, line_of
+from flatline.events import GradientNotFinite, LossNotFinite, PrecisionObserved, SourceParsed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -81,4 +81,4 @@ class AnomalyModeLeftOn(Rule):
         """Switched on under no condition."""
         for fact in event.of("anomaly"):
             message = f"{fact.text} is on for the whole run"
-            yield self.finding(event, message, where=fact.where, key=line_of(fact.where))
+            yield self.finding_at(event, fact.where, message)

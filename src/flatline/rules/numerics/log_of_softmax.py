@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SourceParsed, beside, line_of
+from flatline.events import SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -54,9 +54,8 @@ class LogOfSoftmax(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """log() of what a softmax returned, in source that trains."""
         for fact in event.of("logged softmax"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"`{fact.name}` is the logarithm of a softmax{beside(fact.other, fact.where)}: -inf where the softmax rounds to 0",
-                where=fact.where,
-                key=line_of(fact.where),
             )

@@ -9,7 +9,6 @@ from flatline.events import (
     SourceMoment,
     SourceParsed,
     Tick,
-    line_of,
 )
 from flatline.findings import Finding
 from flatline.rules import Rule
@@ -95,24 +94,22 @@ class AccumulationNotAveraged(Rule):
             for moments in loop.moments("backward"):
                 tick = moments[0].tick
                 if loop.repeats and tick.mean and tick.always and tick.depth == 0 and _accumulates(moments):
-                    yield self.finding(
+                    yield self.finding_at(
                         event,
+                        tick.where,
                         f"{tick.name}.backward() runs in every turn on a mean, and the optimizer steps in some turns only",
                         cause="the gradients of the turns between two steps add up: the step is as many times too large",
                         fix="divide the loss by the number of turns between two steps before backward()",
-                        where=tick.where,
-                        key=line_of(tick.where),
                     )
         for fact in event.of("micro mean"):
             line = fact.other.line if fact.other else 0
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.name}.backward() runs on the mean of each part of a batch (loop in line {line}), "
                 "and the optimizer steps once after all parts",
                 cause="the gradients of the parts add up: the step is as many times too large as there are parts",
                 fix="multiply the loss of a part by its share of the batch before backward()",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _undivided(self, event: OptimizerStepped) -> bool:

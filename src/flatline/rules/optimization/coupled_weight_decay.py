@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerCreated, SourceParsed, line_of
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerCreated, SourceParsed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -113,12 +113,11 @@ class CoupledWeightDecay(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """The same hint, from the call that builds the optimizer."""
         for fact in event.of("coupled"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.name}(weight_decay={fact.text}) is coupled to the gradient",
                 cause=_why(fact.name),
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed, SourceParsed, beside, line_of
+from flatline.events import LossComputed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -76,13 +76,12 @@ class DoubleSoftmax(Rule):
         """The same, where the source shows what the input was made by."""
         for loss in event.losses:
             if loss.kind == "cross_entropy" and loss.fed_by in ("softmax", "log_softmax"):
-                yield self.finding(
+                yield self.finding_at(
                     event,
+                    loss.where,
                     f"the input of cross_entropy is already a {loss.fed_by}: {loss.feed}{beside(loss.feed_where, loss.where)}",
                     severity="error" if loss.fed_by == "softmax" else "hint",
                     fix=f"return raw scores: drop {loss.feed}, and apply softmax only where probabilities are read",
-                    where=loss.where,
-                    key=line_of(loss.where),
                     fed_by=loss.fed_by,
                 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerStateSampled, SourceParsed, line_of
+from flatline.events import OptimizerStateSampled, SourceParsed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -80,9 +80,8 @@ class EpsilonVanishes(Rule):
         """A model went through half() before its optimizer was built."""
         for fact in event.of("eps of zero"):
             line = fact.other.line if fact.other else 0
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"eps={fact.text} of {fact.name} is 0 in float16, which half() made of the parameters (line {line})",
-                where=fact.where,
-                key=line_of(fact.where),
             )

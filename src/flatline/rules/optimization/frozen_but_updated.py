@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ParametersAudited, SourceParsed, beside, line_of
+from flatline.events import ParametersAudited, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -88,12 +88,11 @@ class FrozenButUpdated(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """Frozen behind a condition in the loop, while the optimizer keeps gradients of zeros."""
         for fact in event.of("frozen but held"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"`{fact.text}` in the middle of the training, and the optimizer{beside(fact.other, fact.where)} holds these "
                 f"parameters with gradients of zeros: {fact.name} moves them on",
                 severity="warning",
                 cause="gradients that are zeroed, and not set to None, still let the optimizer step",
-                where=fact.where,
-                key=line_of(fact.where),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import ParametersAudited, SourceParsed, beside, line_of
+from flatline.events import ParametersAudited, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -79,10 +79,9 @@ class FrozenNormDrifts(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A frozen trunk with BatchNorm, and train() on the model around it in every epoch."""
         for fact in event.of("drifting norms"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.text} puts the BatchNorm layers of {fact.name} into train mode, whose parameters are frozen"
                 f"{beside(fact.other, fact.where)}",
-                where=fact.where,
-                key=line_of(fact.where),
             )

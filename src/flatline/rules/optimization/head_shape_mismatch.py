@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import CheckpointLoaded, ScriptCrashed, SourceParsed, beside, line_of
+from flatline.events import CheckpointLoaded, ScriptCrashed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -78,37 +78,34 @@ class HeadShapeMismatch(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loose load whose result is dropped."""
         for fact in event.of("prefixed load"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"no name fits: those of the checkpoint all begin with module.{beside(fact.other, fact.where)}, and those "
                 f"of {fact.name} do not; {fact.text} leaves all of them out, and the model keeps its random values",
                 severity="warning",
                 cause="DataParallel and DistributedDataParallel put module. before every name, and strict=False hides that "
                 "the names do not fit",
                 fix='{k.removeprefix("module."): v for k, v in state.items()}, and strict=True',
-                where=fact.where,
-                key=line_of(fact.where),
             )
         for fact in event.of("unmatched load"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"no name fits: the model that was saved{beside(fact.other, fact.where)} has no part under a name that "
                 f"{fact.name} has; {fact.text} leaves all of them out, and the model keeps its random values",
                 severity="warning",
                 cause="the names in a checkpoint are those of the attributes that hold the layers, and strict=False hides "
                 "that they do not fit",
                 fix="load the part that both have, self.body.load_state_dict(...), or rename the keys; and strict=True",
-                where=fact.where,
-                key=line_of(fact.where),
             )
         for fact in event.of("loose load"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"nobody looks at which tensors {fact.text} leaves out",
                 severity="hint",
                 cause="strict=False hides names that do not fit, and what is not loaded keeps its random values",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def on_script_crashed(self, event: ScriptCrashed) -> Iterator[Finding]:

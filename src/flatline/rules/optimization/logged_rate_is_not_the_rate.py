@@ -12,7 +12,6 @@ from flatline.events import (
     RateRead,
     ScheduleObserved,
     SourceParsed,
-    line_of,
 )
 from flatline.findings import Finding
 from flatline.rules import Rule
@@ -194,22 +193,20 @@ class LoggedRateIsNotTheRate(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """``get_lr()`` of a schedule that computes it from the rate before, and the first rate in the place of the one in use."""
         for fact in event.of("get_lr"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.text} of {fact.name} is not the rate in use: it is the next value of a recursion",
                 cause="get_lr() is what step() calls to compute the next rate; at a decay it is off by the factor of the decay",
                 fix="read get_last_lr(), or optimizer.param_groups[0]['lr']",
-                where=fact.where,
-                key=line_of(fact.where),
             )
         for fact in event.of("constant rate"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.text} is reported as the rate, and a schedule moves the rate in the same loop",
                 cause="it is the number that the optimizer began with; the schedule changes param_groups, and not that",
                 fix="report scheduler.get_last_lr()[0]",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _tell_constant(self, event: CurvesUpdated, rate: Curve, other: Curve) -> Finding:

@@ -12,7 +12,6 @@ from flatline.events import (
     SourceParsed,
     WeightsSevered,
     beside,
-    line_of,
 )
 from flatline.findings import Finding
 from flatline.rules import Rule
@@ -197,18 +196,18 @@ class LossDetached(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """backward() on what item(), detach() or tensor() returned."""
         for fact in event.of("severed"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"backward() is called on a number without a graph: {fact.text}{beside(fact.other, fact.where)} cut it",
-                where=fact.where,
-                key=line_of(fact.where),
                 severing_call=fact.text,
             )
         for fact in event.of("cut layer"):
             switched = "grad" in fact.text or "inference" in fact.text
             how = "computed without gradients" if switched else "detached"
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"every result of {fact.name} is {how}{beside(fact.other, fact.where)}: the optimizer holds it, and no "
                 "gradient reaches it",
                 severity="warning",
@@ -216,32 +215,28 @@ class LossDetached(Rule):
                 if switched
                 else "detach() returns the numbers without their graph; no gradient comes back to what computed them",
                 fix=f"drop the {'no_grad' if switched else 'detach()'}, or freeze the layers and leave them out of the optimizer",
-                where=fact.where,
-                key=line_of(fact.where),
                 severing_call=fact.text,
             )
         for fact in event.of("unrecorded term"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"a term of the loss, {fact.name}, is computed under {fact.text}{beside(fact.other, fact.where)}: it has no "
                 "gradient, and only the other terms train",
                 severity="warning",
                 cause="nothing is recorded under no_grad, so the term moves the loss that is shown, and trains nothing",
                 fix="compute the term with gradients, and keep no_grad for validation",
-                where=fact.where,
-                key=line_of(fact.where),
                 severing_call=fact.text,
             )
         for fact in event.of("cut term"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"a term of the loss is a number: {fact.text} cut it, and backward(){beside(fact.other, fact.where)} "
                 "has no gradient from it",
                 severity="warning",
                 cause="a number moves the loss that is shown, and trains nothing",
                 fix="add the tensor itself, and take the number only for the log",
-                where=fact.where,
-                key=line_of(fact.where),
                 severing_call=fact.text,
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed, SourceParsed, beside, line_of
+from flatline.events import LossComputed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -81,12 +81,11 @@ class NllWithoutLogSoftmax(Rule):
         for loss in event.losses:
             if loss.kind == "nll" and loss.fed_by in ("softmax", "linear"):
                 given = "probabilities" if loss.fed_by == "softmax" else "raw scores"
-                yield self.finding(
+                yield self.finding_at(
                     event,
+                    loss.where,
                     f"nll_loss is given {given}: {loss.feed}{beside(loss.feed_where, loss.where)}",
                     fix="use cross_entropy on the raw scores"
                     + (", without the softmax" if loss.fed_by == "softmax" else ""),
-                    where=loss.where,
-                    key=line_of(loss.where),
                     fed_by=loss.fed_by,
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import LossComputed, SourceParsed, beside, line_of
+from flatline.events import LossComputed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -85,47 +85,43 @@ class PaddingInLoss(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """Targets that are filled up with a number, under a loss that leaves another one out."""
         for fact in event.of("padded target of model"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"the labels are filled up with {fact.name} by {fact.text}{beside(fact.other, fact.where)}, and the "
                 "model's own loss averages over them: it leaves out -100 alone",
                 cause="the mean counts padded positions: it is diluted, and the model learns to predict padding",
                 fix="fill the labels up with -100",
-                where=fact.where,
-                key=line_of(fact.where),
                 pad_id=fact.name,
             )
         for fact in event.of("padded target"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"the targets are filled up with {fact.name} by {fact.text}{beside(fact.other, fact.where)}, and this "
                 "loss averages over them",
                 cause="the mean counts padded positions: it is diluted, and the model learns to predict padding",
                 fix=f"ignore_index={fact.name} in the loss",
-                where=fact.where,
-                key=line_of(fact.where),
                 pad_id=fact.name,
             )
 
         for fact in event.of("padded labels"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"the labels are {fact.name}, ids that {fact.text} fills up to one length{beside(fact.other, fact.where)}, "
                 "and nothing sets those to -100",
                 cause="the model's loss leaves out -100 alone: it averages over the padding, and teaches the model to predict it",
                 fix="labels[attention_mask == 0] = -100",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
         for fact in event.of("masked mean"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"{fact.text} divides the loss by all positions, also by those that the mask {fact.name} leaves out",
                 cause="mean() divides by mask.numel(), so the loss and its gradient shrink with the share of padding",
                 fix="(loss * mask).sum() / mask.sum().clamp(min=1)",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _certain(self, what: str, seen: bool) -> bool:

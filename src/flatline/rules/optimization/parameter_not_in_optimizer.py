@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flatline.events import ParameterFacts, ParametersAudited, SourceParsed, beside, line_of
+from flatline.events import ParameterFacts, ParametersAudited, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -78,33 +78,30 @@ class ParameterNotInOptimizer(Rule):
         """Layers that come too late for the optimizer, and layers that no module registers."""
         for fact in event.of("rebound"):
             line = fact.other.line if fact.other else 0
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"`{fact.text}` makes new parameters after {fact.name} was built from the old ones (line {line})",
-                where=fact.where,
-                key=line_of(fact.where),
             )
         for fact in event.of("orphan"):
             stale = "; the optimizer holds what it is a copy of" if fact.text else ""
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"the loss goes through {fact.name}{beside(fact.other, fact.where)}, and "
                 f"its parameters are given to no optimizer{stale}",
                 severity="warning",
                 fix="hand the parameters of everything that is to learn to an optimizer, or freeze them",
-                where=fact.where,
-                key=line_of(fact.where),
             )
         for fact in (*event.of("plain list"), *event.of("plain dict")):
             plain, held = ("list", "ModuleList([...])") if fact.kind == "plain list" else ("dict", "ModuleDict({...})")
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"self.{fact.name} is a plain {plain}: the parameters of {fact.text} are not in parameters()",
                 cause="a module registers modules, nn.ModuleList and nn.ModuleDict; what stands in a Python list or dict is not "
                 "trained, moved or saved",
                 fix=f"self.{fact.name} = nn.{held}",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _left_out(self, p: ParameterFacts) -> bool:

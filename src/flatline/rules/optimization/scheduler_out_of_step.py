@@ -155,25 +155,20 @@ class SchedulerOutOfStep(Rule):
             for moments in loop.moments("schedule"):
                 if all(_ahead(m) for m in moments):
                     tick = moments[0].tick
-                    yield self.finding(
+                    yield self.finding_at(
                         event,
+                        tick.where,
                         f"{tick.name}.step() comes before the optimizer's step in every turn of the loop",
                         cause="the first value of the schedule is skipped, and every later one comes a step early",
                         fix="call scheduler.step() after optimizer.step()",
-                        where=tick.where,
-                        key=line_of(tick.where),
                     )
             yield from self._cadence(event, loop)
         for fact in event.of("uncalled schedule"):
             message, cause = f"`{fact.text}` stands without parentheses: nothing is called", "the rate never changes"
-            yield self.finding(
-                event, message, cause=cause, fix=f"write {fact.text}()", where=fact.where, key=line_of(fact.where)
-            )
+            yield self.finding_at(event, fact.where, message, cause=cause, fix=f"write {fact.text}()")
         for fact in event.of("never stepped"):
             message, cause = f"{fact.text} is built, and never used", "without step() the rate never changes"
-            yield self.finding(
-                event, message, cause=cause, fix=f"call {fact.name}.step()", where=fact.where, key=line_of(fact.where)
-            )
+            yield self.finding_at(event, fact.where, message, cause=cause, fix=f"call {fact.name}.step()")
 
     def _floor_since(self, rate: Curve) -> float | None:
         """The step from which on the rate lies at its floor and does not move."""

@@ -8,7 +8,6 @@ from flatline.events import (
     ModesObserved,
     SourceMoment,
     SourceParsed,
-    line_of,
 )
 from flatline.findings import Finding
 from flatline.rules import Rule
@@ -91,13 +90,12 @@ class TrainingInEvalMode(Rule):
             for moments in loop.moments("eval"):
                 tick = moments[0].tick
                 if tick.modes and _on_every_way(moments):
-                    yield self.finding(
+                    yield self.finding_at(
                         event,
+                        tick.where,
                         f"{tick.name}.eval() comes before the steps that train it, and train() does not follow: "
                         f"its {tick.modes} is off",
                         cause="eval() stays in force until train() is called",
-                        where=tick.where,
-                        key=line_of(tick.where),
                     )
 
 

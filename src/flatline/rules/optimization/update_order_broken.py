@@ -135,7 +135,7 @@ class UpdateOrderBroken(Rule):
             yield self._at(event, fact.where, told, UNCALLED, f"write {fact.text}()")
 
     def _at(self, event: SourceParsed, where: Where | None, told: str, cause: str, fix: str) -> Finding:
-        return self.finding(event, told, cause=cause, fix=fix, where=where, key=line_of(where))
+        return self.finding_at(event, where, told, cause=cause, fix=fix)
 
     def _in_source(
         self, event: SourceParsed, loop: SourceLoop, moments: Sequence[SourceMoment], beside: Beside
@@ -161,13 +161,12 @@ class UpdateOrderBroken(Rule):
             and _zeroed_outside(event, loop, step, beside)
         ):
             zeroed = "only outside of it" if event.zeroes else "nowhere in this file"
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                step.where,
                 f"{step.name}.step() follows backward() in every turn of a loop, and gradients are zeroed {zeroed}",
                 cause=ADDED_UP,
                 fix="call optimizer.zero_grad() once per step, before backward()",
-                where=step.where,
-                key=line_of(step.where),
             )
 
     def _never_zeroed(self, event: OptimizerStepped) -> Finding:

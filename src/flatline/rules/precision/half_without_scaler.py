@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flatline.events import PrecisionObserved, SourceParsed, line_of
+from flatline.events import PrecisionObserved, SourceParsed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -89,12 +89,11 @@ class HalfWithoutScaler(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """float16 autocast, and a bare backward."""
         for fact in event.of("half"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"the forward pass runs in float16 ({fact.text}), and its loss is not scaled before backward()",
                 cause="below 6e-8 float16 has only 0; gradients shrink as the loss falls",
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _underflow(self, event: PrecisionObserved, nonzero: int, coarse: float) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SeedsObserved, SourceParsed, beside, line_of
+from flatline.events import SeedsObserved, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -62,9 +62,8 @@ class BenchmarkBesideDeterministic(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """Both are switched on in one place."""
         for fact in event.of("stopwatch"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"cudnn.deterministic is set{beside(fact.other, fact.where)}, and cudnn.benchmark beside it",
-                where=fact.where,
-                key=line_of(fact.where),
             )

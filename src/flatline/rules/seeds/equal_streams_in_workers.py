@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SourceParsed, WorkersStarted, beside, line_of
+from flatline.events import SourceParsed, WorkersStarted, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -102,14 +102,13 @@ class EqualStreamsInWorkers(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A seed in ``worker_init_fn`` that is the same in every worker, for a data set that draws from what it seeds."""
         for fact in event.of("equal streams"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.where,
                 f"`{fact.text}` gives each worker of the DataLoader{beside(fact.other, fact.where)} the same seed, and the data "
                 f"set draws from {fact.name}: they draw the same numbers",
                 cause=UNDONE,
                 fix=LEFT_OUT,
-                where=fact.where,
-                key=line_of(fact.where),
             )
 
     def _seeded(self, event: WorkersStarted) -> Finding:

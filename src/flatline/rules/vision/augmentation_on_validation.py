@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SourceParsed, beside, line_of
+from flatline.events import SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -60,9 +60,8 @@ class AugmentationOnValidation(Rule):
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loop that scores without training, over data with a random transform."""
         for fact in event.of("augmented"):
-            yield self.finding(
+            yield self.finding_at(
                 event,
+                fact.other,
                 f"{fact.name} is scored after {fact.text}{beside(fact.where, fact.other)}, which is drawn anew for every item",
-                where=fact.other,
-                key=line_of(fact.other),
             )
