@@ -134,3 +134,30 @@ def test_fires_source_graph_convolution(name, made, out):
 )
 def test_near_miss_source_graph_convolution(name, made, out):
     assert lint(NllWithoutLogSoftmax, GRAPH.format(name=name, made=made, out=out)) == []
+
+
+CHOSEN = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+    def forward(self, x, log=True):
+        out = self.fc(x)
+        if log:
+            return F.log_softmax(out, dim=1)
+        return out
+net = Net()
+loss = F.nll_loss(net(x{}), y)
+raw = net.forward(x, log=False)
+"""
+
+
+def test_near_miss_source_another_call_of_forward_chooses_raw_scores():
+    assert lint(NllWithoutLogSoftmax, CHOSEN.format("")) == []
+
+
+def test_source_forward_called_for_raw_scores():
+    assert [f.where.line for f in lint(NllWithoutLogSoftmax, CHOSEN.format(", log=False"))] == [14]

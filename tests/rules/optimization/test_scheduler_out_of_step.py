@@ -400,3 +400,14 @@ def test_source_numbers_are_followed():
     """
     assert len(lint(SchedulerOutOfStep, code)) == 1
     assert lint(SchedulerOutOfStep, code.replace("fit(load())", "fit(load(), 2000)")) == []
+
+
+WHOLE = "loader = torch.utils.data.DataLoader(rows, batch_size={})\nfor epoch"
+
+
+@pytest.mark.parametrize(("size", "found"), [("32", 1), ("len(others)", 1), ("len(rows)", 0)])
+def test_source_one_batch_is_an_epoch(size, found):
+    """Full-batch training: a step per batch is a step per epoch."""
+    lines = f"{STEP.replace('in data', 'in loader')}; sched.step()"
+    code = SCHEDULED.replace("for epoch", WHOLE.format(size))
+    assert len(lint(SchedulerOutOfStep, code.format("CosineAnnealingLR(opt, T_max=epochs)", lines))) == found

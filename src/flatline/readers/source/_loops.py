@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._dispatch import each_of, in_turn
 from flatline.readers.source._means import means
+from flatline.readers.source._ordered import is_whole
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
 from flatline.readers.source._schedules import IN_STEPS, divisors, is_schedule, optimizer_of
@@ -362,11 +363,17 @@ class _Walker:
         self.over_data = (
             isinstance(node, ast.For) and _turns(node) is None and not isinstance(node.iter, (ast.List, ast.Tuple))
         )
-        self.nested += 1
+        inner = not self._is_once(node, use)
+        self.nested += inner
         through = self._once(node, ways)
-        self.nested -= 1
+        self.nested -= inner
         self.over_data, self.outside = kept
         return through
+
+    def _is_once(self, node: ast.stmt, use: Use | None) -> bool:
+        """A loop over a loader that has one batch, in another loop."""
+        loaders = self.project.things(iterated(node.iter), use) if isinstance(node, ast.For) and use is not None else ()
+        return bool(loaders) and all(is_whole(self.project, each) for each in loaders)
 
     def _once(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         """All ways through one turn."""

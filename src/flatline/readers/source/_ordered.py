@@ -7,7 +7,7 @@ import ast
 from flatline.readers.source._grouped import grouped, grouped_rows
 from flatline.readers.source._listings import listed_by_class, rearranged
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
-from flatline.readers.source._scopes import Class, Use
+from flatline.readers.source._scopes import Class, Use, spelled
 from flatline.readers.source._values import Source, origins
 
 SAME_ORDER = {"long", "float", "to", "int", "cuda", "unsqueeze", "view", "reshape", "flatten", "contiguous", "clone"}
@@ -27,9 +27,20 @@ def class_by_class(project: Project, thing: Thing, loader: Thing) -> bool:
     return _fits(project, loader) and _sorted(project, call.args[-1], thing.use, 0)
 
 
-def _fits(project: Project, loader: Thing) -> bool:
+def is_whole(project: Project, loader: Thing) -> bool:
+    """A loader of one batch: ``batch_size=len(dataset)``."""
+    size, data = _batch_size(project, loader), loader.call.args[:1] if loader.call is not None else []
+    measured = isinstance(size, ast.Call) and spelled(size.func) == "len" and len(size.args) == 1
+    return measured and [ast.unparse(each) for each in size.args] == [ast.unparse(each) for each in data]  # type: ignore[union-attr]
+
+
+def _batch_size(project: Project, loader: Thing) -> ast.expr | None:
     named = project.keywords(loader.call, loader.use) if loader.call is not None else {}
-    given = named.get("batch_size") or (argument_at(loader.call, "batch_size", 1) if loader.call is not None else None)
+    return named.get("batch_size") or (argument_at(loader.call, "batch_size", 1) if loader.call is not None else None)
+
+
+def _fits(project: Project, loader: Thing) -> bool:
+    given = _batch_size(project, loader)
     here = _in_call(project, given, loader) if given is not None else None
     size = here.value if here is not None and isinstance(here.value, int) else project.number(given, loader.use)
     return size is not None and 1 < size <= MANY

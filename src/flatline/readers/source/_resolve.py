@@ -226,8 +226,9 @@ class Project:
         return plain + [pair for name in named for pair in self._asked.get(name, ())]
 
     def sites_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
-        """All calls of a function; of a forward, those of its module."""
-        return self.calls_of(function) or self._forwarded(function)
+        """All calls of a function; of a forward, those of its module, too."""
+        found = self.calls_of(function)
+        return found + [pair for pair in self._forwarded(function) if pair not in found]
 
     def _forwarded(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """``criterion(scores, labels)``, calls of modules that a forward answers."""
@@ -412,7 +413,7 @@ class Project:
             owner = use.scope.owner
             return (Thing(f"{owner.module.text.path}:{owner.node.name}", owner.use, made_of=owner),)
         usual = default(use.scope, name)
-        for call, site in self.calls_of(use.scope) if depth < DEPTH else ():
+        for call, site in self.sites_of(use.scope) if depth < DEPTH else ():
             given = argument(call, use.scope, name)
             if isinstance(given, ast.Name) and given.id == name and site.scope is use.scope:
                 continue  # it hands on its own
@@ -862,7 +863,7 @@ class Project:
             yield self.constant(binding.value, binding.use, depth + 1, strict=strict) if not binding.index else None
             return
         usual = default(binding.use.scope, node.id)
-        sites: list[tuple[ast.Call | None, Use]] = [*self.calls_of(binding.use.scope)[:SHORT]]
+        sites: list[tuple[ast.Call | None, Use]] = [*self.sites_of(binding.use.scope)[:SITES]]
         for call, site in sites or ([] if strict else [(None, binding.use)]):
             given = argument(call, binding.use.scope, node.id) if call is not None else None
             spread = call is not None and _is_spread(call)

@@ -45,7 +45,7 @@ def around(project: Project, use: Use, depth: int = 0) -> list[Known]:
 def _called_with(project: Project, function: Scope, depth: int) -> list[Known]:
     """What the parameters of a function are in its calls; one call that tells nothing if there are none, or too many."""
     found: list[Known] = []
-    sites = project.calls_of(function) if function.params and depth < CALLS else []
+    sites = project.sites_of(function) if function.params and depth < CALLS else []
     for call, site in sites if len(sites) <= TURNS else ():
         for known in around(project, site, depth + 1):
             each = told(project, function, call, site, known)
