@@ -262,3 +262,38 @@ def test_near_miss_source_parts_of_a_batch(parts, loss, back):
 def test_near_miss_update_by_hand_may_divide():
     by_hand = OptimizerFacts(name="a step by hand", by_hand=True)
     assert not play(AccumulationNotAveraged, *windows(*[BACKWARD] * 4, optimizer=by_hand))
+
+
+READY = """
+from transformers import {kind}
+import torch
+model = {kind}.from_pretrained("roberta-base")
+opt = torch.optim.AdamW(model.parameters())
+for i, batch in enumerate(loader):
+    {loss}
+    loss.backward()
+    if (i + 1) % 8 == 0:
+        opt.step()
+        opt.zero_grad()
+"""
+KIND = "AutoModelForSequenceClassification"
+
+
+@pytest.mark.parametrize(
+    "loss", ["loss = model(**batch).loss", "out = model(**batch); loss = out.loss", "loss = model(x, labels=y)[0]"]
+)
+def test_source_the_mean_of_a_model_of_transformers(loss):
+    assert len(lint(AccumulationNotAveraged, READY.format(kind=KIND, loss=loss))) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        (KIND, "loss = model(**batch).loss / 8"),
+        (KIND, "loss = model(**batch, num_items_in_batch=n).loss"),
+        (KIND, "loss = model(**batch)[0]"),
+        ("AutoModel", "loss = model(**batch).loss"),
+    ],
+)
+def test_near_miss_source_a_model_that_may_not_average(kind, loss):
+    assert lint(AccumulationNotAveraged, READY.format(kind=kind, loss=loss)) == []

@@ -238,3 +238,80 @@ def test_near_miss_source_tells_the_rate_in_use():
 
 def test_near_miss_source_saves_the_settings():
     assert lint(LoggedRateIsNotTheRate, CONSTANT.format(COSINE, "torch.save({'net': model, 'lr': lr}, 'x.pt')")) == []
+
+
+HANDED = """
+import argparse, torch
+from torch import nn
+def make(model, lr, steps):
+    opt = torch.optim.AdamW(model.parameters(), lr=lr)
+    return opt, torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
+def epoch(model, loader, opt, sched, args, writer):
+    for i, (x, y) in enumerate(loader):
+        opt.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+        sched.step()
+        writer.add_scalar("lr", {}, i)
+args = argparse.Namespace(lr=0.1, base=0.2)
+model = nn.Linear(3, 3)
+opt, sched = make(model, args.lr, 900)
+for e in range(9):
+    epoch(model, loader, opt, sched, args, writer)
+"""
+
+
+def test_source_follows_the_rate_through_calls():
+    (finding,) = lint(LoggedRateIsNotTheRate, HANDED.format("args.lr"))
+    assert finding.where.line == 12
+
+
+@pytest.mark.parametrize("read", ["args.base", "sched.get_last_lr()[0]", "opt.param_groups[0]['lr']"])
+def test_near_miss_source_another_number_through_calls(read):
+    assert lint(LoggedRateIsNotTheRate, HANDED.format(read)) == []
+
+
+KEPT = """
+import torch
+from torch import nn
+class Trainer:
+    def __init__(self, model, args):
+        self.args, self.model = args, model
+        self.opt = torch.optim.SGD(model.parameters(), lr=args.lr)
+        self.sched = torch.optim.lr_scheduler.StepLR(self.opt, 30)
+    def step(self, x, y):
+        self.opt.zero_grad()
+        nn.functional.cross_entropy(self.model(x), y).backward()
+        self.opt.step()
+        self.sched.step()
+    def run(self):
+        for x, y in loader:
+            self.step(x, y)
+            self.writer.add_scalar("train/lr", {}, 0)
+"""
+
+
+def test_source_a_step_in_a_method_that_a_loop_calls():
+    assert len(lint(LoggedRateIsNotTheRate, KEPT.format("self.args.lr"))) == 1
+    assert lint(LoggedRateIsNotTheRate, KEPT.format("self.args.floor")) == []
+
+
+SWEEP = """
+import torch
+from torch import nn
+for lr in [0.1, 0.01]:
+    model = nn.Linear(3, 3)
+    opt = torch.optim.SGD(model.parameters(), lr=lr)
+    sched = torch.optim.lr_scheduler.StepLR(opt, 3)
+    for e in range(10):
+        for x, y in loader:
+            opt.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            opt.step()
+        sched.step()
+    print(f"lr {lr} acc {evaluate(model):.3f}")
+"""
+
+
+def test_near_miss_source_a_sweep_tells_what_it_began_with():
+    assert lint(LoggedRateIsNotTheRate, SWEEP) == []

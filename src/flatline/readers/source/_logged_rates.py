@@ -14,6 +14,8 @@ from flatline.readers.source._seen import Seen, names_in, seen_in
 RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
 WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)
 PERCENT, BRACES = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]"), re.compile(r"\{(?::[^}]*)?\}")
+CALLS = 2  # from a step to the loop
+ROOTS = 6  # from a name to where it comes from
 SAVED = re.compile(r"save|dump|checkpoint|config|hparam|hyper", re.IGNORECASE)
 
 
@@ -25,13 +27,24 @@ def logged_rates(project: Project, module: Module) -> Iterator[SourceFact]:
     for scope in module.scopes:
         seen = seen_in(project, scope)
         for step, receiver, use in seen.methods("step"):
-            loop, rate = seen.loop_of(use), _rate(project, receiver, use)
-            for key, value, place in _told(seen, loop) if loop is not None and rate is not None else ():
-                if rate is not None and loop is not None and _same(seen, value, place, rate, loop):
-                    yield SourceFact(
-                        kind="constant rate", name=key, text=spelled(value), where=module.where(value, place.scope),
-                        other=module.where(step, scope),
-                    )  # fmt: skip
+            rate = _rate(project, receiver, use)
+            for outer, loop in _loops(seen, use, 0) if rate is not None else ():
+                for key, value, place, around in _told(outer, loop):
+                    if rate is not None and _same(outer, value, place, rate, around):
+                        yield SourceFact(
+                            kind="constant rate", name=key, text=spelled(value), where=module.where(value, place.scope),
+                            other=module.where(step, scope),
+                        )  # fmt: skip
+
+
+def _loops(seen: Seen, use: Use, depth: int) -> Iterator[tuple[Seen, ast.stmt]]:
+    """The loop around a step, or around the calls of the function that makes it."""
+    loop = seen.loop_of(use)
+    if loop is not None:
+        yield seen, loop
+    for _, site in seen.project.calls_of(seen.scope) if loop is None and depth < CALLS else ():
+        if site.scope.module is seen.module and site.scope is not seen.scope:
+            yield from _loops(seen_in(seen.project, site.scope), site, depth + 1)
 
 
 def _rate(project: Project, schedule: ast.expr, use: Use) -> tuple[ast.expr, Thing] | None:
@@ -45,8 +58,8 @@ def _rate(project: Project, schedule: ast.expr, use: Use) -> tuple[ast.expr, Thi
     return (rate, made) if rate is not None and made is not None else None
 
 
-def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use]]:
-    """What calls in a loop, or in those around it, are given under the name of a rate, beside something else."""
+def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use, ast.stmt]]:
+    """What calls in a loop, or in those around it, are given under the name of a rate, beside something else; the outer loop."""
     for call, use in seen.scope.calls:
         around = {block for block, part in use.path if part == "body"}
         inner = seen.loop_of(use)
@@ -57,10 +70,12 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use]]:
             or SAVED.search(spelled(call.func))
         ):
             continue
-        yield from _given(call, use)
+        outer = inner if lies_in(loop, inner) else loop
+        yield from ((*told, outer) for told in _given(call, use))
         function = seen.project.callee(call, use)
         if function is not None and function.module is seen.module and function is not seen.scope:
-            yield from (told for below in function.calls for told in _given(*below) if not SAVED.search(function.name))
+            below = function.calls if not SAVED.search(function.name) else []
+            yield from ((*told, outer) for pair in below for told in _given(*pair))
 
 
 def _given(call: ast.Call, use: Use) -> Iterator[tuple[str, ast.expr, Use]]:
@@ -101,14 +116,34 @@ def _put_into_text(node: ast.expr) -> list[tuple[str, ast.expr]]:
 def _same(seen: Seen, node: ast.expr, use: Use, rate: tuple[ast.expr, Thing], loop: ast.stmt) -> bool:
     """The very number that the optimizer began with, which nothing in the loop changes."""
     given, optimizer = rate
-    if not isinstance(node, (ast.Name, ast.Attribute)) or _moved(seen, node, use, loop):
+    anew = optimizer.use.scope is seen.scope and lies_in(optimizer.use.statement, loop)
+    if anew or not isinstance(node, (ast.Name, ast.Attribute)) or _moved(seen, node, use, loop):
         return False
     here, there = (
         seen.project.constant(node, use, strict=True),
         seen.project.constant(given, optimizer.use, strict=True),
     )
     known = here is not None and there is not None and here.value == there.value
-    return known or (optimizer.use.scope is use.scope and ast.unparse(node) == ast.unparse(given))
+    return known or _root(seen.project, node, use, 0) == _root(seen.project, given, optimizer.use, 0)
+
+
+def _root(project: Project, node: ast.expr, use: Use, depth: int) -> tuple[int, str]:
+    """What an expression is called, and in which function, before it was handed on or kept: ``args.lr`` of ``self.args.lr``."""
+    here = id(use.scope), ast.unparse(node)
+    if isinstance(node, ast.Name) and node.id not in use.scope.bindings:
+        return id(use.scope.module), node.id
+    behind: list[tuple[ast.expr | None, Use]] = []
+    if isinstance(node, ast.Name):
+        bound = use.scope.bindings[node.id]
+        behind = [*project.given(node.id, use)] if len(bound) == 1 and bound[0].parameter else []
+    elif isinstance(node, ast.Attribute):
+        held = project.holding(node, use, 0) if isinstance(node.value, ast.Name) else []
+        behind = [(b.value, b.use) for b in held if not b.index and not b.parameter]
+        if not behind:
+            scope, text = _root(project, node.value, use, depth + 1)
+            return scope, f"{text}.{node.attr}"
+    roots = {_root(project, value, place, depth + 1) for value, place in behind if value is not None and depth < ROOTS}
+    return roots.pop() if len(roots) == 1 else here
 
 
 def _moved(seen: Seen, node: ast.expr, use: Use, loop: ast.stmt) -> bool:

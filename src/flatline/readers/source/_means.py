@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 
 from flatline.readers.source._losses import is_mean
@@ -12,12 +13,17 @@ from flatline.readers.source._values import origins
 
 TERMS = 4  # sums in sums
 PLAIN = (ast.Name, ast.Attribute, ast.Constant)
+OF_MODEL = re.compile(r"transformers\.\w+(?:For[A-Z]\w+|LMHeadModel)\.from_(?:pretrained|config)")
 HALF = 0.5  # of a sum of terms one counts at least as much
 
 
 def means(project: Project, node: ast.expr, use: Use, depth: int = 0) -> bool:
     """What goes backward averages its batch, and nothing divides it once more."""
     found = origins(project, node, use) if depth <= TERMS else []
+    if not found and isinstance(node, ast.Name):
+        bound = use.scope.reaching(node.id, use) if node.id in use.scope.bindings else []
+        items = [b for b in bound if isinstance(b.value, ast.Subscript) and not b.index]
+        return bool(items) and len(items) == len(bound) and all(_is_of_model(project, b.value, b.use) for b in items)
     return bool(found) and all(_is_term(project, s.node, s.use, depth) for s in found)
 
 
@@ -27,8 +33,25 @@ def _is_term(project: Project, node: ast.expr, use: Use, depth: int) -> bool:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return means(project, node.operand, use, depth + 1)
     if not isinstance(node, ast.Call):
-        return False
+        return _is_of_model(project, node, use)
     return is_mean(project, node, use) or _averages(project, node, use)
+
+
+def _is_of_model(project: Project, node: ast.expr | None, use: Use) -> bool:
+    """``model(**batch).loss`` of a model of transformers with a head, which averages over what it is given."""
+    first = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0
+    if not first and not (isinstance(node, ast.Attribute) and node.attr == "loss"):
+        return False
+    calls = [(s.node, s.use) for s in origins(project, node.value, use)]  # type: ignore[attr-defined]
+    known = [call for call, at in calls if isinstance(call, ast.Call) and _averages_itself(project, call, at)]
+    labelled = not first or all(any(k.arg == "labels" for k in call.keywords) for call in known)
+    return bool(calls) and len(known) == len(calls) and labelled
+
+
+def _averages_itself(project: Project, call: ast.Call, use: Use) -> bool:
+    things = project.things(call.func, use)
+    counted = any(k.arg is not None and k.arg.startswith("num_items") for k in call.keywords)
+    return bool(things) and not counted and all(t.call is not None and OF_MODEL.fullmatch(t.name) for t in things)
 
 
 def _is_sum(project: Project, node: ast.BinOp, use: Use, depth: int) -> bool:
