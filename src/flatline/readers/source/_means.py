@@ -39,10 +39,12 @@ def _is_term(project: Project, node: ast.expr, use: Use, depth: int) -> bool:
 
 def _is_of_model(project: Project, node: ast.expr | None, use: Use) -> bool:
     """``model(**batch).loss`` of a model of transformers with a head, which averages over what it is given."""
+    if not isinstance(node, (ast.Attribute, ast.Subscript)):
+        return False
     first = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0
     if not first and not (isinstance(node, ast.Attribute) and node.attr == "loss"):
         return False
-    calls = [(s.node, s.use) for s in origins(project, node.value, use)]  # type: ignore[attr-defined]
+    calls = [(s.node, s.use) for s in origins(project, node.value, use)]
     known = [call for call, at in calls if isinstance(call, ast.Call) and _averages_itself(project, call, at)]
     labelled = not first or all(any(k.arg == "labels" for k in call.keywords) for call in known)
     return bool(calls) and len(known) == len(calls) and labelled
