@@ -951,6 +951,7 @@ class LayerNumbers:
     learning_rate: float = 1e-3
     elements: int = 1
     kept: float | None = None  # cosine of the weights that this step found and those that the step before had left
+    scaled: float | None = None  # size of those found over size of those left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

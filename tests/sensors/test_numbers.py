@@ -201,13 +201,14 @@ def test_turn_is_the_cosine_of_two_updates():
 def test_kept_is_the_cosine_of_what_a_step_left_and_what_the_next_one_found(drawn_anew):
     torch.manual_seed(SEED)
     model = nn.Linear(8, 4, bias=False)  # 32 elements: all of them are compared
-    optimizer, naive = torch.optim.SGD(model.parameters(), lr=0.1), []
+    optimizer, naive, sizes = torch.optim.SGD(model.parameters(), lr=0.1), [], []
     with flatline.watch() as run:
         seen, left = events_of(run), None
         for _ in range(4):
             if drawn_anew:
                 model.reset_parameters()
             if left is not None:
+                sizes.append(float(model.weight.detach().norm() / left.norm()))
                 naive.append(float(F.cosine_similarity(left, model.weight.detach().flatten(), 0)))
             optimizer.zero_grad()
             model(torch.randn(16, 8)).square().sum().backward()
@@ -215,6 +216,7 @@ def test_kept_is_the_cosine_of_what_a_step_left_and_what_the_next_one_found(draw
             left = model.weight.detach().flatten().clone()
     assert seen[0].layers[0].kept is None
     assert [event.layers[0].kept for event in seen[1:]] == pytest.approx(naive, abs=1e-4)
+    assert [event.layers[0].scaled for event in seen[1:]] == pytest.approx(sizes, abs=1e-4)
 
 
 def test_rates_and_decay_of_each_group():

@@ -238,6 +238,7 @@ class NumbersSensor:
             matrix=p.dim() >= 2,
             elements=p.numel(),
             kept=dot / (size_before * size_left) ** 0.5 if size_before * size_left > 0 else None,
+            scaled=(size_before / size_left) ** 0.5 if size_left > 0 else None,
         )
 
     def _learn(self) -> None:

@@ -57,6 +57,25 @@ def test_near_miss_the_loss_falls():
     assert play(WeightNormCollapse, *run(0.9, [2.3 * 0.95**i for i in range(40)])) == []
 
 
+def multiplied(scales, **facts):
+    """No decay in the optimizer, and the first steps find less than what the ones before had left."""
+    return [
+        replace(event, layers=tuple(replace(each, scaled=scale, **{"kept": 1.0, **facts}) for each in event.layers))
+        for event, scale in zip(run(0.9, [2.3] * 40, decay=0.0), [None, *scales, *[None] * 40], strict=False)
+    ]
+
+
+def test_fires_on_a_decay_behind_the_step():
+    (finding,) = play(WeightNormCollapse, *multiplied([0.92] * 4))
+    assert "multiplies a and the others by 0.92 between each step" in finding.message
+
+
+def test_near_miss_weights_that_something_else_changes_between_steps():
+    assert play(WeightNormCollapse, *multiplied([1.0] * 4)) == []
+    assert play(WeightNormCollapse, *multiplied([0.92, 0.5, 0.99, 0.9])) == []
+    assert play(WeightNormCollapse, *multiplied([0.92] * 4, kept=0.9)) == []
+
+
 def test_near_miss_shrinking_without_decay_to_blame():
     assert play(WeightNormCollapse, *run(0.9, [2.3] * 40, decay=1e-4)) == []
     assert play(WeightNormCollapse, *run(0.9, [2.3] * 40, decay=0.0)) == []

@@ -57,19 +57,22 @@ class WeightNormCollapse(Rule):
     forgetful: float = 0.05  # taken at every step: a weight is made of the last 20 steps; grokking runs use 1e-3
     halved: float = 0.5  # weight now over weight when first seen, where that is so
     alike: float = 1.2  # largest over smallest share that a step takes of a matrix: gradients differ tenfold and more
+    pairs: int = 3  # of steps, between which the weights were multiplied by one and the same number
+    same: float = 0.9999  # cosine of what was found with what was left: multiplied, and not changed in another way
     samples_needed: int = 15  # fewer say nothing about a trend
     learned: float = 0.7  # a loss under this share of the first one was worth it
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, str], float] = {}
         self._losses: dict[int, History] = {}
+        self._scales: dict[tuple[int, str], list[float]] = {}
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Every weight matrix that is decayed, beside its beginning."""
         hand, own = event.optimizer.by_hand, event.optimizer.own
-        layers = [
-            each for each in event.layers if each.matrix and (hand or each.weight_decay > 0) and each.weight_rms > 0
-        ]
+        between = self._between(event)
+        decayed = [each for each in event.layers if hand or each.weight_decay > 0 or each.name in between]
+        layers = [each for each in decayed if each.matrix and each.weight_rms > 0]
         losses = self._losses.setdefault(event.optimizer.key, History())
         if event.loss is None or not layers:
             return
@@ -78,13 +81,43 @@ class WeightNormCollapse(Rule):
         if hand:
             yield from self._by_hand(event, layers, shares, losses)
             return
-        rate = median(map(_taken, layers))
+        outside = median(between.get(each.name, 0.0) for each in layers)
+        rate = max(median(map(_taken, layers)), outside)
         collapsed = self.halved if rate >= self.forgetful else self.collapsed
         small = median(shares) <= collapsed and rate * event.index >= self.decayed
         if small and self._for_nothing(event, losses):
-            yield self._tell(event, layers[0], median(shares), rate, losses)
+            tell = self._tell_between if outside == rate else self._tell
+            yield tell(event, layers[0], median(shares), rate, losses)
         elif own and len(shares) > 1 and max(shares) <= self.collapsed and self._for_nothing(event, losses):
             yield self._told(event, shares, layers[0].weight_decay, losses)
+
+    def _between(self, event: NumbersSampled) -> dict[str, float]:
+        """The share that something takes of a matrix after every step: what each finds is what the last left, times a number."""
+        found: dict[str, float] = {}
+        for each in event.layers if not event.optimizer.by_hand else ():
+            scales = self._scales.setdefault((event.optimizer.key, each.name), [])
+            if each.matrix and each.scaled is not None:
+                scales.append(each.scaled if each.kept is not None and each.kept >= self.same else 1.0)
+            taken = [1 - scale for scale in scales]
+            if len(taken) >= self.pairs and min(taken) > 0 and max(taken) <= self.alike * min(taken):
+                found[each.name] = median(taken)
+        return found
+
+    def _tell_between(
+        self, event: NumbersSampled, layer: LayerNumbers, share: float, rate: float, losses: History
+    ) -> Finding:
+        """By a decay of the user's own, behind the step."""
+        return self.finding(
+            event,
+            f"the weights shrank to {share:.1%} of their first size in {event.index} steps; something multiplies "
+            f"{layer.name} and the others by {1 - rate:.4g} between each step of {event.optimizer.name} and the next, and the "
+            f"loss stands at {losses.last:.4g} ({event.first_loss or losses.first:.4g} at first)",
+            cause="a decay outside of the optimizer takes more than the gradient gives back: the model is pulled to zero",
+            fix="multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5",
+            where=event.optimizer.where or event.where,
+            share=share,
+            taken=rate,
+        )
 
     def _for_nothing(self, event: NumbersSampled, losses: History) -> bool:
         return losses.count >= self.samples_needed and losses.last >= self.learned * (event.first_loss or losses.first)
