@@ -65,6 +65,24 @@ def test_by_way_of_a_condition(script):
     assert script(ADAMW, loop.replace("job.step <", "job.done <")) == []
 
 
+def test_by_way_of_a_function(script):
+    loop = "def run(first, last):\n    for step in range(first, last):\n        train()\nrun({}, 20)\n"
+    assert [left.counter for left in script(ADAMW, loop.format("checkpoint['epoch']"))] == ["epoch"]
+    assert script(ADAMW, loop.format("0")) == []
+
+
+def test_an_optimizer_that_has_its_state_at_once(script, tmp_path):
+    net = nn.Linear(4, 2)
+    trained = torch.optim.Adagrad(net.parameters())
+    net(torch.ones(3, 4)).sum().backward()
+    trained.step()
+    adagrad = "optimizer = torch.optim.Adagrad(net.parameters())"
+    (left,) = script(adagrad, instead={"optim": trained.state_dict()})
+    assert (left.key, left.optimizer) == ("optim", "Adagrad")
+    load = "optimizer.load_state_dict(checkpoint['optim'])"
+    assert script(adagrad, load=load, instead={"optim": trained.state_dict()}) == []
+
+
 EARLIER = """
 first = nn.Linear(4, 2)
 before = torch.optim.SGD(first.parameters(), lr=0.1)

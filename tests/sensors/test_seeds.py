@@ -165,6 +165,35 @@ for step in range(3):
 """
 
 
+EPOCHS = """
+def batch(x, step, size):
+    batches = len(x) // size
+    low = step // batches * size
+    return x[low:low + size]
+for step in range(3):
+    part = batch(list(range(100)), step, 4)
+    look()
+"""
+
+
+def test_a_window_that_moves_by_the_epoch(tmp_path):
+    text, where = found_by(tmp_path, EPOCHS, lost_step)
+    assert (text, where.line) == ("low = step // batches * size", 4)
+
+
+@pytest.mark.parametrize(
+    ("right", "instead"),
+    [
+        ("step // batches", "step % batches"),
+        ("len(x) // size", "5"),
+        ("* size\n", "* 3\n"),
+        ("[low:low + size]", "[low]"),
+    ],
+)
+def test_near_miss_a_window_that_moves_by_the_step_or_waits_on_purpose(tmp_path, right, instead):
+    assert found_by(tmp_path, EPOCHS.replace(right, instead), lost_step) == ("", None)
+
+
 def found_by(tmp_path, code, judge=seeded_draw):
     path = tmp_path / "train.py"
     path.write_text(code)

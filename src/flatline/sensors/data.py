@@ -33,7 +33,7 @@ from flatline.sensors.workers import seeded_alike
 
 REMEMBERED = 8
 FEW_LOOKS = 6  # at labels, before one label alone is worth another
-LATER_STEPS = (100, 400)  # where to look again without a DataLoader
+LATER_STEPS = (50, 100, 200, 400)  # where to look again without a DataLoader
 PAIRINGS = 4  # losses whose inputs and labels are kept
 REPEATED = 5  # equal inputs in a row, before the source is asked why
 MATTERS, NOTHING = 0.003, 1e-9  # losses: under the first one rises are noise; the other stands for 0
@@ -158,6 +158,7 @@ class DataSensor:
         self._pairings: dict[int, Pairing] = {}
         self._measured: dict[int, Measured] = {}
         self._labels: set[int] = set()  # the first two different ones
+        self._class_by_class = True  # no look saw labels that come and go within a batch
         self._looks = 0  # at labels
 
     def attach(self) -> None:
@@ -247,12 +248,12 @@ class DataSensor:
         return (loader.position, loader.length) if loader is not None and loader.length is not None else ()
 
     def _look_again(self) -> None:
-        """Only one label was ever seen: look once more, farther on in the data."""
-        if len(self._labels) == 1 and self._looks_again:
+        """Only one label was ever seen, or only batches of one: look once more, farther on in the data."""
+        if (len(self._labels) == 1 or self._class_by_class) and self._looks_again:
             self._looks_again -= 1
             self.loop.look_closely()
 
-    _looks_again = 3
+    _looks_again = 4
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Tell which batches the last steps learned from."""
@@ -355,6 +356,8 @@ class DataSensor:
         self._looks += 1
         if len(self._labels) < 2:
             self._labels |= {int(labels.min()), int(labels.max())}
+        facts = batches.label_facts(labels)
+        self._class_by_class = self._class_by_class and facts.count > 2 and facts.runs <= 2
         loader = self._loader_of(step)
         stream = hash((where, kind, loader.key if loader is not None else 0))
         surprise = batches.surprise(kind, rows, labels)
@@ -366,7 +369,7 @@ class DataSensor:
                 kind=kind,
                 fed_by=fed_by,
                 classes=max(2, rows.shape[1]),
-                labels=batches.label_facts(labels),
+                labels=facts,
                 answers=batches.answers(kind, rows),
                 surprise=surprise,
                 whole=batches.whole_labels(target) or self._stored(loader, labels),

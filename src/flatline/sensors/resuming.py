@@ -92,7 +92,7 @@ class Resuming:
         optimizer: Any = state.ref()
         for file in files:
             counter = _goes_on(file)
-            if not counter or optimizer.state or not self._alone(state, file):
+            if not counter or not _is_fresh(optimizer) or not self._alone(state, file):
                 continue
             for key, tensors, kept, names in file.states:
                 if tensors == len(state.parameters) and names <= _running_names(optimizer):
@@ -127,9 +127,18 @@ def _running_names(optimizer: Any) -> frozenset[str]:
     known = {
         "SGD": ("momentum_buffer",),
         "RMSprop": ("square_avg", "momentum_buffer", "grad_avg"),
+        "Adagrad": ("sum",),
+        "Adadelta": ("square_avg", "acc_delta"),
+        "Adamax": ("exp_avg", "exp_inf"),
         **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam"), ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")),
     }
     return frozenset(known.get(type(optimizer).__name__, ()))
+
+
+def _is_fresh(optimizer: Any) -> bool:
+    """It has no state, or that of Adagrad before its first step."""
+    made_at_once = type(optimizer).__name__ == "Adagrad"
+    return not optimizer.state or (made_at_once and not any(float(s["step"]) for s in optimizer.state.values()))
 
 
 def _keeps_means(optimizer: Any) -> bool:
@@ -145,6 +154,7 @@ def _goes_on(file: Saved) -> str:
         return ""
     names = {ast.unparse(t): key for node in ast.walk(tree) if isinstance(node, ast.Assign) for t in node.targets
              if (key := _count_in(node.value, file.counts))}  # fmt: skip
+    names.update(_handed(tree, file.counts))
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id in ("range", "trange") and len(call.args) > 1:
             spelled = [
@@ -154,6 +164,16 @@ def _goes_on(file: Saved) -> str:
             if found:
                 return found
     return next((names[name] for name in _counted_by_while(tree, file.counts) if name in names), "")
+
+
+def _handed(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """``first`` of ``def run(model, first)``, where that is called as ``run(model, checkpoint["step"])``."""
+    functions = {node.name: node.args.args for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        names = [each.arg for each in functions.get(ast.unparse(call.func).rpartition(".")[2], [])]
+        names = names[1:] if names[:1] == ["self"] else names
+        given = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+        yield from ((name, key) for name, value in given if name in names and (key := _count_in(value, counts)))
 
 
 def _counted_by_while(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[str]:

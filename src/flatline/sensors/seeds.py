@@ -192,7 +192,7 @@ def seeded_draw(frame: FrameType | None) -> tuple[str, Where | None]:
 
 def lost_step(frame: FrameType | None) -> tuple[str, Where | None]:
     """The statement that moves a window along for nothing, in a function called in a loop around ``frame``; '' if there is none."""
-    return _first(frame, _moves_for_nothing)
+    return _first(frame, lambda scope, functions: _moves_for_nothing(scope) or _moves_by_the_epoch(scope))
 
 
 def _first(frame: FrameType | None, judge: Judge) -> tuple[str, Where | None]:
@@ -247,21 +247,46 @@ def _seeds_then_draws(scope: ast.AST, functions: Functions) -> ast.Call | None:
     return seeding[0] if seeding and drawing and drawing[-1].lineno >= seeding[0].lineno else None
 
 
-def _moves_for_nothing(scope: ast.AST, functions: Functions) -> ast.stmt | None:
+def _moves_for_nothing(scope: ast.AST) -> ast.stmt | None:
     """``at += n`` behind ``order[at : at + n]``, where ``at`` is the function's own, and nothing reads it after that."""
     if not isinstance(scope, FUNCTIONS):
         return None
     nodes = list(own_nodes(scope))
     shared = {name for n in nodes if isinstance(n, (ast.Nonlocal, ast.Global)) for name in n.names}
     looped = {id(inner) for loop in nodes if isinstance(loop, LOOPS) for inner in ast.walk(loop)}
-    bounds = [n.slice.lower for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)]
-    begins = {n.id for bound in bounds if bound is not None for n in ast.walk(bound) if isinstance(n, ast.Name)}
+    begins = _begins(nodes)
     for node in nodes:
         if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name) or id(node) in looped:
             continue
         name = node.target.id
         read = (n.lineno > node.lineno for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name)
         if name in begins - shared and not any(read):
+            return node
+    return None
+
+
+def _begins(nodes: list[ast.AST]) -> set[str]:
+    """Names for where a slice begins."""
+    bounds = [n.slice.lower for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)]
+    return {n.id for bound in bounds if bound is not None for n in ast.walk(bound) if isinstance(n, ast.Name)}
+
+
+def _moves_by_the_epoch(scope: ast.AST) -> ast.stmt | None:
+    """``at = step // batches * size`` before ``order[at : at + size]``, where ``batches = len(order) // size``: % was meant."""
+    nodes = list(own_nodes(scope)) if isinstance(scope, FUNCTIONS) else []
+    made = [
+        n for n in nodes if isinstance(n, ast.Assign) and len(n.targets) == 1 and isinstance(n.targets[0], ast.Name)
+    ]
+    values = {n.targets[0].id: n.value for n in made if isinstance(n.targets[0], ast.Name)}
+    for node in made:
+        value = node.value
+        if ast.unparse(node.targets[0]) not in _begins(nodes) or not isinstance(value, ast.BinOp):
+            continue
+        epoch, size = value.left, ast.unparse(value.right)
+        counted = epoch.right if isinstance(value.op, ast.Mult) and isinstance(epoch, ast.BinOp) else None
+        batches = values.get(counted.id) if isinstance(counted, ast.Name) else counted
+        divided = isinstance(batches, ast.BinOp) and isinstance(batches.op, ast.FloorDiv)
+        if divided and ast.unparse(batches.right) == size and isinstance(epoch.op, ast.FloorDiv):  # type: ignore[union-attr,attr-defined]
             return node
     return None
 

@@ -161,15 +161,24 @@ class SameBatchEveryStep(Rule):
         )
 
     def _standing_still(self, event: BatchRepeated) -> Finding:
-        name = event.lost.split()[0]
+        name, by_epoch = event.lost.split()[0], "//" in event.lost
+        why = (
+            "is the number of whole passes so far"
+            if by_epoch
+            else "changes a variable of one call, and nothing reads it after that"
+        )
         return self.finding(
             event,
             f"{event.model} was given the same {event.rows} samples in {event.times} steps in a row, in a new tensor each time: "
-            f"`{event.lost}` changes a variable of one call, and nothing reads it after that",
+            f"`{event.lost}` {why}",
             severity="warning",
             where=event.statement,
-            cause=f"the next call begins where this one did, for {name} is not kept: whatever lies beyond is never learned from",
-            fix=f"keep it: `self.{name} = {name}` at the end, or return it to the caller; or iterate over a DataLoader",
+            cause="the batch moves once in a pass: all other samples of the pass are never learned from"
+            if by_epoch
+            else f"the next call begins where this one did, for {name} is not kept: whatever lies beyond is never learned from",
+            fix=f"`{event.lost.replace('//', '%')}`, or iterate over a DataLoader"
+            if by_epoch
+            else f"keep it: `self.{name} = {name}` at the end, or return it to the caller; or iterate over a DataLoader",
             rows=event.rows,
             lost=event.lost,
         )

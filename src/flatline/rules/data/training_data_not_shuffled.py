@@ -61,7 +61,7 @@ class TrainingDataNotShuffled(Rule):
         "shuffle the training data anew in every epoch: DataLoader(..., shuffle=True), or by hand "
         "`i = torch.randperm(len(y))` and batches of `x[i], y[i]`"
     )
-    consequences = ("D6", "C9")
+    consequences = ("D6", "C9", "W1", "O25", "O28")
 
     batches_needed: int = 6  # places in the order that were looked at
     share_seen: float = 0.5  # of a pass, where the data set's labels are not known: a state may yet come back
