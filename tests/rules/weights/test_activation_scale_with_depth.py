@@ -220,3 +220,27 @@ def test_near_miss_regressions():
     assert play(ActivationScaleWithDepth, *regression(low=0.0, high=300.0)) == []  # targets are as large
     assert play(ActivationScaleWithDepth, *regression(kind="l1_loss")) == []
     assert play(ActivationScaleWithDepth, *regression(step=2)) == []
+
+
+def message_passing(stds, loss=1.7e9):
+    """Two layers in each block, of which one is summed over neighbours."""
+    layers = [
+        LayerActivations(layer=f"convs.{i}.{name}", kind="Linear", std=std * more, weighted=True, gain=1.4, fan_in=48)
+        for i, std in enumerate(stds)
+        for name, more in (("own", 1.0), ("near", 0.2))
+    ]
+    yield ActivationsSampled(step=1, untrained=True, layers=tuple(layers))
+    yield LossComputed(step=1, kind="mse_loss", target=TargetFacts(low=-1.8, high=2.5, total=60))
+    yield NumbersSampled(step=1, index=1, loss=loss, first_loss=loss)
+
+
+def test_fires_where_what_lies_between_the_layers_multiplies():
+    (finding,) = play(ActivationScaleWithDepth, *message_passing([5.0**i for i in range(8)]))
+    assert "std 1 at convs.0.own, 7.8e+04 at convs.7.own, over 8 Linear layers" in finding.message
+    assert "sum over neighbours" in finding.cause
+
+
+def test_near_miss_blocks_that_grow_and_a_loss_in_order():
+    assert play(ActivationScaleWithDepth, *message_passing([5.0**i for i in range(8)], loss=40.0)) == []
+    assert play(ActivationScaleWithDepth, *message_passing([2.0**i for i in range(8)])) == []
+    assert play(ActivationScaleWithDepth, *message_passing([5.0**i for i in range(4)])) == []

@@ -112,6 +112,8 @@ class ActivationScaleWithDepth(Rule):
                 self._shrunk[event.model] = _Shrunk(event, chain)
             elif chain := next((each for each in (whole, whole[:-1]) if self._trend(each, self.ratio_off)), []):
                 self._grown[event.model] = _Shrunk(event, chain)
+            elif chain := next((each for each in _alike(whole) if (self._change(each, self.ratio) or 0.0) > 0), []):
+                self._grown[event.model] = _Shrunk(event, chain)  # what lies between the layers may do it
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> Iterator[Finding]:
         """Activations that grew less, and scores at the end of them that are far too large all the same."""
@@ -172,17 +174,22 @@ class ActivationScaleWithDepth(Rule):
             if shrunk.step >= self.steps_needed:
                 yield self._tell(event, shrunk.chain, shrunk.first)
 
-    def _trend(self, chain: list[LayerActivations], ratio: float | None = None) -> bool | None:
-        """Whether the activations grow (True) or shrink (False) all the way, by the weights' doing; None for neither."""
+    def _change(self, chain: list[LayerActivations], ratio: float) -> float | None:
+        """By how many powers of ten the activations grow, or shrink, all the way; None for neither."""
         if len(chain) < self.layers_needed:
             return None
         logs = [math.log10(layer.std) for layer in chain]
         change = logs[-1] - max(0.0, logs[0]) if logs[-1] > logs[0] else logs[-1] - min(0.0, logs[0])
         jumps = [later - earlier for earlier, later in pairwise(logs)]
         along = sum(jump * change > 0 for jump in jumps)
-        if abs(change) < math.log10(ratio or self.ratio) or along < self.same_direction * len(jumps):
+        if abs(change) < math.log10(ratio) or along < self.same_direction * len(jumps):
             return None
-        if max(abs(jump) for jump in jumps) > self.largest_jump * abs(logs[-1] - logs[0]):
+        return change if max(map(abs, jumps)) <= self.largest_jump * abs(logs[-1] - logs[0]) else None
+
+    def _trend(self, chain: list[LayerActivations], ratio: float | None = None) -> bool | None:
+        """Whether the activations grow (True) or shrink (False) all the way, by the weights' doing; None for neither."""
+        change = self._change(chain, ratio or self.ratio)
+        if change is None:
             return None
         gain = _gain(chain)
         proven = gain > self.gain_high if change > 0 else gain < self.gain_low
@@ -215,12 +222,12 @@ class ActivationScaleWithDepth(Rule):
 
 
 SUMS = (
-    "weights with rms × √fan_in of about {gain:.2g} keep the scale only where a ReLU takes half of it away and no residual "
-    "connection adds to it: here every block is larger than the last, and nothing normalises them"
+    "weights with rms × √fan_in of about {gain:.2g} keep the scale only where a ReLU takes half of it away, and no residual "
+    "connection and no sum over neighbours adds to it: here every block is larger than the last, and nothing normalises them"
 )
 FIX_SUMS = (
-    "put a normalisation layer into every block, or begin the last layer of each block at 0 (nn.init.zeros_), or divide it "
-    "by the square root of their number"
+    "put a normalisation layer into every block, or take the mean over neighbours in place of the sum, or begin the last "
+    "layer of each block at 0 (nn.init.zeros_), or divide it by the square root of their number"
 )
 
 
