@@ -1,6 +1,6 @@
 """What one learning rate for a pretrained body and a fresh head costs, by how far the body moves in its first steps.
 
-    python benchmarks/one_rate.py            # about 8 minutes on one core
+    python benchmarks/one_rate.py            # about four minutes on one core
 
 Bodies of three kinds are trained on one task, and fine-tuned on another one that asks for the same features: once with
 one rate for all layers, once with a twentieth of it for the body. ``docs/thresholds.md`` quotes what it prints.

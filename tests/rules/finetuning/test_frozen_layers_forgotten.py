@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import FlagOnModule, StageNotReached, Where
 from flatline.rules.finetuning.frozen_layers_forgotten import FrozenLayersForgotten
-from flatline.testing import play
+from flatline.testing import lint, play
 
 STAGE = StageNotReached(
     step=80, where=Where("train.py", 22), frozen=900, trainable=100, condition="epoch == 10", last=9
@@ -75,3 +77,57 @@ def test_near_miss_another_line_is_another_finding():
 
 def test_one_line_in_a_loop_over_modules_is_one_finding():
     assert len(play(FrozenLayersForgotten, FLAG, replace(FLAG, module="neck"))) == 1
+
+
+FLAGGED = """
+import torch, torchvision, timm
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
+net, vgg, vit = Net(), torchvision.models.vgg16(weights="DEFAULT"), timm.create_model("vit_base")
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "net.requires_grad = False",
+        "net.body.requires_grad = True",
+        "vgg.features.requires_grad = False",
+        "vit.requires_grad = False",
+        "for layer in anything.children(): layer.requires_grad = False",
+        "for name, layer in list(vgg.named_children())[:3]: layer.requires_grad = False",
+    ],
+)
+def test_source_a_flag_on_a_module(line):
+    """Seen as a SourceParsed."""
+    (finding,) = lint(FrozenLayersForgotten, FLAGGED.format(line))
+    assert (finding.severity, finding.where.line) == ("warning", 8)
+    assert "with the underscore" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for p in net.parameters(): p.requires_grad = False",
+        "for name, p in net.named_parameters(): p.requires_grad = False",
+        "net.head.weight.requires_grad = False",
+        "vgg.features[0].bias.requires_grad = False",
+        "net.requires_grad_(False)",
+        "images.requires_grad = True",
+        "for layer in net.children():\n    for p in layer.parameters(): p.requires_grad = False",
+    ],
+)
+def test_near_miss_source_a_flag_on_a_tensor(line):
+    assert lint(FrozenLayersForgotten, FLAGGED.format(line)) == []
+
+
+def test_near_miss_source_a_class_with_such_a_setting():
+    own = "self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 3)\n        self.requires_grad = True"
+    code = FLAGGED.format("net.requires_grad = False").replace(
+        "self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 3)", own
+    )
+    assert lint(FrozenLayersForgotten, code) == []

@@ -10,6 +10,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._autocasts import half
 from flatline.readers.source._bystanders import of_others
+from flatline.readers.source._flags import flags
 from flatline.readers.source._imported import all_reached, reached
 from flatline.readers.source._kept import kept, kept_scores
 from flatline.readers.source._learned import logged_softmax
@@ -34,6 +35,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     trains = _sends(module)
     scaling = trains and OTHER_SCALING.search(text) is not None
     learns = trains or ("softmax" in text and "log" in text and _is_learned_elsewhere(project, module))
+    sets_flags = ".requires_grad =" in text
     trained, modes = set[str](), list[int]()
     if "_grad" in text or "inference_mode" in text:
         models = [t for each in _training(project, module) for t in trained_models(project, each)]
@@ -56,6 +58,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         yield from reheaded(seen)
         yield from anomaly(seen)
         yield from stopwatch(seen)
+        yield from flags(seen) if sets_flags else ()
         yield from half(seen) if trains and not scaling else ()
         yield from unshuffled(seen)
         yield from validated(seen, trained) if all_afterwards(project, module, modes, scope) else ()

@@ -28,13 +28,19 @@ def logged_rates(project: Project, module: Module) -> Iterator[SourceFact]:
         seen = seen_in(project, scope)
         for step, receiver, use in seen.methods("step"):
             rate = _rate(project, receiver, use)
-            for outer, loop in _loops(seen, use, 0) if rate is not None else ():
-                for key, value, place, around in _told(outer, loop):
-                    if rate is not None and _same(outer, value, place, rate, around):
-                        yield SourceFact(
-                            kind="constant rate", name=key, text=spelled(value), where=module.where(value, place.scope),
-                            other=module.where(step, scope),
-                        )  # fmt: skip
+            for key, value, place in _constants(seen, use, rate) if rate is not None else ():
+                yield SourceFact(
+                    kind="constant rate", name=key, text=spelled(value), where=module.where(value, place.scope),
+                    other=module.where(step, scope),
+                )  # fmt: skip
+
+
+def _constants(seen: Seen, step: Use, rate: tuple[ast.expr, Thing]) -> Iterator[tuple[str, ast.expr, Use]]:
+    """What is told as the rate around the step of a schedule, and is what the optimizer began with."""
+    for outer, loop in _loops(seen, step, 0):
+        for key, value, place, around in _told(outer, loop):
+            if _same(outer, value, place, rate, around):
+                yield key, value, place
 
 
 def _loops(seen: Seen, use: Use, depth: int) -> Iterator[tuple[Seen, ast.stmt]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import FlagOnModule, StageNotReached, line_of
+from flatline.events import FlagOnModule, SourceParsed, StageNotReached, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -99,3 +99,16 @@ class FrozenLayersForgotten(Rule):
             tensors=event.tensors,
             elements=event.elements,
         )
+
+    def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
+        """The same, as the source shows it."""
+        for fact in event.of("flag on module"):
+            state = "stay frozen" if fact.text == "True" else "go on training"
+            yield self.finding_at(
+                event,
+                fact.where,
+                f"{fact.name}.requires_grad = {fact.text} makes an attribute of the module, and changes no parameter: all of "
+                f"them {state}",
+                cause="requires_grad belongs to tensors; a module takes any attribute, and nobody reads this one",
+                fix=f"{fact.name}.requires_grad_({fact.text}), with the underscore",
+            )
