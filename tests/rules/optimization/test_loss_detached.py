@@ -429,3 +429,53 @@ def test_near_miss_source_term(value):
 def test_near_miss_source_term_that_is_only_shown():
     code = TERMS.format("F.l1_loss(pred, target).item()").replace("total.backward()", "logs.backward()")
     assert lint(LossDetached, code) == []
+
+
+CHOSEN = """
+import torch
+from torch import nn
+net, criterion = nn.Linear(3, 4), nn.MSELoss()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in data:
+    opt.zero_grad()
+    out = net(x)
+    {}
+    loss = criterion(guess.float(), y.float())
+    loss.requires_grad = True
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "_, guess = torch.max(out, 1)",
+        "guess = out.argmax(1)",
+        "guess = torch.argmax(out, dim=1)",
+        "guess = out.max(1)[1]",
+        "guess = torch.sigmoid(out) > 0.5",
+        "guess = out.topk(1).indices.squeeze(1)",
+    ],
+)
+def test_source_a_loss_of_what_the_model_chose(line):
+    (finding,) = lint(LossDetached, CHOSEN.format(line))
+    assert finding.where.line == 11
+    assert "the scores themselves" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "guess, _ = torch.max(out, 1)",
+        "guess = out.max(1)[0]",
+        "hard = (out > 0.5).float(); guess = hard - out.detach() + out",
+        "guess = torch.sigmoid(out)",
+        "guess = mine.argmax(out)(x)",
+        "guess = torch.maximum(out, floor)",
+        "guess, y = x > 0, out",
+        "guess = x.argmax(1)",
+    ],
+)
+def test_near_miss_source_a_loss_of_scores(line):
+    assert lint(LossDetached, CHOSEN.format(line)) == []

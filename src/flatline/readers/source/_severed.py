@@ -11,6 +11,7 @@ from flatline.readers.source._leaves import new_leaf
 from flatline.readers.source._scopes import Binding, Use, spelled
 from flatline.readers.source._seen import Seen
 from flatline.readers.source._values import drawn_by
+from flatline.readers.source._whole_numbers import chosen
 
 CUTS = {"tensor", "detach", "item"}
 
@@ -27,6 +28,8 @@ def severed(seen: Seen) -> Iterator[SourceFact]:
             yield seen.fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
         elif not made and (leaf := new_leaf(seen, receiver, use)) is not None:
             yield seen.fact("severed", call, name="tensor", text=spelled(leaf.node), other=leaf.node)
+        elif (choice := chosen(seen.project, receiver, use)) is not None:
+            yield seen.fact("severed", call, name="chosen", text=spelled(choice.node), other=choice.node)
 
 
 def _unrecorded(seen: Seen, node: ast.expr, use: Use) -> ast.expr | None:

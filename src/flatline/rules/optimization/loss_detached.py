@@ -200,6 +200,12 @@ class LossDetached(Rule):
                 event,
                 fact.where,
                 f"backward() is called on a number without a graph: {fact.text}{beside(fact.other, fact.where)} cut it",
+                cause="a choice is a whole number or a truth value, and has no gradient"
+                if fact.name == "chosen"
+                else "",
+                fix="give the loss the scores themselves, and choose only for the accuracy"
+                if fact.name == "chosen"
+                else "",
                 severing_call=fact.text,
             )
         for fact in event.of("cut layer"):
