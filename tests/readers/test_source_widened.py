@@ -158,10 +158,31 @@ for x, y in data:
     loss.backward()
 """
 
+FEATURES = """
+class Perceptual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Conv2d(3, 8, 3)
+    def forward(self, fake, real):
+        {sr}
+        with torch.no_grad():
+            hr = self.body(real)
+        return F.l1_loss(sr, hr)
+net, perceptual = nn.Conv2d(3, 3, 3), Perceptual()
+for x, y in data:
+    out = net(x)
+    loss = F.l1_loss(out, y) + 0.1 * perceptual({given})
+    loss.backward()
+"""
+OFF = "with torch.no_grad():\n            sr = self.body(fake)"
+
 
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
+        (FEATURES.format(sr=OFF, given="out, y"), True),
+        (FEATURES.format(sr="sr = self.body(fake)", given="out, y"), False),
+        (FEATURES.format(sr=OFF, given="x, y"), False),
         (CRITERION.format(mark="@torch.no_grad()", other="F.cross_entropy(out, y)"), True),
         (CRITERION.format(mark="@profile", other="F.cross_entropy(out, y)"), False),
         (BLOCK.format(block="torch.no_grad()"), True),

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TypeAlias
 
+from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import seen_in
@@ -42,6 +43,8 @@ def head_of(project: Project, term: Source, is_output: IsOutput, depth: int = 0)
 
 def _above(project: Project, node: ast.Call, use: Use, is_output: IsOutput, depth: int) -> Source | None:
     function = project.callee(node, use)
+    if function is None and (kind_of(project, node, use) or is_mean(project, node, use)):
+        return _of_both(project, node, use, is_output, depth)
     head = function.marked_without_grad if function is not None else None
     if function is None or (head is not None and function.name.endswith(".forward") and _is_model(project, node, use)):
         return None
@@ -52,6 +55,19 @@ def _above(project: Project, node: ast.Call, use: Use, is_output: IsOutput, dept
     if len(values) != 1 or values[0][0] is None:
         return None
     return head_of(project, Source(values[0][0], values[0][1]), is_output, depth + 1)
+
+
+def _of_both(project: Project, node: ast.Call, use: Use, is_output: IsOutput, depth: int) -> Source | None:
+    """Of a loss of torch all of whose inputs are worked out without gradients, one of them from what a model put out."""
+    heads = [head_of(project, Source(each, use), is_output, depth + 1) for each in node.args]
+    off = all(_is_off(project, each, use) for each in node.args)
+    return next((head for head in heads if head is not None), None) if off else None
+
+
+def _is_off(project: Project, node: ast.expr, use: Use) -> bool:
+    """A name for what was worked out under no_grad in this function."""
+    bound = project.holding(node, use, 0) if isinstance(node, ast.Name) else []
+    return len(bound) == 1 and bound[0].use.scope is use.scope and _around(project, bound[0].use) is not None
 
 
 def _is_model(project: Project, node: ast.Call, use: Use) -> bool:
