@@ -301,6 +301,33 @@ def test_methods_that_replace_layers(given, line, after, expected):
     assert ("rebound" in kinds(code, net=NET)) is expected
 
 
+TIMM = """
+import timm
+net = timm.create_model("vit_small", pretrained=True)
+{before}
+opt = torch.optim.AdamW({given})
+{after}
+for x, y in data:
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "after", "expected"),
+    [
+        ("", "net.parameters()", "net.reset_classifier(37)", True),
+        ("net.reset_classifier(37)", "net.parameters()", "", False),
+        ("", "net.blocks.parameters()", "net.reset_classifier(37)", False),
+        ("", "net.parameters()", "net.reset_classifier(37); opt = torch.optim.AdamW(net.parameters())", False),
+        ("", "net.parameters()", "net.set_grad_checkpointing(True)", False),
+    ],
+)
+def test_methods_of_libraries_that_replace_layers(before, given, after, expected):
+    assert ("rebound" in kinds(TIMM.format(before=before, given=given, after=after))) is expected
+
+
 POLICY = """
 class Agent(nn.Module):
     def __init__(self):

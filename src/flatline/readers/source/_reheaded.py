@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,6 +23,9 @@ from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import Seen, is_module, seen_in
 from flatline.readers.source._values import Source
 
+READY = re.compile(r"timm\.(models\.)?create_model")  # whose models have a method that replaces the head
+RESETS = ("reset_classifier", "reset_head")
+
 
 def reheaded(seen: Seen) -> Iterator[SourceFact]:
     """One fact a call of such a method."""
@@ -35,7 +39,8 @@ def reheaded(seen: Seen) -> Iterator[SourceFact]:
         for other, call, use in _calls_behind(seen, name, taken):
             if isinstance(call.func, ast.Attribute) and _are(other, call.func.value, use, models):
                 method = seen.project.callee(call, use)
-                if method is not None and _replaces(seen_in(seen.project, method), held):
+                own = method is not None and _replaces(seen_in(seen.project, method), held)
+                if own or (held is None and _resets(whole, call.func.attr)):
                     yield other.fact("rebound", call, name=name, other=taken.statement)
 
 
@@ -46,7 +51,13 @@ def _taken(parts: list[Source], built: Use) -> Use:
 
 
 def _is_model(seen: Seen, whole: Thing) -> bool:
-    return whole.made_of is not None and is_module(seen.project, whole)
+    own = whole.made_of is not None and is_module(seen.project, whole)
+    return own or READY.fullmatch(whole.name) is not None
+
+
+def _resets(whole: Thing, method: str) -> bool:
+    """A method of a library's model that gives it new layers."""
+    return READY.fullmatch(whole.name) is not None and method in RESETS
 
 
 def _held(seen: Seen, parts: list[Source], whole: Thing) -> set[str] | None:
