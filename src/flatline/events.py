@@ -1497,4 +1497,4 @@ class RunEnded(Event):
 
 def all_events() -> tuple[type[Event], ...]:
     """Every event of this module, in the order of a run."""
-    return tuple(v for v in globals().values() if isinstance(v, type) and issubclass(v, Event) and v is not Event)
+    return tuple(v for v in list(globals().values()) if isinstance(v, type) and issubclass(v, Event) and v is not Event)

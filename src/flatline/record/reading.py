@@ -141,6 +141,9 @@ def _connected(file: Path) -> tuple[sqlite3.Connection, Path | None]:
     except sqlite3.OperationalError:
         connection.close()
         return _copied(file)
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection, None
 
 
@@ -160,7 +163,11 @@ def _copied(file: Path) -> tuple[sqlite3.Connection, Path]:
 def _opened(address: str) -> sqlite3.Connection:
     connection = sqlite3.connect(address, uri=True, timeout=5, isolation_level=None, check_same_thread=False)
     connection.text_factory = lambda text: text.decode("utf-8", "replace")
-    connection.execute("PRAGMA trusted_schema = OFF")
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
