@@ -41,7 +41,7 @@ SCHEDULES = re.compile(r"sched|lr_", re.IGNORECASE)
 
 def speaks_of_torch(text: Text) -> bool:
     """Whether a file may train anything."""
-    return any("torch" in line for line in text.lines)
+    return any("torch" in line or ".backward()" in line or ".zero_grad(" in line for line in text.lines)
 
 
 def event(project: Project, text: Text) -> SourceParsed:

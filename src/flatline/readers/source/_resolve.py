@@ -16,6 +16,7 @@ from flatline.readers.source import (
     _hooks,
     _in_place,
     _last_layers,
+    _listed,
     _partials,
     _raw,
     _registries,
@@ -215,7 +216,7 @@ class Project:
                 found += [pair for pair in known if self.callee(*pair) is function or self._is_each(*pair, function)]
             if not asked and function.owner is not None and not node.name.startswith("__"):
                 asked = [pair for pair in self._asked.get("getattr", ()) if node.name in quoted(pair[1].scope.module)]
-            near = [pair for pair in asked if _knows(pair[1].scope.module, function)]
+            near = [p for p in asked if _knows(p[1].scope.module, function) or _listed.calls(self, *p, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
 
@@ -630,7 +631,7 @@ class Project:
         """The class of an object that gives itself to every call of a function: ``hook.after(self)``."""
         if not all(binding.parameter for binding in use.scope.bindings[name]):
             return None
-        given = [(argument(call, use.scope, name), site.scope) for call, site in self.calls_of(use.scope)]
+        given = [*_listed.handing(self, name, use.scope, 0)]
         own = all(isinstance(node, ast.Name) and scope.own == (node.id,) for node, scope in given)
         owners = {id(scope.owner): scope.owner for _, scope in given}
         return next(iter(owners.values())) if own and len(owners) == 1 else None

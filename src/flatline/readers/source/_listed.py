@@ -1,0 +1,38 @@
+"""Methods that a loop calls on each object of a list, in a file that need not know their classes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._values import looped
+
+if TYPE_CHECKING:
+    from flatline.readers.source._resolve import Project
+
+HANDED = 3  # functions that hand an object on
+
+
+def calls(project: Project, call: ast.Call, use: Use, function: Scope) -> bool:
+    """``hook.after(self)`` in a loop over objects, of which one has this method."""
+    func, name = call.func, getattr(function.node, "name", "")
+    getter = isinstance(func, ast.Call) and bool(func.args)
+    receiver = func.value if isinstance(func, ast.Attribute) else func.args[0] if getter else None  # type: ignore[attr-defined]
+    for each in looped(project, receiver.id, use) if isinstance(receiver, ast.Name) else ():
+        for thing in project.things(each.node, each.use):
+            if thing.call is not None and thing.made_of is not None and project.method(thing.made_of, name) is function:
+                return True
+    return False
+
+
+def handing(project: Project, name: str, scope: Scope, depth: int) -> Iterator[tuple[ast.expr | None, Scope]]:
+    """What the calls of a function give for a parameter, behind functions that only hand it on; and where."""
+    for call, site in project.calls_of(scope):
+        node = project.argument(call, scope, name)
+        on = isinstance(node, ast.Name) and node.id in site.scope.params and site.scope.own != (node.id,)
+        if on and isinstance(node, ast.Name) and depth < HANDED and len(site.scope.bindings[node.id]) == 1:
+            yield from handing(project, node.id, site.scope, depth + 1)
+        else:
+            yield node, site.scope
