@@ -7,24 +7,29 @@ from collections.abc import Mapping, Sequence
 
 from flatline.readers.source import _hooks as hooks
 from flatline.readers.source._resolve import Project, Thing
-from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._scopes import Class, Scope, Use
 from flatline.readers.source._values import Source, gone_through, looped
 from flatline.readers.source._values import each_of as held_by
 
 
 def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]) -> Sequence[Scope]:
     """The methods in their order; nothing if one of them is unknown. Keys spell what parameters were given."""
+    return [method for method, _ in owned(project, call, use, keys)]
+
+
+def owned(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]) -> Sequence[tuple[Scope, Class | None]]:
+    """The same, and the class of the object that each is called on."""
     receiver, names = called_on(project, call, use, keys)
-    found: list[Scope] = []
+    found: list[tuple[Scope, Class | None]] = []
     for each in _listed(project, receiver, use) if names else ():
         things = project.things(each.node, each.use)
         owner = things[0].made_of if len(things) == 1 and things[0].call is not None else None
         methods = [project.method(owner, name) for name in names] if owner is not None else []
-        known = [method for method in methods if method is not None]
+        known = [(method, owner) for method in methods if method is not None]
         if not known:
-            return hooks.called(project, call, use, keys)
+            return [(function, None) for function in hooks.called(project, call, use, keys)]
         found += known
-    return found or hooks.called(project, call, use, keys)
+    return found or [(function, None) for function in hooks.called(project, call, use, keys)]
 
 
 def called_on(

@@ -604,6 +604,10 @@ class Project:
             return self._handed_over(node.id, use) or (self._around(use.scope) if first else None)
         return next(iter(found.values())) if len(found) == 1 else None
 
+    def class_of(self, node: ast.expr, use: Use) -> Class | None:
+        """The one class of the project that an object is made of."""
+        return self._class_of(node, use, DEPTH - 8)
+
     def wrapper(self, function: Scope) -> tuple[Scope, str] | None:
         """What the decorator of the project puts around a function, and how that calls it."""
         module, heads = function.module, getattr(function.node, "decorator_list", ())
@@ -685,7 +689,7 @@ class Project:
         if dotted == "functools.partial" and node.args and not index:
             return self._partial(node, use, depth)
         if isinstance(func, ast.Attribute) and not dotted:
-            if func.attr in SAME:
+            if func.attr in SAME and not self._gives_another(func, use, depth):
                 return self.things(func.value, use, depth + 1, index)
             if func.attr in ("prepare", "setup") and node.args and (index or len(node.args) == 1):
                 return (
@@ -709,6 +713,14 @@ class Project:
                 made = self._with(thing.given, node) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
         return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
+
+    def _gives_another(self, func: ast.Attribute, use: Use, depth: int) -> bool:
+        """``data.train()``, a method of the project that gives back something else than its object, and is none of torch's."""
+        owner = self._class_of(func.value, use, depth)
+        method = self.method(owner, func.attr) if owner is not None else None
+        if method is None or owner is None or not method.returns or _is_fluent(method):
+            return False
+        return all(not self.dotted(b, each.use).startswith("torch.") for each in self.bases(owner) for b in each.node.bases)
 
     def _by_method(
         self, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]

@@ -16,6 +16,7 @@ from flatline.events import (
     Where,
     line_of,
 )
+from flatline.events import beside as near
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -126,6 +127,9 @@ class UpdateOrderBroken(Rule):
             told = f"{fact.name}.step() follows backward() in every turn of a loop, and {others}"
             fix = f"call {fact.name}.zero_grad() once per step, before backward()"
             yield self._at(event, fact.where, told, ADDED_UP, fix)
+        for fact in event.of("zeroing replaced"):
+            told = f"{fact.text} takes the place of the method that zeroes the gradients{near(fact.other, fact.where)}, and does not"
+            yield self._at(event, fact.where, told, ADDED_UP, f"call super(), or {fact.name}.zero_grad(), in {fact.text}")
         for fact in event.of("closure") if not event.zeroes else ():
             told = f"the closure of {fact.name} runs backward(), and no gradient is zeroed anywhere in this file"
             fix = "call optimizer.zero_grad() first thing in the closure"
