@@ -17,6 +17,7 @@ from flatline.readers.source import (
     _in_place,
     _last_layers,
     _listed,
+    _managed,
     _partials,
     _raw,
     _registries,
@@ -405,7 +406,9 @@ class Project:
             return (Thing(f"{module.text.path}:{name}", use, made_of=made, function=function),)
         if binding.imported:
             return self._imported(binding.imported, use, depth)
-        return self.things(binding.value, use, depth, binding.index) if binding.value is not None else ()
+        if binding.value is None:
+            return self._from(_managed.entered(self, binding), depth)
+        return self.things(binding.value, use, depth, binding.index)
 
     def _parameter(self, name: str, use: Use, depth: int) -> tuple[Thing, ...]:
         """What every call of the function in the project gives for a parameter."""
