@@ -492,7 +492,7 @@ LAST = "nn.Sequential(nn.Linear(8, 3), nn.{})"
         ),
         (f"M = {{'a': lambda: {LAST.format('Softmax(1)')}}}\nnet = M['a']()", ["softmax"]),
         (f"make = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
-        (f"width = 3\nmake = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", []),
+        (f"width = 3\nmake = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M[which](8)", []),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nM['a'] = b\nnet = M['a'](8)", []),
         (f"{OWN_NAME}@other\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M['a'](8)", []),

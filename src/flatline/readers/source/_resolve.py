@@ -27,7 +27,7 @@ from flatline.readers.source import (
     _values,
 )
 from flatline.readers.source._files import Unparsable, parse, read
-from flatline.readers.source._scopes import SAME, Binding, Class, Module, Scope, Use, spelled
+from flatline.readers.source._scopes import LAMBDA, SAME, Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
 
 ABOVE = 6  # folders in which an import is looked for
@@ -211,6 +211,7 @@ class Project:
             found += _handlers.handed(self, function) if not found else []
             found += [pair for pair in self._by_entry.get(id(node), ()) if pair not in found]
             found += _hooks.sites(self, function) if not found else []
+            found += self._by_its_name(function) if name == LAMBDA and not found else []
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
@@ -220,6 +221,13 @@ class Project:
             near = [p for p in asked if _knows(p[1].scope.module, function) or _listed.calls(self, *p, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
+
+    def _by_its_name(self, function: Scope) -> list[tuple[ast.Call, Use]]:
+        """The calls of a lambda that was given a name."""
+        outer = function.parent.bindings.items() if function.parent is not None else ()
+        bound = {n for n, each in outer if any(b.value is not None and _is_at(b.value, function.node) for b in each)}
+        plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id in bound]
+        return [pair for pair in plain if self.callee(*pair) is function]
 
     def _asked_partly(self, mine: list[tuple[ast.Call, Use]]) -> list[tuple[ast.Call, Use]]:
         """The calls of names that partial() made of a function."""
@@ -494,6 +502,9 @@ class Project:
             return self.things(part, use, depth + 1, index[1:]) if part is not None else ()
         if isinstance(node, ast.Call):
             return self._called(node, use, depth, index)
+        if isinstance(node, ast.Lambda) and not index:
+            module = use.scope.module
+            return (Thing(f"{module.text.path}:{LAMBDA}", use, function=module.of_lambda(node, use)),)
         if isinstance(node, ast.Subscript) and not index and isinstance(node.slice, ast.Constant):
             if found := self._entry(node.value, node.slice.value, use, depth + 1):
                 return found
@@ -1161,6 +1172,12 @@ def default(function: Scope, name: str) -> ast.expr | None:
     pairs = [*zip(names[::-1], given.defaults[::-1], strict=False)]
     pairs += [(a.arg, value) for a, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is not None]
     return dict(pairs).get(name)
+
+
+def _is_at(node: ast.expr, function: ast.AST) -> bool:
+    """The lambda that a function was made of."""
+    place = getattr(function, "lineno", 0), getattr(function, "col_offset", 0)
+    return isinstance(node, ast.Lambda) and (node.lineno, node.col_offset) == place
 
 
 def _is_fluent(function: Scope) -> bool:
