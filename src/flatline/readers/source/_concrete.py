@@ -93,11 +93,15 @@ def lowest(project: Project, scope: Scope) -> Sequence[Class]:
     if not heirs or len(heirs) > HEIRS or scope.owner is None:
         return []
     above = {name for each in order(project, scope.owner) for name in each.methods}
-    found = [each for each in heirs.values() if not any(each is not h and each in project.bases(h) for h in heirs.values())]
+    found = [
+        each for each in heirs.values() if not any(each is not h and each in project.bases(h) for h in heirs.values())
+    ]
     return [each for each in found if above & _own(project, each, scope.owner)]
 
 
 def _own(project: Project, heir: Class, owner: Class) -> set[str]:
     """The methods that it has itself, or gets from classes before the other one."""
     line = order(project, heir)
-    return {name for each in line[: line.index(owner)] for name in each.methods} - {"__init__"} if owner in line else set()
+    return (
+        {name for each in line[: line.index(owner)] for name in each.methods} - {"__init__"} if owner in line else set()
+    )

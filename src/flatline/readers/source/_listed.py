@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._objects import in_turn
 from flatline.readers.source._scopes import Scope, Use
-from flatline.readers.source._values import looped
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
@@ -20,7 +20,7 @@ def calls(project: Project, call: ast.Call, use: Use, function: Scope) -> bool:
     func, name = call.func, getattr(function.node, "name", "")
     getter = isinstance(func, ast.Call) and bool(func.args)
     receiver = func.value if isinstance(func, ast.Attribute) else func.args[0] if getter else None  # type: ignore[attr-defined]
-    for each in looped(project, receiver.id, use) if isinstance(receiver, ast.Name) else ():
+    for each in in_turn(project, receiver.id, use) if isinstance(receiver, ast.Name) else ():
         for thing in project.things(each.node, each.use):
             if thing.call is not None and thing.made_of is not None and project.method(thing.made_of, name) is function:
                 return True

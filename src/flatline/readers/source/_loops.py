@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._concrete import NOBODY, Selves, lowest, overriding, runs, within
-from flatline.readers.source._dispatch import each_of, in_turn, owned
+from flatline.readers.source._dispatch import Run, each_of, in_turn, is_presence
 from flatline.readers.source._means import means
 from flatline.readers.source._ordered import is_whole
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
@@ -186,7 +186,8 @@ class Loops:
             known = name in NAMES or SUSPECT.search(name) is not None or self.project.dotted(func, use) in CLIPS
             function = None if known else self.project.callee(call, use)
             passed = not known and function is None and any(self.is_trainer(a, use) for a in call.args)
-            listed = each_of(self.project, call, use, {}) if not known and not passed and function is None else ()
+            runs = each_of(self.project, call, use, {}) if not known and not passed and function is None else ()
+            listed = [run.function for run in runs]
             if function is None and isinstance(use.statement, (ast.With, ast.AsyncWith)):
                 listed = [*listed, *(each for each in managers(self.project, call, use) if each is not None)]
             inner = self.answers(function) if function is not None else listed
@@ -358,6 +359,8 @@ class _Walker:
             return self.block(node.body if taken else node.orelse, ways, sure=sure)
         if HAS_GRADIENT.fullmatch(ast.unparse(node.test)) and not node.orelse:
             return self.block(node.body, ways, sure=True)
+        if not node.orelse and (place := self._use_of(node)) is not None and is_presence(node.test, place):
+            return self.block(node.body, ways, sure=sure)
         test, turned = node.test, False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, turned = test.operand, not turned
@@ -558,22 +561,20 @@ class _Walker:
             return self._through(self.within[1](), ways, sure=sure)
         if not self.loops.busy_call(call, use):
             return ways
-        if methods := owned(self.project, call, use, self.keys):
-            return self._each(methods, call, use, ways, sure=sure)
+        if (self.callee(call, use) is None) and (each := each_of(self.project, call, use, self.keys)):
+            return self._each(each, call, use, ways, sure=sure)
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
         return self._through(self._inlined(self.callee(call, use), call, use), ways, sure=sure)
 
-    def _each(
-        self, methods: Sequence[tuple[Scope, Class | None]], call: ast.Call, use: Use, ways: list[Way], *, sure: bool
-    ) -> list[Way]:
+    def _each(self, each: Sequence[Run], call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
         """Each of the hooks of a list, once: the loop over them is none over data."""
         once, kept = self.nested > 0 and _in_loop_over(call, use), (self.nested, self.over_data)
         self.nested, self.over_data = (self.nested - 1, self.outside) if once else kept
-        for method, owner in methods:
-            self.receiver = owner
-            ways = self._through(self._inlined(method, call, use), ways, sure=sure)
+        for run in each:
+            self.receiver = run.owner
+            ways = self._through(self._inlined(run.function, run.call, run.use), ways, sure=sure)
         self.receiver = None
         self.nested, self.over_data = kept
         return ways

@@ -22,7 +22,9 @@ def entered(project: Project, binding: Binding) -> Sequence[Source]:
     node, use = binding.use.statement, binding.use
     if not isinstance(node, (ast.With, ast.AsyncWith)) or binding.index:
         return []
-    own = [i for i in node.items if isinstance(i.optional_vars, ast.Name) and use.scope.bindings.get(i.optional_vars.id)]
+    own = [
+        i for i in node.items if isinstance(i.optional_vars, ast.Name) and use.scope.bindings.get(i.optional_vars.id)
+    ]
     heads = [i.context_expr for i in own if binding in use.scope.bindings[i.optional_vars.id]]  # type: ignore[union-attr]
     head = heads[0] if len(heads) == 1 and isinstance(heads[0], ast.Call) else None
     function = project.callee(head, use) if head is not None else None
@@ -67,7 +69,9 @@ def _enters_quietly(owner: Class) -> bool:
     """A class whose ``__enter__`` switches gradients off."""
     enter = owner.methods.get("__enter__")
     text = ast.unparse(enter.node) if enter is not None else ""
-    return "set_grad_enabled(False)" in text or (".__enter__()" in text and OFF.search(ast.unparse(owner.node)) is not None)
+    return "set_grad_enabled(False)" in text or (
+        ".__enter__()" in text and OFF.search(ast.unparse(owner.node)) is not None
+    )
 
 
 def _under_none(function: Scope, use: Use) -> bool:

@@ -18,6 +18,8 @@ from flatline.readers.source import (
     _last_layers,
     _listed,
     _managed,
+    _object_lists,
+    _objects,
     _partials,
     _raw,
     _registries,
@@ -252,13 +254,21 @@ class Project:
         plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id == name]
         return plain + self._outside.get(name, [])
 
+    def list_of(self, owner: Class, name: str, depth: int) -> Sequence[Source] | None:
+        """The objects in a list that an object of a class keeps; None where one of them is not known."""
+        return _object_lists.held_by(self, owner, name, depth)
+
+    def asked_of(self, name: str) -> list[tuple[ast.Call, Use]]:
+        """The calls of a method of objects that are not known by their names."""
+        return self._asked.get(name, [])
+
     def asked(self, name: str, module: Module) -> list[tuple[ast.Call, Use]]:
         """The calls of a method, or of a module that is an attribute, in a file."""
         return [pair for pair in self._asked.get(name, ()) if pair[1].scope.module is module]
 
     def _is_each(self, call: ast.Call, use: Use, function: Scope) -> bool:
         """``hook(self)`` in a loop over objects, of which one is of this class."""
-        each = _values.looped(self, call.func.id, use) if isinstance(call.func, ast.Name) else ()
+        each = _objects.in_turn(self, call.func.id, use) if isinstance(call.func, ast.Name) else ()
         return any(t.made_of is function.owner for s in each for t in self.things(s.node, s.use) if t.call)
 
     def _may_reach(self, call: ast.Call, use: Use, function: Scope) -> bool:
@@ -734,7 +744,9 @@ class Project:
         method = self.method(owner, func.attr) if owner is not None else None
         if method is None or owner is None or not method.returns or _is_fluent(method):
             return False
-        return all(not self.dotted(b, each.use).startswith("torch.") for each in self.bases(owner) for b in each.node.bases)
+        return all(
+            not self.dotted(b, each.use).startswith("torch.") for each in self.bases(owner) for b in each.node.bases
+        )
 
     def _by_method(
         self, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]

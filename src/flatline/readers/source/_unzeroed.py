@@ -30,7 +30,9 @@ def unzeroed(project: Project, loops: Loops) -> Iterator[SourceFact]:
             if function is not None and id(function) not in told:
                 told.add(id(function))
                 where = function.module.where(function.node, function)
-                yield SourceFact(kind="zeroing replaced", name=step.name, text=function.name, where=where, other=zeroes[0])
+                yield SourceFact(
+                    kind="zeroing replaced", name=step.name, text=function.name, where=where, other=zeroes[0]
+                )
 
 
 def _step(loop: SourceLoop) -> SourceTick | None:
@@ -77,5 +79,3 @@ def _all_known(project: Project, modules: Sequence[Module], zeroes: Sequence[Whe
                 if (file, at) not in known:
                     return False
     return True
-
-
