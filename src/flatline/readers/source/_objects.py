@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._scopes import Binding, Class, Scope, Use, spelled
-from flatline.readers.source._values import Source, chosen, comes_by, looped
+from flatline.readers.source._values import Source, chosen, comes_by, looped, sources
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
@@ -212,7 +212,9 @@ def puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
 
 def _of_attribute(project: Project, node: ast.Attribute, use: Use, depth: int) -> Objects:
     owner = project.class_of(node.value, use)
-    return project.list_of(owner, node.attr, depth) if owner is not None else None
+    found = project.list_of(owner, node.attr, depth) if owner is not None else None
+    fields = sources(project, node, use, depth) if found is None else []
+    return objects(project, fields[0].node, fields[0].use, depth + 1) if len(fields) == 1 else found
 
 
 # --------------------------------------------------------------------------- order

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from flatline.readers.source import (
+    _forwarded,
     _handlers,
     _heads,
     _hooks,
@@ -208,6 +209,8 @@ class Project:
             name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
             outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
+            if node.name == "__init__" and function.owner is not None:
+                found += [pair for pair in _forwarded.made_below(self, function) if pair not in found]
             mine = self._partials.get(getattr(node, "name", ""), [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
@@ -409,7 +412,12 @@ class Project:
             value = argument(call, use.scope, name)
             if value is not None:
                 found.append((value, site))
-            elif usual is None or _is_spread(call):
+            elif _is_spread(call):
+                handed = _forwarded.handed_on(self, call, site, use.scope, name)
+                if handed is None:
+                    return []
+                found += handed
+            elif usual is None:
                 return []
             else:
                 found.append((usual, use))
@@ -453,6 +461,8 @@ class Project:
 
     def _spread(self, call: ast.Call, site: Use, function: Scope, name: str) -> tuple[Thing, ...]:
         """What ``fit(model, *loaders, epochs)`` gives for a parameter, where a function returned the loaders."""
+        if (handed := _forwarded.handed_on(self, call, site, function, name)) is not None:
+            return self._from([Source(*pair) for pair in handed if not _is_none(pair[0])], DEPTH - 8)
         starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
         tables = [k.value for k in call.keywords if k.arg is None]
         if len(tables) == 1 and not starred:
@@ -626,11 +636,22 @@ class Project:
         if not things and isinstance(node, ast.Name) and node.id in use.scope.params:
             first = use.scope.owner is None and use.scope.params[:1] == (node.id,) and use.scope.parent is not None
             return self._handed_over(node.id, use) or (self._around(use.scope) if first else None)
+        if not things and isinstance(node, ast.Attribute) and depth < DEPTH:
+            return self._kept_from(node, use, depth)
         return next(iter(found.values())) if len(found) == 1 else None
 
     def class_of(self, node: ast.expr, use: Use) -> Class | None:
         """The one class of the project that an object is made of."""
         return self._class_of(node, use, DEPTH - 8)
+
+    def _kept_from(self, node: ast.Attribute, use: Use, depth: int) -> Class | None:
+        """The class of ``self.trainer``, which a method was handed by the object itself: ``hook.attach(self)``."""
+        owner = self._class_of(node.value, use, depth + 1) if isinstance(node.value, ast.Name) else None
+        bound = [b for b in self.attributes(owner, node.attr) if not b.value or not _is_none(b.value)] if owner else []
+        given = bound[0].value if len(bound) == 1 and not bound[0].index else None
+        if not isinstance(given, ast.Name) or given.id not in bound[0].use.scope.params:
+            return None
+        return self._handed_over(given.id, bound[0].use)
 
     def wrapper(self, function: Scope) -> tuple[Scope, str] | None:
         """What the decorator of the project puts around a function, and how that calls it."""
