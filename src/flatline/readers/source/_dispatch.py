@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatline.readers.source import _hooks as hooks
 from flatline.readers.source._objects import in_turn as in_order
@@ -25,6 +25,27 @@ class Run:
     call: ast.Call
     use: Use
     owner: Class | None = None
+
+
+def is_likely(call: ast.Call, use: Use) -> bool:
+    """The call of what a loop or comprehension binds, of what ``getattr`` gave, or of an entry of a table."""
+    func = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    if isinstance(func, ast.Name):
+        bound = use.scope.bindings.get(func.id, ())
+        drawn = any(isinstance(b.use.statement, ast.For) or _asked(func, use) is not func for b in bound)
+        return drawn or func.id in use.scope.masked.get(id(use.statement), ())
+    getter = isinstance(func, ast.Call) and isinstance(func.func, ast.Name) and func.func.id == "getattr"
+    return getter or isinstance(func, ast.Subscript)
+
+
+def goes_through_objects(project: Project, use: Use) -> bool:
+    """A loop over hooks, whose turn is a part of something else."""
+    loop = use.statement
+    name = loop.target.id if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) else ""
+    inside = replace(use, path=(*use.path, (id(loop), "body"))) if name else use
+    found = in_order(project, name, inside) if name else ()
+    things = [project.things(each.node, each.use) for each in found]
+    return bool(things) and all(len(t) == 1 and t[0].call is not None and t[0].made_of is not None for t in things)
 
 
 def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]) -> Sequence[Run]:
@@ -53,9 +74,24 @@ def _kept_as(project: Project, call: ast.Call, use: Use) -> list[Run]:
         key = project.constant(func.slice, use)
         found = held(project, func.value, key, use, 0) if key is not None else []
     else:
-        plain = isinstance(func, (ast.Name, ast.Attribute)) and not project.dotted(func, use)
+        plain = _has_value(func, use) and isinstance(func, (ast.Name, ast.Attribute)) and not project.dotted(func, use)
         found = origins(project, func, use) if plain else []
     return _plainly(project, found[0], call, use) if len(found) == 1 and found[0].node is not func else []
+
+
+def _has_value(func: ast.expr, use: Use) -> bool:
+    """A name, or an attribute of self, that is given something else than what a call of the project makes."""
+    owner = use.scope.owner
+    if isinstance(func, ast.Attribute):
+        own = owner is not None and isinstance(func.value, ast.Name) and use.scope.own == (func.value.id,)
+        bound = owner.attributes.get(func.attr, []) if own and owner is not None else []
+    else:
+        bound = use.scope.bindings.get(func.id, []) if isinstance(func, ast.Name) else []
+    values = [b.value for b in bound]
+    return any(
+        isinstance(v, (ast.Attribute, ast.Subscript, ast.Name)) or (isinstance(v, ast.Call) and "partial" in ast.unparse(v.func))
+        for v in values
+    )
 
 
 def _plainly(project: Project, source: Source, call: ast.Call, use: Use) -> list[Run]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._objects import in_turn
-from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._scopes import Module, Scope, Use
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
@@ -25,6 +27,20 @@ def calls(project: Project, call: ast.Call, use: Use, function: Scope) -> bool:
             if thing.call is not None and thing.made_of is not None and project.method(thing.made_of, name) is function:
                 return True
     return False
+
+
+def may_name(call: ast.Call, use: Use, name: str) -> bool:
+    """Whether ``getattr(hook, event)`` may ask for a method, as far as the words say that its file has in quotes."""
+    words = quoted(use.scope.module)
+    made = call.func.args[1] if isinstance(call.func, ast.Call) and len(call.func.args) > 1 else None
+    joined = isinstance(made, (ast.JoinedStr, ast.BinOp))
+    return name in words or (joined and any(name.endswith(word) or name.startswith(word) for word in words))
+
+
+@cache
+def quoted(module: Module) -> frozenset[str]:
+    """The words that a file has in quotes."""
+    return frozenset(found for line in module.text.lines for found in re.findall(r"['\"](\w+)['\"]", line))
 
 
 def handing(project: Project, name: str, scope: Scope, depth: int) -> Iterator[tuple[ast.expr | None, Scope]]:

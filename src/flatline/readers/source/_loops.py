@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._concrete import NOBODY, Selves, lowest, overriding, runs, within
-from flatline.readers.source._dispatch import Run, each_of, in_turn, is_presence
+from flatline.readers.source._dispatch import Run, called_on, each_of, goes_through_objects, in_turn, is_likely, is_presence
 from flatline.readers.source._means import means
 from flatline.readers.source._ordered import is_whole
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
@@ -148,12 +148,19 @@ class Loops:
             )
             around = self.wrapper(function) if not own else None
             calls = [*function.calls, *(around[0].calls if around is not None else ())] if not own else []
-            called = (each for c, u in calls for each in self.answers(self.project.callee(c, u)))
+            called = (each for c, u in calls for each in self._reached(c, u))
             own = own or any(
                 isinstance(c.func, ast.Attribute) and c.func.attr in ("backward", "step") for c, _ in calls
             )
             self._training[id(function)] = own or any(self.trains(f) for f in called)
         return self._training[id(function)]
+
+    def _reached(self, call: ast.Call, use: Use) -> Sequence[Scope]:
+        """What a call may run."""
+        function = self.project.callee(call, use)
+        if function is None and is_likely(call, use):
+            return [run.function for run in each_of(self.project, call, use, {})]
+        return self.answers(function)
 
     def answers(self, function: Scope | None) -> Sequence[Scope]:
         """A function, and what classes below put in its place."""
@@ -223,7 +230,7 @@ class Loops:
         """The loops of a function, for objects of these classes."""
         yield from self._loop(scope, scope.node.body, scope.node, selves, repeats=False)
         for use in scope.statements:
-            if isinstance(use.statement, LOOPS):
+            if isinstance(use.statement, LOOPS) and not goes_through_objects(self.project, use):
                 yield from self._loop(scope, use.statement.body, use.statement, selves, repeats=True)
             if id(use.statement) in scope.masked:
                 yield from self._comprehension(scope, use, selves)
@@ -562,6 +569,9 @@ class _Walker:
         if not self.loops.busy_call(call, use):
             return ways
         if (self.callee(call, use) is None) and (each := each_of(self.project, call, use, self.keys)):
+            if len(called_on(self.project, call, use, self.keys)[1]) > 1:
+                tick = self._tick("opaque", call, name=spelled(call.func))  # any of several events
+                return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
             return self._each(each, call, use, ways, sure=sure)
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
         if ticks:

@@ -102,6 +102,7 @@ class Project:
     _turns: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls in comprehensions, one by one
     turned: dict[int, tuple[ast.Call, Use]] = field(default_factory=dict)
     _plain: list[tuple[ast.Call, Use]] = field(default_factory=list)  # calls of objects, by a name
+    _by_name: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # the same
     _keyed: list[tuple[ast.Call, Use]] = field(default_factory=list)  # calls of entries of tables
     _by_entry: dict[int, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # the same, by function
     _outside: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of imported names
@@ -181,6 +182,7 @@ class Project:
             self._asked.setdefault(call.func.attr, []).append((call, use))
         elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
             self._plain.append((call, use))
+            self._by_name.setdefault(call.func.id, []).append((call, use))
         elif _tables.is_entry(call.func, use.scope.module):
             self._keyed.append((call, use))
         elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
@@ -222,7 +224,7 @@ class Project:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
                 found += [pair for pair in known if self.callee(*pair) is function or self._is_each(*pair, function)]
             if not asked and function.owner is not None and not node.name.startswith("__"):
-                asked = [pair for pair in self._asked.get("getattr", ()) if node.name in quoted(pair[1].scope.module)]
+                asked = [pair for pair in self._asked.get("getattr", ()) if _listed.may_name(*pair, node.name)]
             near = [p for p in asked if _knows(p[1].scope.module, function) or _listed.calls(self, *p, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
@@ -231,8 +233,7 @@ class Project:
         """The calls of a lambda that was given a name."""
         outer = function.parent.bindings.items() if function.parent is not None else ()
         bound = {n for n, each in outer if any(b.value is not None and _is_at(b.value, function.node) for b in each)}
-        plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id in bound]
-        return [pair for pair in plain if self.callee(*pair) is function]
+        return [pair for name in bound for pair in self._by_name.get(name, ()) if self.callee(*pair) is function]
 
     def _asked_partly(self, mine: list[tuple[ast.Call, Use]]) -> list[tuple[ast.Call, Use]]:
         """The calls of names that partial() made of a function."""
@@ -254,8 +255,7 @@ class Project:
 
     def calls_by(self, name: str) -> list[tuple[ast.Call, Use]]:
         """The calls of classes and objects by a name, and of what other modules have under it."""
-        plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id == name]
-        return plain + self._outside.get(name, [])
+        return self._by_name.get(name, []) + self._outside.get(name, [])
 
     def list_of(self, owner: Class, name: str, depth: int) -> Sequence[Source] | None:
         """The objects in a list that an object of a class keeps; None where one of them is not known."""
@@ -1331,12 +1331,6 @@ def _bindings(name: str, use: Use) -> list[Binding]:
             return scope.reaching(name, use)
         scope = scope.parent
     return []
-
-
-@cache
-def quoted(module: Module) -> frozenset[str]:
-    """The words that a file has in quotes."""
-    return frozenset(found for line in module.text.lines for found in re.findall(r"['\"](\w+)['\"]", line))
 
 
 def _is_bound(name: str, scope: Scope | None) -> bool:
