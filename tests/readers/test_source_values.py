@@ -753,7 +753,7 @@ Loop({}).fit(data)
         ("before", "getattr(hook, name)(self)", "(Tidy(),)", ["backward", "zero", "step"]),
         ("after", "getattr(hook, name)(self)", "[Hook(), Tidy()]", ["backward", "step", "zero"]),
         ("before", "getattr(hook, name)(self)", "[Hook()]", ["backward", "step"]),
-        ("before", "getattr(hook, name)(self)", "[*more, Tidy()]", ["backward", "step"]),
+        ("before", "getattr(hook, name)(self)", "[*more, Tidy()]", ["backward", "opaque", "step", "opaque"]),
         ("before", "hook.before(self)", "[Tidy()]", ["backward", "zero", "step", "zero"]),
     ],
 )

@@ -32,7 +32,7 @@ def is_likely(call: ast.Call, use: Use) -> bool:
     func = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     if isinstance(func, ast.Name):
         bound = use.scope.bindings.get(func.id, ())
-        drawn = any(isinstance(b.use.statement, ast.For) or _asked(func, use) is not func for b in bound)
+        drawn = any(isinstance(b.use.statement, ast.For) or asked_for(func, use) is not func for b in bound)
         return drawn or func.id in use.scope.masked.get(id(use.statement), ())
     getter = isinstance(func, ast.Call) and isinstance(func.func, ast.Name) and func.func.id == "getattr"
     return getter or isinstance(func, ast.Subscript)
@@ -46,6 +46,18 @@ def goes_through_objects(project: Project, use: Use) -> bool:
     found = in_order(project, name, inside) if name else ()
     things = [project.things(each.node, each.use) for each in found]
     return bool(things) and all(len(t) == 1 and t[0].call is not None and t[0].made_of is not None for t in things)
+
+
+def is_unknown(project: Project, call: ast.Call, use: Use) -> bool:
+    """A hook of a list that is not known, which is handed the object itself or is asked for by a name."""
+    func = asked_for(call.func, use)
+    getter = isinstance(func, ast.Call) and len(func.args) > 1 and not isinstance(func.args[1], ast.Constant)
+    root = func.args[0] if getter and isinstance(func, ast.Call) else func.value if isinstance(func, ast.Attribute) else func
+    given = any(isinstance(a, ast.Name) and use.scope.own == (a.id,) for a in call.args)
+    if not isinstance(root, ast.Name) or not (getter or given) or not is_likely(call, use):
+        return False
+    found = in_order(project, root.id, use)
+    return not found or not all(project.things(each.node, each.use) for each in found)
 
 
 def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]) -> Sequence[Run]:
@@ -113,7 +125,7 @@ def called_on(
     project: Project, call: ast.Call, use: Use, keys: Mapping[str, str]
 ) -> tuple[ast.expr | None, Sequence[str], bool]:
     """``hook`` and its names, of ``hook.before(...)`` and ``getattr(hook, name)(...)``; and whether it may lack them."""
-    func = _asked(call.func, use)
+    func = asked_for(call.func, use)
     if isinstance(func, ast.Attribute):
         return func.value, [func.attr], False
     if isinstance(func, ast.Name):
@@ -123,7 +135,7 @@ def called_on(
     return func.args[0], _words(project, func.args[1], use, keys), len(func.args) > 2 or _is_asked_for(use)
 
 
-def _asked(func: ast.expr, use: Use) -> ast.expr:
+def asked_for(func: ast.expr, use: Use) -> ast.expr:
     """``getattr(hook, name)``, also where its result got a name before."""
     bound = use.scope.reaching(func.id, use) if isinstance(func, ast.Name) and func.id in use.scope.bindings else []
     value = bound[0].value if len(bound) == 1 and not bound[0].index else None
@@ -150,7 +162,7 @@ def is_presence(test: ast.expr, use: Use) -> bool:
         if test.func.id == "hasattr":
             return isinstance(test.args[0], ast.Name)
         test = test.args[0] if test.func.id == "callable" else test
-    return isinstance(test, ast.Name) and _asked(test, use) is not test
+    return isinstance(test, ast.Name) and asked_for(test, use) is not test
 
 
 def _words(project: Project, node: ast.expr, use: Use, keys: Mapping[str, str]) -> list[str]:

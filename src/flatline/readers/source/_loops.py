@@ -9,7 +9,18 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._concrete import NOBODY, Selves, lowest, overriding, runs, within
-from flatline.readers.source._dispatch import Run, called_on, each_of, goes_through_objects, in_turn, is_likely, is_presence
+from flatline.readers.source._dispatch import (
+    Run,
+    asked_for,
+    called_on,
+    each_of,
+    goes_through_objects,
+    in_turn,
+    is_likely,
+    is_presence,
+    is_unknown,
+)
+from flatline.readers.source._settled import settled
 from flatline.readers.source._means import means
 from flatline.readers.source._ordered import is_whole
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
@@ -198,7 +209,8 @@ class Loops:
             if function is None and isinstance(use.statement, (ast.With, ast.AsyncWith)):
                 listed = [*listed, *(each for each in managers(self.project, call, use) if each is not None)]
             inner = self.answers(function) if function is not None else listed
-            self._busy_calls[key] = known or passed or any(self.busy(each) for each in inner)
+            unknown = not inner and function is None and not known and is_unknown(self.project, call, use)
+            self._busy_calls[key] = known or passed or unknown or any(self.busy(each) for each in inner)
         return self._busy_calls[key]
 
     def is_trainer(self, node: ast.expr, use: Use) -> bool:
@@ -362,7 +374,9 @@ class _Walker:
         if not self._matters(node):
             return ways
         ways = self._expression(node, node, ways, sure=True)
-        if (taken := truth(node.test, self.known, self._use_of(node))) is not None:
+        if (taken := truth(node.test, self.known, self._use_of(node))) is None:
+            taken = settled(self.project, node, self.scope)
+        if taken is not None:
             return self.block(node.body if taken else node.orelse, ways, sure=sure)
         if HAS_GRADIENT.fullmatch(ast.unparse(node.test)) and not node.orelse:
             return self.block(node.body, ways, sure=True)
@@ -573,6 +587,9 @@ class _Walker:
                 tick = self._tick("opaque", call, name=spelled(call.func))  # any of several events
                 return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
             return self._each(each, call, use, ways, sure=sure)
+        if self.callee(call, use) is None and is_unknown(self.project, call, use):
+            tick = self._tick("opaque", call, name=spelled(call.func))
+            return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
@@ -840,14 +857,15 @@ def _told(loop: SourceLoop) -> list[list[tuple[object, ...]]]:
 
 def _in_loop_over(call: ast.Call, use: Use) -> bool:
     """``hook.after(self)`` in the body of the loop that binds ``hook``."""
-    names = {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
+    names = {n.id for n in ast.walk(asked_for(call.func, use)) if isinstance(n, ast.Name)}
     loops = [
         b.use.statement
         for name in names
         for b in use.scope.bindings.get(name, ())
         if isinstance(b.use.statement, ast.For)
     ]
-    return bool(use.path) and use.path[-1] in {(id(loop), "body") for loop in loops}
+    around = [block for block in use.path if block[0] not in use.scope.choices]
+    return bool(around) and around[-1] in {(id(loop), "body") for loop in loops}
 
 
 def _makes(function: Scope) -> bool:

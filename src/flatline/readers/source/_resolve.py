@@ -524,7 +524,8 @@ class Project:
             return self._called(node, use, depth, index)
         if isinstance(node, ast.Lambda) and not index:
             module = use.scope.module
-            return (Thing(f"{module.text.path}:{LAMBDA}", use, function=module.of_lambda(node, use)),)
+            place = f"{module.text.path}:{node.lineno}:{node.col_offset}:{LAMBDA}"
+            return (Thing(place, use, function=module.of_lambda(node, use)),)
         if isinstance(node, ast.Subscript) and not index and isinstance(node.slice, ast.Constant):
             if found := self._entry(node.value, node.slice.value, use, depth + 1):
                 return found
