@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.readers.source import _hooks as hooks
+from flatline.readers.source._listed import asked_for
 from flatline.readers.source._objects import in_turn as in_order
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Class, Scope, Use
 from flatline.readers.source._values import Source, gone_through, held, origins
 from flatline.readers.source._values import each_of as held_by
-
 
 CALLED = "__call__"
 
@@ -52,7 +52,13 @@ def is_unknown(project: Project, call: ast.Call, use: Use) -> bool:
     """A hook of a list that is not known, which is handed the object itself or is asked for by a name."""
     func = asked_for(call.func, use)
     getter = isinstance(func, ast.Call) and len(func.args) > 1 and not isinstance(func.args[1], ast.Constant)
-    root = func.args[0] if getter and isinstance(func, ast.Call) else func.value if isinstance(func, ast.Attribute) else func
+    root = (
+        func.args[0]
+        if getter and isinstance(func, ast.Call)
+        else func.value
+        if isinstance(func, ast.Attribute)
+        else func
+    )
     given = any(isinstance(a, ast.Name) and use.scope.own == (a.id,) for a in call.args)
     if not isinstance(root, ast.Name) or not (getter or given) or not is_likely(call, use):
         return False
@@ -101,7 +107,8 @@ def _has_value(func: ast.expr, use: Use) -> bool:
         bound = use.scope.bindings.get(func.id, []) if isinstance(func, ast.Name) else []
     values = [b.value for b in bound]
     return any(
-        isinstance(v, (ast.Attribute, ast.Subscript, ast.Name)) or (isinstance(v, ast.Call) and "partial" in ast.unparse(v.func))
+        isinstance(v, (ast.Attribute, ast.Subscript, ast.Name))
+        or (isinstance(v, ast.Call) and "partial" in ast.unparse(v.func))
         for v in values
     )
 
@@ -133,15 +140,6 @@ def called_on(
     if not isinstance(func, ast.Call) or len(func.args) < 2:
         return None, [], False
     return func.args[0], _words(project, func.args[1], use, keys), len(func.args) > 2 or _is_asked_for(use)
-
-
-def asked_for(func: ast.expr, use: Use) -> ast.expr:
-    """``getattr(hook, name)``, also where its result got a name before."""
-    bound = use.scope.reaching(func.id, use) if isinstance(func, ast.Name) and func.id in use.scope.bindings else []
-    value = bound[0].value if len(bound) == 1 and not bound[0].index else None
-    made = value if isinstance(value, ast.Call) else func
-    plain = isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "getattr"
-    return made if plain else func
 
 
 def _is_asked_for(use: Use) -> bool:

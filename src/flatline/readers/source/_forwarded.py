@@ -56,7 +56,7 @@ def _one(
     if any(k.arg is None for k in outer.keywords) or any(isinstance(a, ast.Starred) for a in outer.args):
         return None
     own = site.scope.owner is not None and not site.scope.marked("staticmethod")
-    size = len(getattr(site.scope.node, "args").args) - own
+    size = len(site.scope.node.args.args) - own
     before = next((n for n, a in enumerate(call.args) if isinstance(a, ast.Starred)), len(call.args))
     at = function.params.index(name) - (function.owner is not None and not function.marked("staticmethod"))
     for keyword in (*call.keywords, *outer.keywords):

@@ -19,7 +19,7 @@ HANDED = 3  # functions that hand an object on
 
 def calls(project: Project, call: ast.Call, use: Use, function: Scope) -> bool:
     """``hook.after(self)`` in a loop over objects, of which one has this method."""
-    func, name = call.func, getattr(function.node, "name", "")
+    func, name = asked_for(call.func, use), getattr(function.node, "name", "")
     getter = isinstance(func, ast.Call) and bool(func.args)
     receiver = func.value if isinstance(func, ast.Attribute) else func.args[0] if getter else None  # type: ignore[attr-defined]
     for each in in_turn(project, receiver.id, use) if isinstance(receiver, ast.Name) else ():
@@ -32,7 +32,8 @@ def calls(project: Project, call: ast.Call, use: Use, function: Scope) -> bool:
 def may_name(call: ast.Call, use: Use, name: str) -> bool:
     """Whether ``getattr(hook, event)`` may ask for a method, as far as the words say that its file has in quotes."""
     words = quoted(use.scope.module)
-    made = call.func.args[1] if isinstance(call.func, ast.Call) and len(call.func.args) > 1 else None
+    func = asked_for(call.func, use)
+    made = func.args[1] if isinstance(func, ast.Call) and len(func.args) > 1 else None
     joined = isinstance(made, (ast.JoinedStr, ast.BinOp))
     return name in words or (joined and any(name.endswith(word) or name.startswith(word) for word in words))
 
@@ -41,6 +42,15 @@ def may_name(call: ast.Call, use: Use, name: str) -> bool:
 def quoted(module: Module) -> frozenset[str]:
     """The words that a file has in quotes."""
     return frozenset(found for line in module.text.lines for found in re.findall(r"['\"](\w+)['\"]", line))
+
+
+def asked_for(func: ast.expr, use: Use) -> ast.expr:
+    """``getattr(hook, name)``, also where its result got a name before."""
+    bound = use.scope.reaching(func.id, use) if isinstance(func, ast.Name) and func.id in use.scope.bindings else []
+    value = bound[0].value if len(bound) == 1 and not bound[0].index else None
+    made = value if isinstance(value, ast.Call) else func
+    plain = isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "getattr"
+    return made if plain else func
 
 
 def handing(project: Project, name: str, scope: Scope, depth: int) -> Iterator[tuple[ast.expr | None, Scope]]:

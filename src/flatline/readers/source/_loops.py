@@ -11,7 +11,6 @@ from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
 from flatline.readers.source._concrete import NOBODY, Selves, lowest, overriding, runs, within
 from flatline.readers.source._dispatch import (
     Run,
-    asked_for,
     called_on,
     each_of,
     goes_through_objects,
@@ -20,13 +19,14 @@ from flatline.readers.source._dispatch import (
     is_presence,
     is_unknown,
 )
-from flatline.readers.source._settled import settled
+from flatline.readers.source._listed import asked_for
 from flatline.readers.source._means import means
 from flatline.readers.source._ordered import is_whole
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
 from flatline.readers.source._schedules import IN_STEPS, divisors, is_schedule, optimizer_of
 from flatline.readers.source._scopes import FUNCTIONS, Class, Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._settled import settled
 from flatline.readers.source._updates import trains_nothing
 from flatline.readers.source._values import origins
 from flatline.readers.source._zoo import ready_made
@@ -730,7 +730,7 @@ class _Walker:
         """An unknown function that is given, or named, like something that trains."""
         if not SUSPECT.search(spelled(call.func)) and not any(self.loops.is_trainer(a, use) for a in call.args):
             return False
-        if self.project.dotted(call.func, use).startswith(("torch.", "tqdm", "numpy")) or isinstance(
+        if self.project.dotted(call.func, use).startswith(("torch.", "tqdm", "numpy", "functools.")) or isinstance(
             call.func, ast.Lambda
         ):
             return False

@@ -183,6 +183,8 @@ class Project:
         elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
             self._plain.append((call, use))
             self._by_name.setdefault(call.func.id, []).append((call, use))
+            if _listed.asked_for(call.func, use) is not call.func:
+                self._asked.setdefault("getattr", []).append((call, use))
         elif _tables.is_entry(call.func, use.scope.module):
             self._keyed.append((call, use))
         elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
@@ -276,7 +278,7 @@ class Project:
 
     def _may_reach(self, call: ast.Call, use: Use, function: Scope) -> bool:
         """A call of a method of an object whose class is this one, or is not known."""
-        func, name = call.func, getattr(function.node, "name", "")
+        func, name = _listed.asked_for(call.func, use), getattr(function.node, "name", "")
         receiver = func.value if isinstance(func, ast.Attribute) else func.args[0]  # type: ignore[attr-defined]
         if isinstance(receiver, ast.Name) and use.scope.owner and use.scope.own == (receiver.id,):
             return self.method(use.scope.owner, name) is function

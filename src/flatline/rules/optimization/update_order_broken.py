@@ -128,10 +128,9 @@ class UpdateOrderBroken(Rule):
             fix = f"call {fact.name}.zero_grad() once per step, before backward()"
             yield self._at(event, fact.where, told, ADDED_UP, fix)
         for fact in event.of("zeroing replaced"):
-            told = f"{fact.text} takes the place of the method that zeroes the gradients{near(fact.other, fact.where)}, and does not"
-            yield self._at(
-                event, fact.where, told, ADDED_UP, f"call super(), or {fact.name}.zero_grad(), in {fact.text}"
-            )
+            above = f"the method that zeroes the gradients{near(fact.other, fact.where)}"
+            told, fix = f"{fact.text} takes the place of {above}, and does not", f"call super().{fact.text.rpartition('.')[2]}() in it"
+            yield self._at(event, fact.where, told, ADDED_UP, fix)
         for fact in event.of("closure") if not event.zeroes else ():
             told = f"the closure of {fact.name} runs backward(), and no gradient is zeroed anywhere in this file"
             fix = "call optimizer.zero_grad() first thing in the closure"
