@@ -35,10 +35,10 @@ def _makes(project: Project, call: ast.Call, use: Use, owner: Class) -> bool:
 def handed_on(project: Project, call: ast.Call, site: Use, function: Scope, name: str) -> Sequence[Given] | None:
     """What ``super().__init__(*args, **kwargs)`` gives for a parameter, by the calls of the function it stands in."""
     outer = site.scope
-    extra = getattr(outer.node, "args", None)
+    extra = outer.arguments
     stars = [a.value.id for a in call.args if isinstance(a, ast.Starred) and isinstance(a.value, ast.Name)]
     tables = [k.value.id for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)]
-    varargs, kwargs = getattr(extra, "vararg", None), getattr(extra, "kwarg", None)
+    varargs, kwargs = extra.vararg, extra.kwarg
     known = all(varargs is not None and s == varargs.arg for s in stars)
     known = known and all(kwargs is not None and t == kwargs.arg for t in tables) and len(stars) + len(tables) > 0
     spread = sum(isinstance(a, ast.Starred) for a in call.args) + sum(k.arg is None for k in call.keywords)
@@ -56,7 +56,7 @@ def _one(
     if any(k.arg is None for k in outer.keywords) or any(isinstance(a, ast.Starred) for a in outer.args):
         return None
     own = site.scope.owner is not None and not site.scope.marked("staticmethod")
-    size = len(site.scope.node.args.args) - own
+    size = len(site.scope.arguments.args) - own
     before = next((n for n, a in enumerate(call.args) if isinstance(a, ast.Starred)), len(call.args))
     at = function.params.index(name) - (function.owner is not None and not function.marked("staticmethod"))
     for keyword in (*call.keywords, *outer.keywords):

@@ -113,7 +113,7 @@ def _put(project: Project, method: Scope, use: Use, how: str, value: ast.expr, d
             yield (0, use.order), how, _value(project, how, value, use, depth) if plain else None
         return
     named = value.id if isinstance(value, ast.Name) else ""
-    extra = method.node.args.vararg
+    extra = method.arguments.vararg
     through = _loop_over(use, named)
     for number, (call, site) in enumerate(project.calls_of(method)):
         init = getattr(site.scope.node, "name", "") == "__init__" and site.scope.owner is not None

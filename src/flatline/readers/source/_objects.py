@@ -158,7 +158,7 @@ def _begun(project: Project, binding: Binding, name: str, depth: int) -> Objects
 
 def _varied(project: Project, function: Scope, name: str, depth: int) -> Objects:
     """What the one call of a function gives for ``*hooks``."""
-    extra = function.node.args.vararg
+    extra = function.arguments.vararg
     sites = project.calls_of(function)
     if extra is None or extra.arg != name or len(sites) != 1:
         return None
@@ -168,7 +168,7 @@ def _varied(project: Project, function: Scope, name: str, depth: int) -> Objects
 def given_many(project: Project, function: Scope, call: ast.Call, use: Use, depth: int) -> Objects:
     """What a call gives for ``*hooks``."""
     own = function.owner is not None and not function.marked("staticmethod")
-    size = len(function.node.args.args) - own
+    size = len(function.arguments.args) - own
     return _joined([_element(project, each, use, depth) for each in call.args[size:]])
 
 

@@ -17,6 +17,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
         "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
 LAMBDA = "<lambda>"
+NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 Path: TypeAlias = tuple[tuple[int, str], ...]  # the blocks around a statement, outermost first
 
@@ -78,6 +79,11 @@ class Scope:
         """Whether one of these stands above the function: ``property``, ``staticmethod``."""
         heads = [] if isinstance(self.node, ast.Module) else self.node.decorator_list
         return any(ast.unparse(head).rpartition(".")[2] in decorators for head in heads)
+
+    @property
+    def arguments(self) -> ast.arguments:
+        """What stands in its parentheses; a module has none."""
+        return NO_ARGUMENTS if isinstance(self.node, ast.Module) else self.node.args
 
     @property
     def own(self) -> tuple[str, ...]:

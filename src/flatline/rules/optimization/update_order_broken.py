@@ -129,10 +129,8 @@ class UpdateOrderBroken(Rule):
             yield self._at(event, fact.where, told, ADDED_UP, fix)
         for fact in event.of("zeroing replaced"):
             above = f"the method that zeroes the gradients{near(fact.other, fact.where)}"
-            told, fix = (
-                f"{fact.text} takes the place of {above}, and does not",
-                f"call super().{fact.text.rpartition('.')[2]}() in it",
-            )
+            told = f"{fact.text} takes the place of {above}, and does not"
+            fix = f"call super().{fact.text.rpartition('.')[2]}() in it"
             yield self._at(event, fact.where, told, ADDED_UP, fix)
         for fact in event.of("closure") if not event.zeroes else ():
             told = f"the closure of {fact.name} runs backward(), and no gradient is zeroed anywhere in this file"
