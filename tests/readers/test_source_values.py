@@ -492,7 +492,7 @@ LAST = "nn.Sequential(nn.Linear(8, 3), nn.{})"
         ),
         (f"M = {{'a': lambda: {LAST.format('Softmax(1)')}}}\nnet = M['a']()", ["softmax"]),
         (f"make = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
-        (f"width = 3\nmake = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", []),
+        (f"width = 3\nmake = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M[which](8)", []),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nM['a'] = b\nnet = M['a'](8)", []),
         (f"{OWN_NAME}@other\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M['a'](8)", []),
@@ -753,7 +753,7 @@ Loop({}).fit(data)
         ("before", "getattr(hook, name)(self)", "(Tidy(),)", ["backward", "zero", "step"]),
         ("after", "getattr(hook, name)(self)", "[Hook(), Tidy()]", ["backward", "step", "zero"]),
         ("before", "getattr(hook, name)(self)", "[Hook()]", ["backward", "step"]),
-        ("before", "getattr(hook, name)(self)", "[*more, Tidy()]", ["backward", "step"]),
+        ("before", "getattr(hook, name)(self)", "[*more, Tidy()]", ["backward", "opaque", "step", "opaque"]),
         ("before", "hook.before(self)", "[Tidy()]", ["backward", "zero", "step", "zero"]),
     ],
 )

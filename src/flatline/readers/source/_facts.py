@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from flatline.events import SourceFact
+from flatline.readers.source import _managed as managed
 from flatline.readers.source._afterwards import all_afterwards
 from flatline.readers.source._autocasts import half
 from flatline.readers.source._bystanders import of_others
@@ -37,7 +38,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     learns = trains or ("softmax" in text and "log" in text and _is_learned_elsewhere(project, module))
     sets_flags = ".requires_grad =" in text
     trained, modes = set[str](), list[int]()
-    if "_grad" in text or "inference_mode" in text:
+    if "_grad" in text or "inference_mode" in text or any(name in text for name in managed.names(project)):
         models = [t for each in _training(project, module) for t in trained_models(project, each)]
         modes = mode_lines(project, module)
         others = of_others(project, module, modes, models) if models else set()

@@ -32,9 +32,14 @@ DEEP = 6
 def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
     """One fact a file."""
     text = "\n".join(line for each in reached for line in each.text.lines)
-    if "requires_grad" not in text or ".backward(" not in text or OTHERWISE.search(text) is not None:
+    if "requires_grad" not in text or ".backward(" not in text:
         return
     scopes = [scope for each in reached for scope in each.scopes]
+    if (said := OTHERWISE.search(text)) is not None:
+        off = _handed_off(project, scopes) if said[0].startswith("requires_grad") else set[tuple[str, int]]()
+        kept = (line for e in reached for n, line in enumerate(e.text.lines, 1) if (e.text.path, n) not in off)
+        if not off or OTHERWISE.search("\n".join(kept)) is not None:
+            return
     asked = {name: [c for s in scopes for c in seen_in(project, s).methods(name)] for name in ("train", "eval")}
     for frozen in (each for scope in scopes for each in _frozen(project, scope)):
         wholes = [*_wholes(frozen), *_built_around(project, frozen)]
@@ -113,18 +118,36 @@ def _frozen(project: Project, scope: Scope) -> Iterator[Source]:
         if (
             isinstance(func, ast.Attribute)
             and func.attr in ("parameters", "named_parameters")
-            and _switches_off(use.statement)
+            and _switches_off(project, scope, use.statement)
         ):
             yield from _given(project, func.value, use)
 
 
-def _switches_off(loop: ast.stmt) -> bool:
-    """``p.requires_grad = False`` for each of them."""
+def _switches_off(project: Project, scope: Scope, loop: ast.stmt) -> bool:
+    """``p.requires_grad = False`` for each of them, also where every call of the function gives the False."""
     body = loop.body if isinstance(loop, ast.For) else []
-    return len(body) == 1 and re.fullmatch(r"\w+\.requires_grad( = False|_\(False\))", ast.unparse(body[0])) is not None
+    found = re.fullmatch(r"\w+\.requires_grad(?: = |_\()(\w+)\)?", ast.unparse(body[0])) if len(body) == 1 else None
+    return found is not None and (found[1] == "False" or _is_off(project, scope, found[1], loop))
+
+
+def _is_off(project: Project, scope: Scope, name: str, loop: ast.stmt) -> bool:
+    """False is what every call gives for a parameter."""
+    place = next((u for u in scope.statements if u.statement is loop), None) if name in scope.params else None
+    known = project.constant(ast.Name(name, ast.Load()), place, strict=True) if place is not None else None
+    return known is not None and known.value is False
+
+
+def _handed_off(project: Project, scopes: Sequence[Scope]) -> set[tuple[str, int]]:
+    """The lines of ``p.requires_grad = flag`` where that is False."""
+    loops = [(s, u.statement) for s in scopes if s.params for u in s.statements if isinstance(u.statement, ast.For)]
+    off = [(s, loop.body[0].lineno) for s, loop in loops if _switches_off(project, s, loop)]
+    return {(s.module.text.path, line) for s, line in off}
 
 
 def _given(project: Project, node: ast.expr, use: Use) -> Iterator[Source]:
+    if isinstance(node, ast.Name) and use.scope.own == (node.id,):
+        yield from _itself(project, use, 0)
+        return
     found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
     if found and all(b.parameter for b in found) and isinstance(node, ast.Name):
         yield from (Source(*pair) for pair in project.given(node.id, found[0].use))
@@ -132,6 +155,21 @@ def _given(project: Project, node: ast.expr, use: Use) -> Iterator[Source]:
         yield from parts
     else:
         yield Source(node, use)
+
+
+def _itself(project: Project, use: Use, depth: int) -> Iterator[Source]:
+    """Where an object is made that freezes itself, or is told to."""
+    function, sites = use.scope, project.calls_of(use.scope) if depth < DEEP and not _is_open(project, use) else []
+    for call, site in sites:
+        func, node = call.func, site.statement
+        target = node.targets[0] if isinstance(node, ast.Assign) and node.value is call else None
+        if getattr(function.node, "name", "") == "__init__":
+            after = site.scope.statements[site.order + 1 : site.order + 2]
+            yield from (Source(target, u) for u in after if isinstance(target, ast.Name))
+            yield from [Source(call, site)] if isinstance(target, ast.Attribute) else []
+        elif isinstance(func, ast.Attribute):
+            own = isinstance(func.value, ast.Name) and site.scope.own == (func.value.id,)
+            yield from _itself(project, site, depth + 1) if own else [Source(func.value, site)]
 
 
 def _gone_through(binding: Binding) -> Iterator[Source]:
@@ -149,6 +187,8 @@ def _wholes(frozen: Source) -> list[Source]:
         new = any(isinstance(t, ast.Attribute) and ast.unparse(t.value) == node.id for t in heads)
         kept = [each for u in scope.statements if u.order > frozen.use.order for each in _kept_as(node.id, u)]
         return [*([frozen] if new else []), *_held_as(node.id, frozen.use), *kept]
+    if isinstance(node, ast.Call):
+        return _made_in_place(node, frozen.use)
     found = []
     while isinstance(node, ast.Attribute):
         node = node.value
@@ -172,6 +212,18 @@ def _held_as(name: str, use: Use) -> list[Source]:
     given = node.value.args if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
     own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
     plain = own and len(given) == 1 and ast.unparse(given[0]) == name
+    return [Source(target.value, use)] if plain and isinstance(target, ast.Attribute) else []
+
+
+def _made_in_place(call: ast.Call, use: Use) -> list[Source]:
+    """``self`` of ``self.trunk = freeze(resnet18())``, ``= resnet18().requires_grad_(False)`` and ``= Frozen()``."""
+    node = use.statement
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
+    outer = node.value if own and isinstance(node, ast.Assign) else None
+    given = [*outer.args, *(k.value for k in outer.keywords)] if isinstance(outer, ast.Call) else []
+    fluent = isinstance(outer, ast.Call) and isinstance(outer.func, ast.Attribute) and outer.func.value is call
+    plain = outer is call or fluent or any(each is call for each in given)
     return [Source(target.value, use)] if plain and isinstance(target, ast.Attribute) else []
 
 

@@ -173,7 +173,13 @@ def _uses(project: Project, maker: Scope, scope: Scope, name: str) -> Iterator[t
             continue
         given = project.argument(call, maker, name) if maker is scope else _second(use, call)
         things = project.things(given, use) if given is not None else ()
-        yield call, use, things[0].function if len(things) == 1 else None
+        yield call, use, things[0].function if len(things) == 1 else _of_object(project, given, use)
+
+
+def _of_object(project: Project, node: ast.expr | None, use: Use) -> Scope | None:
+    """``saver.write``, a method of an object."""
+    owner = project.class_of(node.value, use) if isinstance(node, ast.Attribute) else None
+    return project.method(owner, node.attr) if owner is not None and isinstance(node, ast.Attribute) else None
 
 
 def _second(use: Use, call: ast.Call) -> ast.expr | None:

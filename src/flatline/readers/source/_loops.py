@@ -8,13 +8,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
-from flatline.readers.source._dispatch import each_of, in_turn
+from flatline.readers.source._concrete import NOBODY, Selves, lowest, overriding, runs, within
+from flatline.readers.source._dispatch import (
+    Run,
+    called_on,
+    each_of,
+    goes_through_objects,
+    in_turn,
+    is_likely,
+    is_presence,
+    is_unknown,
+)
+from flatline.readers.source._listed import asked_for
 from flatline.readers.source._means import means
 from flatline.readers.source._ordered import is_whole
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
 from flatline.readers.source._schedules import IN_STEPS, divisors, is_schedule, optimizer_of
-from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._scopes import FUNCTIONS, Class, Module, Scope, Use, iterated, lies_in, spelled
+from flatline.readers.source._settled import settled
 from flatline.readers.source._updates import trains_nothing
 from flatline.readers.source._values import origins
 from flatline.readers.source._zoo import ready_made
@@ -75,6 +87,15 @@ class Way:
     outside: Way | None = None  # in a generator: the way of whoever goes through it
 
 
+@dataclass(frozen=True, slots=True)
+class Below:
+    """A loop as it is for objects of a class below, and as it is for the class itself."""
+
+    loop: SourceLoop
+    owner: Class
+    above: Sequence[SourceLoop]
+
+
 class TooMany(Exception):
     """More ways than are worth following."""
 
@@ -88,6 +109,8 @@ class Loops:
         self._busy: dict[int, bool] = {}
         self._busy_calls: dict[tuple[int, Use], bool] = {}
         self._training: dict[int, bool] = {}
+        self._overriding: dict[int, Sequence[Scope]] = {}
+        self.below: list[Below] = []
         self._wrappers: dict[int, tuple[Scope, str] | None] = {}
         self.inlined: dict[tuple[object, ...], list[tuple[SourceTick, ...]] | None] = {}
         self.matters: dict[int, bool] = {}
@@ -136,12 +159,27 @@ class Loops:
             )
             around = self.wrapper(function) if not own else None
             calls = [*function.calls, *(around[0].calls if around is not None else ())] if not own else []
-            called = (self.project.callee(c, u) for c, u in calls)
+            called = (each for c, u in calls for each in self._reached(c, u))
             own = own or any(
                 isinstance(c.func, ast.Attribute) and c.func.attr in ("backward", "step") for c, _ in calls
             )
-            self._training[id(function)] = own or any(f is not None and self.trains(f) for f in called)
+            self._training[id(function)] = own or any(self.trains(f) for f in called)
         return self._training[id(function)]
+
+    def _reached(self, call: ast.Call, use: Use) -> Sequence[Scope]:
+        """What a call may run."""
+        function = self.project.callee(call, use)
+        if function is None and is_likely(call, use):
+            return [run.function for run in each_of(self.project, call, use, {})]
+        return self.answers(function)
+
+    def answers(self, function: Scope | None) -> Sequence[Scope]:
+        """A function, and what classes below put in its place."""
+        if function is None or function.owner is None:
+            return () if function is None else (function,)
+        if id(function) not in self._overriding:
+            self._overriding[id(function)] = (function, *overriding(self.project, function))
+        return self._overriding[id(function)]
 
     def may_train_between(self, function: Scope) -> bool:
         """Whether something may happen to the state of training while a generator waits."""
@@ -166,11 +204,13 @@ class Loops:
             known = name in NAMES or SUSPECT.search(name) is not None or self.project.dotted(func, use) in CLIPS
             function = None if known else self.project.callee(call, use)
             passed = not known and function is None and any(self.is_trainer(a, use) for a in call.args)
-            listed = each_of(self.project, call, use, {}) if not known and not passed and function is None else ()
+            runs = each_of(self.project, call, use, {}) if not known and not passed and function is None else ()
+            listed = [run.function for run in runs]
             if function is None and isinstance(use.statement, (ast.With, ast.AsyncWith)):
                 listed = [*listed, *(each for each in managers(self.project, call, use) if each is not None)]
-            inner = (function,) if function is not None else listed
-            self._busy_calls[key] = known or passed or any(self.busy(each) for each in inner)
+            inner = self.answers(function) if function is not None else listed
+            unknown = not inner and function is None and not known and is_unknown(self.project, call, use)
+            self._busy_calls[key] = known or passed or unknown or any(self.busy(each) for each in inner)
         return self._busy_calls[key]
 
     def is_trainer(self, node: ast.expr, use: Use) -> bool:
@@ -184,20 +224,37 @@ class Loops:
         for scope in self.module.scopes:
             if not self.trains(scope):
                 continue
-            yield from self._loop(scope, scope.node.body, scope.node, repeats=False)
-            for use in scope.statements:
-                if isinstance(use.statement, LOOPS):
-                    yield from self._loop(scope, use.statement.body, use.statement, repeats=True)
-                if id(use.statement) in scope.masked:
-                    yield from self._comprehension(scope, use)
+            told = [*self._of(scope, NOBODY)]
+            yield from told
+            for owner in lowest(self.project, scope):
+                yield from self._below(scope, owner, told)
 
-    def _comprehension(self, scope: Scope, use: Use) -> Iterator[SourceLoop]:
+    def _below(self, scope: Scope, owner: Class, told: Sequence[SourceLoop]) -> Iterator[SourceLoop]:
+        """The loops of a method for objects of a class below, where they are others; without those that lack a zeroing."""
+        for loop in self._of(scope, Selves(owner)):
+            above = [each for each in told if each.where == loop.where and each.repeats == loop.repeats]
+            if not any(_told(loop) == _told(each) for each in above):
+                self.below.append(Below(loop, owner, above))
+                if loop.has("zero") or not any(each.has("zero") for each in above):
+                    yield loop
+
+    def _of(self, scope: Scope, selves: Selves) -> Iterator[SourceLoop]:
+        """The loops of a function, for objects of these classes."""
+        yield from self._loop(scope, scope.node.body, scope.node, selves, repeats=False)
+        for use in scope.statements:
+            if isinstance(use.statement, LOOPS) and not goes_through_objects(self.project, use):
+                yield from self._loop(scope, use.statement.body, use.statement, selves, repeats=True)
+            if id(use.statement) in scope.masked:
+                yield from self._comprehension(scope, use, selves)
+
+    def _comprehension(self, scope: Scope, use: Use, selves: Selves) -> Iterator[SourceLoop]:
         """``[train(batch) for batch in loader]`` is a loop, too."""
         each = repeated(use.statement)
         calls = [call for call in self.index(scope)[1].get(id(use.statement), ()) if id(call) in each]
         if not any(self.busy_call(call, use) for call in calls):
             return
         walker, ways = _Walker(self, scope, use.statement), [Way()]
+        walker.selves = selves
         try:
             for call in calls:
                 ways = walker.call(call, use, ways, sure=True)
@@ -208,7 +265,7 @@ class Loops:
             yield SourceLoop(paths=paths, repeats=True, where=self.module.where(use.statement, scope))
 
     def _loop(
-        self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, *, repeats: bool
+        self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, selves: Selves, *, repeats: bool
     ) -> Iterator[SourceLoop]:
         start = self.index(scope)[0].get(id(node)) if repeats else None
         inner = turns(self.project, node, start) if start is not None else []
@@ -218,7 +275,7 @@ class Loops:
                 way
                 for known in outer
                 for turn in inner or [{}]
-                for way in self._ways(scope, body, node, {**known, **turn}, repeats=repeats)
+                for way in self._ways(scope, body, node, {**known, **turn}, selves, repeats=repeats)
             ]
         except (TooMany, RecursionError):
             return
@@ -230,11 +287,18 @@ class Loops:
             yield SourceLoop(paths=paths, repeats=repeats, turns=text, count=count, where=where)
 
     def _ways(
-        self, scope: Scope, body: Sequence[ast.stmt], node: ast.stmt | ast.Module, known: Known, *, repeats: bool
+        self,
+        scope: Scope,
+        body: Sequence[ast.stmt],
+        node: ast.stmt | ast.Module,
+        known: Known,
+        selves: Selves,
+        *,
+        repeats: bool,
     ) -> list[Way]:
         """Through a loop, in one of the phases around it."""
         walker = _Walker(self, scope, node if repeats and isinstance(node, ast.stmt) else None)
-        walker.known = known
+        walker.known, walker.selves = known, selves
         source = walker.generator(node) if repeats and isinstance(node, ast.For) else None
         if source is None or not isinstance(node, ast.For):
             return walker.block(body, [Way()], sure=True)
@@ -258,6 +322,8 @@ class _Walker:
         self.scope, self.loop, self.keys, self.depth = scope, loop, keys or {}, depth
         self.uses, self.calls, self._stepped = loops.index(scope)
         self.known: Known = {}  # constants behind names, in this turn of a loop over phases or in this call
+        self.selves = NOBODY  # what is known of the objects here, by who called
+        self.receiver: Class | None = None  # of the hook that is called
         self.via = via  # the calls that led here: what is made here is another object for each
         self.own = (
             {**(around or {}), **dict.fromkeys([id(call) for call, _ in scope.calls], via)} if via else around or {}
@@ -267,6 +333,10 @@ class _Walker:
         self.within: tuple[str, Callable[[], list[tuple[SourceTick, ...]] | None]] | None = None  # of a decorator
         self.at_yield: Callable[[list[Way]], list[Way]] | None = None
         self.owners: dict[str, str] = {}  # names for a parameter, or a group of an optimizer, in loops over them
+
+    def callee(self, call: ast.Call, use: Use) -> Scope | None:
+        """The function that a call runs, by the classes of the objects here."""
+        return runs(self.project, call, use, self.selves) or self.project.callee(call, use)
 
     # ----------------------------------------------------------------------- statements
 
@@ -304,10 +374,14 @@ class _Walker:
         if not self._matters(node):
             return ways
         ways = self._expression(node, node, ways, sure=True)
-        if (taken := truth(node.test, self.known, self._use_of(node))) is not None:
+        if (taken := truth(node.test, self.known, self._use_of(node))) is None:
+            taken = settled(self.project, node, self.scope)
+        if taken is not None:
             return self.block(node.body if taken else node.orelse, ways, sure=sure)
         if HAS_GRADIENT.fullmatch(ast.unparse(node.test)) and not node.orelse:
             return self.block(node.body, ways, sure=True)
+        if not node.orelse and (place := self._use_of(node)) is not None and is_presence(node.test, place):
+            return self.block(node.body, ways, sure=sure)
         test, turned = node.test, False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, turned = test.operand, not turned
@@ -421,7 +495,7 @@ class _Walker:
         """The generator of the project that a loop goes through."""
         use = self._use_of(node)
         call = iterated(node.iter) if isinstance(node, ast.For) else None
-        function = self.project.callee(call, use) if isinstance(call, ast.Call) and use is not None else None
+        function = self.callee(call, use) if isinstance(call, ast.Call) and use is not None else None
         if function is None or not function.yields or not self.loops.busy(function) or not isinstance(call, ast.Call):
             return None
         return (function, call, use) if use is not None and self.depth < INLINED else None
@@ -438,7 +512,7 @@ class _Walker:
             return self._managed(node, items[1:], given, sure=sure)
 
         head = items[0].context_expr
-        function = self.project.callee(head, use) if isinstance(head, ast.Call) else None
+        function = self.callee(head, use) if isinstance(head, ast.Call) else None
         if function is not None and isinstance(head, ast.Call) and is_manager(function):
             return self._around(function, head, use, ways, within) if self.loops.busy(function) else within(ways)
         call = ast.copy_location(ast.Call(head, [], []), head)
@@ -508,19 +582,27 @@ class _Walker:
             return self._through(self.within[1](), ways, sure=sure)
         if not self.loops.busy_call(call, use):
             return ways
-        if methods := each_of(self.project, call, use, self.keys):
-            return self._each(methods, call, use, ways, sure=sure)
+        if (self.callee(call, use) is None) and (each := each_of(self.project, call, use, self.keys)):
+            if len(called_on(self.project, call, use, self.keys)[1]) > 1:
+                tick = self._tick("opaque", call, name=spelled(call.func))  # any of several events
+                return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
+            return self._each(each, call, use, ways, sure=sure)
+        if self.callee(call, use) is None and is_unknown(self.project, call, use):
+            tick = self._tick("opaque", call, name=spelled(call.func))
+            return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
-        return self._through(self._inlined(self.project.callee(call, use), call, use), ways, sure=sure)
+        return self._through(self._inlined(self.callee(call, use), call, use), ways, sure=sure)
 
-    def _each(self, methods: Sequence[Scope], call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
+    def _each(self, each: Sequence[Run], call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
         """Each of the hooks of a list, once: the loop over them is none over data."""
         once, kept = self.nested > 0 and _in_loop_over(call, use), (self.nested, self.over_data)
         self.nested, self.over_data = (self.nested - 1, self.outside) if once else kept
-        for method in methods:
-            ways = self._through(self._inlined(method, call, use), ways, sure=sure)
+        for run in each:
+            self.receiver = run.owner
+            ways = self._through(self._inlined(run.function, run.call, run.use), ways, sure=sure)
+        self.receiver = None
         self.nested, self.over_data = kept
         return ways
 
@@ -546,7 +628,12 @@ class _Walker:
         walker = _Walker(self.loops, function, self.loop, keys, self.depth + 1, via, self.own)
         walker.nested, walker.over_data = self.nested, self.over_data
         walker.known = told(self.project, function, call, use, self.known)
+        walker.selves = self._selves(function, call, use)
         return walker
+
+    def _selves(self, function: Scope, call: ast.Call, use: Use) -> Selves:
+        """What a function that is called knows of its objects."""
+        return within(self.project, function, call, use, self.selves, self.receiver)
 
     def _handed(self, function: Scope, call: ast.Call, use: Use) -> dict[str, str]:
         """What a function is given, by the names of its parameters."""
@@ -584,7 +671,9 @@ class _Walker:
         keys = self._handed(function, call, use)
         via = (*self.via, id(call)) if _makes(function) else self.via
         known = tuple(told(self.project, function, call, use, self.known).items())
-        memory = (id(function), tuple(keys.items()), self.nested, self.over_data, self.depth, id(self.loop), via, known)
+        selves = self._selves(function, call, use).key
+        place = self.nested, self.over_data, self.depth, id(self.loop)
+        memory = (id(function), tuple(keys.items()), *place, via, known, selves)
         if memory not in self.loops.inlined:
             self.loops.inlined[memory] = None
             walker = self._into(function, call, use)
@@ -619,7 +708,7 @@ class _Walker:
     def _ticks(self, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         func = call.func
         dotted = self.project.dotted(func, use)
-        if self.project.callee(call, use) is not None:
+        if self.callee(call, use) is not None:
             return
         if dotted in CLIPS:
             yield self._tick("clip", call, name=dotted.rpartition(".")[2], threshold=_number(_threshold(call)))
@@ -641,7 +730,7 @@ class _Walker:
         """An unknown function that is given, or named, like something that trains."""
         if not SUSPECT.search(spelled(call.func)) and not any(self.loops.is_trainer(a, use) for a in call.args):
             return False
-        if self.project.dotted(call.func, use).startswith(("torch.", "tqdm", "numpy")) or isinstance(
+        if self.project.dotted(call.func, use).startswith(("torch.", "tqdm", "numpy", "functools.")) or isinstance(
             call.func, ast.Lambda
         ):
             return False
@@ -762,16 +851,21 @@ class _Walker:
         return SourceTick(kind=kind, where=self._where(node), depth=self.nested, **facts)  # type: ignore[arg-type]
 
 
+def _told(loop: SourceLoop) -> list[list[tuple[object, ...]]]:
+    return [[(t.kind, t.where, t.of, t.always) for t in path] for path in loop.paths]
+
+
 def _in_loop_over(call: ast.Call, use: Use) -> bool:
     """``hook.after(self)`` in the body of the loop that binds ``hook``."""
-    names = {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
+    names = {n.id for n in ast.walk(asked_for(call.func, use)) if isinstance(n, ast.Name)}
     loops = [
         b.use.statement
         for name in names
         for b in use.scope.bindings.get(name, ())
         if isinstance(b.use.statement, ast.For)
     ]
-    return bool(use.path) and use.path[-1] in {(id(loop), "body") for loop in loops}
+    around = [block for block in use.path if block[0] not in use.scope.choices]
+    return bool(around) and around[-1] in {(id(loop), "body") for loop in loops}
 
 
 def _makes(function: Scope) -> bool:

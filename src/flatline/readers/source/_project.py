@@ -32,16 +32,15 @@ from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 from flatline.readers.source._still_moving import still_moving
 from flatline.readers.source._terms import cut_terms
+from flatline.readers.source._unzeroed import ZEROES, unzeroed
 from flatline.readers.source._workers import equal_streams
-
-ZEROES = re.compile(r"zero_grad|\.grad\s*=\s*None|\.grad(\.data)?\.(zero_|fill_)|\.grad\.data\s*=|set_to_none")
 
 SCHEDULES = re.compile(r"sched|lr_", re.IGNORECASE)
 
 
 def speaks_of_torch(text: Text) -> bool:
     """Whether a file may train anything."""
-    return any("torch" in line for line in text.lines)
+    return any("torch" in line or ".backward()" in line or ".zero_grad(" in line for line in text.lines)
 
 
 def event(project: Project, text: Text) -> SourceParsed:
@@ -76,11 +75,12 @@ def event(project: Project, text: Text) -> SourceParsed:
             equal_streams(project, module),
             still_moving(project, module, reached),
         )
+        walked = Loops(project, module)
         return SourceParsed(
             file=text.path,
             losses=tuple(losses(project, module)),
-            loops=tuple(Loops(project, module).all()),
-            facts=(*chain.from_iterable(found), *idle(project, module, zeroes)),
+            loops=tuple(walked.all()),
+            facts=(*chain.from_iterable(found), *idle(project, module, zeroes), *unzeroed(project, walked)),
             zeroes=zeroes,
             steps=any(_steps(each) for each in reached),
         )

@@ -11,11 +11,16 @@ from functools import cache
 from typing import Any
 
 from flatline.readers.source import (
+    _forwarded,
     _handlers,
     _heads,
     _hooks,
     _in_place,
     _last_layers,
+    _listed,
+    _managed,
+    _object_lists,
+    _objects,
     _partials,
     _raw,
     _registries,
@@ -25,7 +30,7 @@ from flatline.readers.source import (
     _values,
 )
 from flatline.readers.source._files import Unparsable, parse, read
-from flatline.readers.source._scopes import SAME, Binding, Class, Module, Scope, Use, spelled
+from flatline.readers.source._scopes import LAMBDA, SAME, Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
 
 ABOVE = 6  # folders in which an import is looked for
@@ -97,6 +102,7 @@ class Project:
     _turns: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls in comprehensions, one by one
     turned: dict[int, tuple[ast.Call, Use]] = field(default_factory=dict)
     _plain: list[tuple[ast.Call, Use]] = field(default_factory=list)  # calls of objects, by a name
+    _by_name: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # the same
     _keyed: list[tuple[ast.Call, Use]] = field(default_factory=list)  # calls of entries of tables
     _by_entry: dict[int, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # the same, by function
     _outside: dict[str, list[tuple[ast.Call, Use]]] = field(default_factory=dict)  # calls of imported names
@@ -176,6 +182,9 @@ class Project:
             self._asked.setdefault(call.func.attr, []).append((call, use))
         elif isinstance(call.func, ast.Name) and _is_bound(call.func.id, use.scope):
             self._plain.append((call, use))
+            self._by_name.setdefault(call.func.id, []).append((call, use))
+            if _listed.asked_for(call.func, use) is not call.func:
+                self._asked.setdefault("getattr", []).append((call, use))
         elif _tables.is_entry(call.func, use.scope.module):
             self._keyed.append((call, use))
         elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
@@ -204,20 +213,29 @@ class Project:
             name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
             outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
+            if node.name == "__init__" and function.owner is not None:
+                found += [pair for pair in _forwarded.made_below(self, function) if pair not in found]
             mine = self._partials.get(getattr(node, "name", ""), [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
             found += [pair for pair in self._by_entry.get(id(node), ()) if pair not in found]
             found += _hooks.sites(self, function) if not found else []
+            found += self._by_its_name(function) if name == LAMBDA and not found else []
             asked = self._asked.get(name, []) if function.owner is not None and not name.startswith("__") else []
             if name == "__call__" and function.owner is not None:
                 known = [pair for pair in self._plain if _knows(pair[1].scope.module, function)]
                 found += [pair for pair in known if self.callee(*pair) is function or self._is_each(*pair, function)]
             if not asked and function.owner is not None and not node.name.startswith("__"):
-                asked = [pair for pair in self._asked.get("getattr", ()) if node.name in quoted(pair[1].scope.module)]
-            near = [pair for pair in asked if _knows(pair[1].scope.module, function)]
+                asked = [pair for pair in self._asked.get("getattr", ()) if _listed.may_name(*pair, node.name)]
+            near = [p for p in asked if _knows(p[1].scope.module, function) or _listed.calls(self, *p, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
         return self._sites_of[id(node)]
+
+    def _by_its_name(self, function: Scope) -> list[tuple[ast.Call, Use]]:
+        """The calls of a lambda that was given a name."""
+        outer = function.parent.bindings.items() if function.parent is not None else ()
+        bound = {n for n, each in outer if any(b.value is not None and _is_at(b.value, function.node) for b in each)}
+        return [pair for name in bound for pair in self._by_name.get(name, ()) if self.callee(*pair) is function]
 
     def _asked_partly(self, mine: list[tuple[ast.Call, Use]]) -> list[tuple[ast.Call, Use]]:
         """The calls of names that partial() made of a function."""
@@ -239,8 +257,15 @@ class Project:
 
     def calls_by(self, name: str) -> list[tuple[ast.Call, Use]]:
         """The calls of classes and objects by a name, and of what other modules have under it."""
-        plain = [(c, u) for c, u in self._plain if isinstance(c.func, ast.Name) and c.func.id == name]
-        return plain + self._outside.get(name, [])
+        return self._by_name.get(name, []) + self._outside.get(name, [])
+
+    def list_of(self, owner: Class, name: str, depth: int) -> Sequence[Source] | None:
+        """The objects in a list that an object of a class keeps; None where one of them is not known."""
+        return _object_lists.held_by(self, owner, name, depth)
+
+    def asked_of(self, name: str) -> list[tuple[ast.Call, Use]]:
+        """The calls of a method of objects that are not known by their names."""
+        return self._asked.get(name, [])
 
     def asked(self, name: str, module: Module) -> list[tuple[ast.Call, Use]]:
         """The calls of a method, or of a module that is an attribute, in a file."""
@@ -248,12 +273,12 @@ class Project:
 
     def _is_each(self, call: ast.Call, use: Use, function: Scope) -> bool:
         """``hook(self)`` in a loop over objects, of which one is of this class."""
-        each = _values.looped(self, call.func.id, use) if isinstance(call.func, ast.Name) else ()
+        each = _objects.in_turn(self, call.func.id, use) if isinstance(call.func, ast.Name) else ()
         return any(t.made_of is function.owner for s in each for t in self.things(s.node, s.use) if t.call)
 
     def _may_reach(self, call: ast.Call, use: Use, function: Scope) -> bool:
         """A call of a method of an object whose class is this one, or is not known."""
-        func, name = call.func, getattr(function.node, "name", "")
+        func, name = _listed.asked_for(call.func, use), getattr(function.node, "name", "")
         receiver = func.value if isinstance(func, ast.Attribute) else func.args[0]  # type: ignore[attr-defined]
         if isinstance(receiver, ast.Name) and use.scope.owner and use.scope.own == (receiver.id,):
             return self.method(use.scope.owner, name) is function
@@ -389,7 +414,12 @@ class Project:
             value = argument(call, use.scope, name)
             if value is not None:
                 found.append((value, site))
-            elif usual is None or _is_spread(call):
+            elif _is_spread(call):
+                handed = _forwarded.handed_on(self, call, site, use.scope, name)
+                if handed is None:
+                    return []
+                found += handed
+            elif usual is None:
                 return []
             else:
                 found.append((usual, use))
@@ -404,7 +434,9 @@ class Project:
             return (Thing(f"{module.text.path}:{name}", use, made_of=made, function=function),)
         if binding.imported:
             return self._imported(binding.imported, use, depth)
-        return self.things(binding.value, use, depth, binding.index) if binding.value is not None else ()
+        if binding.value is None:
+            return self._from(_managed.entered(self, binding), depth)
+        return self.things(binding.value, use, depth, binding.index)
 
     def _parameter(self, name: str, use: Use, depth: int) -> tuple[Thing, ...]:
         """What every call of the function in the project gives for a parameter."""
@@ -431,6 +463,8 @@ class Project:
 
     def _spread(self, call: ast.Call, site: Use, function: Scope, name: str) -> tuple[Thing, ...]:
         """What ``fit(model, *loaders, epochs)`` gives for a parameter, where a function returned the loaders."""
+        if (handed := _forwarded.handed_on(self, call, site, function, name)) is not None:
+            return self._from([Source(*pair) for pair in handed if not _is_none(pair[0])], DEPTH - 8)
         starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
         tables = [k.value for k in call.keywords if k.arg is None]
         if len(tables) == 1 and not starred:
@@ -490,6 +524,10 @@ class Project:
             return self.things(part, use, depth + 1, index[1:]) if part is not None else ()
         if isinstance(node, ast.Call):
             return self._called(node, use, depth, index)
+        if isinstance(node, ast.Lambda) and not index:
+            module = use.scope.module
+            place = f"{module.text.path}:{node.lineno}:{node.col_offset}:{LAMBDA}"
+            return (Thing(place, use, function=module.of_lambda(node, use)),)
         if isinstance(node, ast.Subscript) and not index and isinstance(node.slice, ast.Constant):
             if found := self._entry(node.value, node.slice.value, use, depth + 1):
                 return found
@@ -601,7 +639,22 @@ class Project:
         if not things and isinstance(node, ast.Name) and node.id in use.scope.params:
             first = use.scope.owner is None and use.scope.params[:1] == (node.id,) and use.scope.parent is not None
             return self._handed_over(node.id, use) or (self._around(use.scope) if first else None)
+        if not things and isinstance(node, ast.Attribute) and depth < DEPTH:
+            return self._kept_from(node, use, depth)
         return next(iter(found.values())) if len(found) == 1 else None
+
+    def class_of(self, node: ast.expr, use: Use) -> Class | None:
+        """The one class of the project that an object is made of."""
+        return self._class_of(node, use, DEPTH - 8)
+
+    def _kept_from(self, node: ast.Attribute, use: Use, depth: int) -> Class | None:
+        """The class of ``self.trainer``, which a method was handed by the object itself: ``hook.attach(self)``."""
+        owner = self._class_of(node.value, use, depth + 1) if isinstance(node.value, ast.Name) else None
+        bound = [b for b in self.attributes(owner, node.attr) if not b.value or not _is_none(b.value)] if owner else []
+        given = bound[0].value if len(bound) == 1 and not bound[0].index else None
+        if not isinstance(given, ast.Name) or given.id not in bound[0].use.scope.params:
+            return None
+        return self._handed_over(given.id, bound[0].use)
 
     def wrapper(self, function: Scope) -> tuple[Scope, str] | None:
         """What the decorator of the project puts around a function, and how that calls it."""
@@ -630,7 +683,7 @@ class Project:
         """The class of an object that gives itself to every call of a function: ``hook.after(self)``."""
         if not all(binding.parameter for binding in use.scope.bindings[name]):
             return None
-        given = [(argument(call, use.scope, name), site.scope) for call, site in self.calls_of(use.scope)]
+        given = [*_listed.handing(self, name, use.scope, 0)]
         own = all(isinstance(node, ast.Name) and scope.own == (node.id,) for node, scope in given)
         owners = {id(scope.owner): scope.owner for _, scope in given}
         return next(iter(owners.values())) if own and len(owners) == 1 else None
@@ -684,7 +737,7 @@ class Project:
         if dotted == "functools.partial" and node.args and not index:
             return self._partial(node, use, depth)
         if isinstance(func, ast.Attribute) and not dotted:
-            if func.attr in SAME:
+            if func.attr in SAME and not self._gives_another(func, use, depth):
                 return self.things(func.value, use, depth + 1, index)
             if func.attr in ("prepare", "setup") and node.args and (index or len(node.args) == 1):
                 return (
@@ -708,6 +761,16 @@ class Project:
                 made = self._with(thing.given, node) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
         return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
+
+    def _gives_another(self, func: ast.Attribute, use: Use, depth: int) -> bool:
+        """``data.train()``, a method of the project that gives back something else than its object, and is none of torch's."""
+        owner = self._class_of(func.value, use, depth)
+        method = self.method(owner, func.attr) if owner is not None else None
+        if method is None or owner is None or not method.returns or _is_fluent(method):
+            return False
+        return all(
+            not self.dotted(b, each.use).startswith("torch.") for each in self.bases(owner) for b in each.node.bases
+        )
 
     def _by_method(
         self, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
@@ -1147,6 +1210,12 @@ def default(function: Scope, name: str) -> ast.expr | None:
     return dict(pairs).get(name)
 
 
+def _is_at(node: ast.expr, function: ast.AST) -> bool:
+    """The lambda that a function was made of."""
+    place = getattr(function, "lineno", 0), getattr(function, "col_offset", 0)
+    return isinstance(node, ast.Lambda) and (node.lineno, node.col_offset) == place
+
+
 def _is_fluent(function: Scope) -> bool:
     """A method that returns its own object, and nothing else."""
     values = [value for value, _ in function.returns]
@@ -1265,12 +1334,6 @@ def _bindings(name: str, use: Use) -> list[Binding]:
             return scope.reaching(name, use)
         scope = scope.parent
     return []
-
-
-@cache
-def quoted(module: Module) -> frozenset[str]:
-    """The words that a file has in quotes."""
-    return frozenset(found for line in module.text.lines for found in re.findall(r"['\"](\w+)['\"]", line))
 
 
 def _is_bound(name: str, scope: Scope | None) -> bool:

@@ -16,6 +16,8 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
         "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
+LAMBDA = "<lambda>"
+NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 Path: TypeAlias = tuple[tuple[int, str], ...]  # the blocks around a statement, outermost first
 
@@ -77,6 +79,11 @@ class Scope:
         """Whether one of these stands above the function: ``property``, ``staticmethod``."""
         heads = [] if isinstance(self.node, ast.Module) else self.node.decorator_list
         return any(ast.unparse(head).rpartition(".")[2] in decorators for head in heads)
+
+    @property
+    def arguments(self) -> ast.arguments:
+        """What stands in its parentheses; a module has none."""
+        return NO_ARGUMENTS if isinstance(self.node, ast.Module) else self.node.args
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -150,11 +157,20 @@ class Module:
     stars: list[str] = field(default_factory=list)
 
     lambdas: bool = field(init=False)  # whether there are any
+    _lambdas: dict[int, Scope] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.lambdas = any("lambda" in line for line in self.text.lines)
         self.tree = unrolled(self.text, self.tree)
         self.top = _Builder(self).scope(self.tree, self.tree.body, parent=None, owner=None)
+
+    def of_lambda(self, node: ast.Lambda, use: Use) -> Scope:
+        """A lambda as a function that returns its expression; it is none of the scopes that are gone through."""
+        if id(node) not in self._lambdas:
+            body = ast.copy_location(ast.Return(node.body), node.body)
+            made = ast.FunctionDef(LAMBDA, node.args, [body], [], None)  # type: ignore[call-arg,arg-type,unused-ignore]
+            self._lambdas[id(node)] = _Builder(self).apart(ast.copy_location(made, node), use.scope)
+        return self._lambdas[id(node)]
 
     def where(self, node: ast.AST, scope: Scope | None = None) -> Where:
         """The place of a node, as people count."""
@@ -195,6 +211,13 @@ class _Builder:
             self.module.functions[id(node)] = made
             self._params(made, node)
         self._block(body, made, ())
+        return made
+
+    def apart(self, node: Function, parent: Scope) -> Scope:
+        """A function that the module does not list."""
+        made = Scope(self.module, node, parent)
+        self._params(made, node)
+        self._block(node.body, made, ())
         return made
 
     def _params(self, scope: Scope, node: Function) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, repeated
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._managed import is_quiet, is_wrapped_quietly
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
 
@@ -190,7 +191,12 @@ class Seen:
         heads = [item.context_expr for node in around for item in node.items]
         if not isinstance(self.scope.node, ast.Module):
             heads += self.scope.node.decorator_list
-        return any(re.search(r"no_grad|inference_mode", ast.unparse(head)) for head in heads)
+        plain = any(re.search(r"no_grad|inference_mode", ast.unparse(head)) for head in heads)
+        return plain or any(is_quiet(self.project, head, use) for head in heads) or self._wrapped_quietly
+
+    @cached_property
+    def _wrapped_quietly(self) -> bool:
+        return is_wrapped_quietly(self.project, self.scope)
 
     def optimizers(self) -> Iterator[tuple[str, Thing, Use]]:
         """Names and attributes of self that are given one optimizer here, perhaps by a function that builds it."""

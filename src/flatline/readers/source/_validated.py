@@ -13,6 +13,7 @@ from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._rounds import Known, around, chosen_in, is_left_out, truth
 from flatline.readers.source._scopes import Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, mode_lines, names_in, seen_in
+from flatline.readers.source._set_modes import set_elsewhere
 
 NO_GRAD = ("no_grad", "inference_mode")
 
@@ -26,6 +27,8 @@ def validated(seen: Seen, trained: set[str]) -> Iterator[SourceFact]:
             continue
         for thing in _run_by(seen.project, call, use):
             if thing.identity() in trained and (modes := modes_of(seen.project, thing)):
+                if set_elsewhere(seen):
+                    return
                 yield seen.fact("validated", call, name=modes, text=spelled(call.func))
                 return
 

@@ -54,19 +54,15 @@ def _of_lambda(project: Project, node: ast.Call, use: Use, depth: int) -> Sequen
         return []
     found = origins(project, node.func, use, depth=depth)
     made = [(each.node, each) for each in found if isinstance(each.node, ast.Lambda)]
-    if len(made) != len(found) or any(_shadows(function, each.use) for function, each in made):
+    if len(made) != len(found):
         return []
-    return [Source(function.body, each.use, (id(node), *each.via)) for function, each in made]
+    return [Source(function.body, _inside(function, each.use), (id(node), *each.via)) for function, each in made]
 
 
-def _shadows(function: ast.Lambda, use: Use) -> bool:
-    """A parameter has the name of something outside, which it would be taken for."""
-    given = function.args
-    names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
-    scope: Scope | None = use.scope
-    while scope is not None and not names & scope.bindings.keys():
-        scope = scope.parent
-    return scope is not None
+def _inside(function: ast.Lambda, use: Use) -> Use:
+    """Where the expression of a lambda stands: among its parameters, if it has any."""
+    scope = use.scope.module.of_lambda(function, use) if function.args.args else None
+    return scope.statements[0] if scope is not None else use
 
 
 def _first_true(project: Project, node: ast.BoolOp, use: Use) -> Sequence[Source]:

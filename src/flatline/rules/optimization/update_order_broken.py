@@ -16,6 +16,7 @@ from flatline.events import (
     Where,
     line_of,
 )
+from flatline.events import beside as near
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -125,6 +126,11 @@ class UpdateOrderBroken(Rule):
             others = "what zeroes gradients in this file zeroes those of others"
             told = f"{fact.name}.step() follows backward() in every turn of a loop, and {others}"
             fix = f"call {fact.name}.zero_grad() once per step, before backward()"
+            yield self._at(event, fact.where, told, ADDED_UP, fix)
+        for fact in event.of("zeroing replaced"):
+            above = f"the method that zeroes the gradients{near(fact.other, fact.where)}"
+            told = f"{fact.text} takes the place of {above}, and does not"
+            fix = f"call super().{fact.text.rpartition('.')[2]}() in it"
             yield self._at(event, fact.where, told, ADDED_UP, fix)
         for fact in event.of("closure") if not event.zeroes else ():
             told = f"the closure of {fact.name} runs backward(), and no gradient is zeroed anywhere in this file"
