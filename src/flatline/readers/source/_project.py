@@ -15,6 +15,7 @@ from flatline.readers.source._fitted import fitted_before_split
 from flatline.readers.source._frozen import drifting
 from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
+from flatline.readers.source._imported import all_reached
 from flatline.readers.source._imported import reached as reached_by
 from flatline.readers.source._labels import masked_labels, padded_labels
 from flatline.readers.source._loaders import loaders
@@ -53,7 +54,7 @@ def event(project: Project, text: Text) -> SourceParsed:
         if known is None:
             project.add(module, text.path)
         reached = reached_by(project, module)
-        project.look_into_tables()
+        project.look_into_tables(all_reached(project, module) if project.builders else ())
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
             facts(project, module),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from flatline.readers.source import (
+    _builders,
     _handlers,
     _heads,
     _hooks,
@@ -115,6 +116,10 @@ class Project:
     _set: dict[int, set[str]] = field(default_factory=dict)  # attributes that are set from outside, by module
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
+    built: dict[tuple[int, int], tuple[ast.Call, tuple[Thing, ...]]] = field(default_factory=dict)  # by builders
+    alive: list[ast.AST] = field(default_factory=list)  # what was put together, and is known by its identity
+    builders: list[Scope] = field(default_factory=list)  # functions that look up what they make
+
     registries: dict[tuple[int, str], list[Any]] = field(default_factory=dict)  # filled by decorators
     lambdas: bool = False  # whether there are any
     _elsewhere: dict[tuple[int, str], Source] = field(default_factory=dict)  # names at the end of a file
@@ -133,6 +138,8 @@ class Project:
             self._truths,
             self.registries,
             self._by_entry,
+            self.built,
+            self.alive,
         ):
             memory.clear()
 
@@ -161,6 +168,7 @@ class Project:
             for head in getattr(below.node, "decorator_list", ()):
                 name = ast.unparse(head.func if isinstance(head, ast.Call) else head)
                 self._decorated.setdefault(name, []).append(below)
+        self.builders += _builders.builders_in(module)
         for scope in module.scopes:
             for call, use in scope.calls:
                 self._sort(call, use)
@@ -181,19 +189,34 @@ class Project:
         elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
             self._asked.setdefault("getattr", []).append((call, use))
 
-    def look_into_tables(self) -> None:
-        """Which functions the entries of tables are that are called; nothing is kept of what this concludes on the way."""
-        memories: tuple[dict[Any, Any], ...] = (self._things, self._callees, self._sites_of, self._truths)
+    def look_into_tables(self, reached: Collection[Module] = ()) -> None:
+        """Which functions the entries of tables are that are called, and the calls that builders make."""
+        self._by_entry = {}
+        keyed = self._tried(self._of_entries) if len(self._keyed) <= ENTRIES else {}
+        self._by_entry, near = keyed, [each for each in self.builders if each.module in reached]
+        for _ in range(_builders.ROUNDS if near else 0):
+            made = self._tried(partial(_builders.sites, self, near))
+            self._by_entry = {n: [*keyed.get(n, ()), *made.get(n, ())] for n in {**keyed, **made}}
+
+    def _tried(self, asked: Callable[[], Iterator[tuple[int, ast.Call, Use]]]) -> dict[int, list[tuple[ast.Call, Use]]]:
+        """Calls by their functions; nothing is kept of what this concludes on the way."""
+        memories: tuple[dict[Any, Any], ...] = (
+            self._things, self._callees, self._sites_of, self._truths, self.built,
+        )  # fmt: skip
         sizes, found = [len(memory) for memory in memories], dict[int, list[tuple[ast.Call, Use]]]()
-        for call, use in self._keyed if len(self._keyed) <= ENTRIES else ():
-            for thing in self.things(call.func, use):
-                function = self.method(thing.made_of, "__init__") if thing.made_of is not None else thing.function
-                if thing.call is None and function is not None:
-                    found.setdefault(id(function.node), []).append((call, use))
+        for name, call, use in asked():
+            found.setdefault(name, []).append((call, use))
         for memory, size in zip(memories, sizes, strict=True):
             while len(memory) > size:
                 memory.popitem()
-        self._by_entry = found
+        return found
+
+    def _of_entries(self) -> Iterator[tuple[int, ast.Call, Use]]:
+        for call, use in self._keyed:
+            for thing in self.things(call.func, use):
+                function = self.method(thing.made_of, "__init__") if thing.made_of is not None else thing.function
+                if thing.call is None and function is not None:
+                    yield id(function.node), call, use
 
     def calls_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """All calls of a function that are known."""
@@ -264,7 +287,9 @@ class Project:
 
     def _reaches(self, call: ast.Call, use: Use, function: Scope) -> bool:
         things = self.things(call.func, use, DEPTH - 6)
-        return any(t.function is function or (t.made_of and t.made_of is function.owner) for t in things)
+        found = any(t.function is function or (t.made_of and t.made_of is function.owner) for t in things)
+        of_object = function.owner is not None and isinstance(call.func, ast.Attribute)
+        return found or (of_object and self.callee(call, use) is function)
 
     def _callee(self, call: ast.Call, use: Use) -> Scope | None:
         """The function of this module that a call is certain to reach by its name alone."""
@@ -389,11 +414,26 @@ class Project:
             value = argument(call, use.scope, name)
             if value is not None:
                 found.append((value, site))
-            elif usual is None or _is_spread(call):
+            elif _is_spread(call):
+                inner = self._from_table(call, site, name)
+                if not inner and (inner is None or usual is None):
+                    return []
+                found += inner or [(each, use) for each in (usual,) if each is not None]
+            elif usual is None:
                 return []
             else:
                 found.append((usual, use))
         return found
+
+    def _from_table(self, call: ast.Call, site: Use, name: str) -> list[tuple[ast.expr, Use]] | None:
+        """What ``**options`` of a call give for a parameter: nothing where they do not have it, None if that is not known."""
+        tables = [k.value for k in call.keywords if k.arg is None]
+        if len(tables) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
+            return None
+        if found := _values.held(self, tables[0], ast.Constant(name), site, 0):
+            return [(each.node, each.use) for each in found]
+        names = _spread.spread(self, tables[0], site)
+        return [] if names is not None and name not in names else None
 
     def _bound(self, binding: Binding, depth: int) -> tuple[Thing, ...]:
         use = binding.use
@@ -568,6 +608,12 @@ class Project:
         text, changed = ast.unparse(node), self._changed[id(module)]
         return (text, 0) in changed or (text, id(scope)) in changed
 
+    def written_below(self, node: ast.expr, key: ast.Constant | None, use: Use) -> bool:
+        """Whether ``name["head"]["width"] = ...`` is anywhere in the file."""
+        self.written_to(node, use)
+        part = f"{ast.unparse(node)}[{repr(key.value) + ']' if key is not None else ''}"
+        return any(text.startswith(part) for text, _ in self._changed[id(use.scope.module)])
+
     def put(self, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
         """What was put into a table under a key."""
         return _tables.put(self, node, key, use)
@@ -700,14 +746,23 @@ class Project:
                 function = self.callee(node, use, depth) if thing.made_of is not None else None
                 return _via(node, self._returned(function, depth, index)) if function is not None else ()
             if thing.function is not None:
-                inner = self._returned(thing.function, depth, index)
+                inner = self._by_function(thing, node, use, depth, index)
                 if not inner:
                     return ()
-                found += _via(self.merged(thing.given, node, use)[0] if thing.given is not None else node, inner)
+                found += inner
             elif not index:
                 made = self._with(thing.given, node) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
         return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
+
+    def _by_function(
+        self, thing: Thing, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
+    ) -> tuple[Thing, ...]:
+        """What a function gives back: what it looks up and makes, or returns."""
+        assert thing.function is not None
+        built = _builders.built(self, node, use, thing.function, depth) if not index else ()
+        site = self.merged(thing.given, node, use)[0] if thing.given is not None else node
+        return built or _via(site, self._returned(thing.function, depth, index))
 
     def _by_method(
         self, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
@@ -716,6 +771,8 @@ class Project:
         if not index and _is_fluent(function) and isinstance(node.func, ast.Attribute):
             return self.things(node.func.value, use, depth + 1)
         asked = _registries.asked(self, node, use, function) if function.owner is not None else None
+        if asked is None and not index and (built := _builders.built(self, node, use, function, depth)):
+            return built
         returned = self._returned(function, depth, index) if asked is None else ()
         return _via(node, returned) if asked is None else self._registered(asked, node, use, depth)
 
@@ -754,11 +811,17 @@ class Project:
             found.update(inner)
         return found
 
+    def names_in(self, node: ast.expr, use: Use) -> dict[str, ast.expr] | None:
+        """The names in a table that is written out; None if there may be others."""
+        return _spread.spread(self, node, use)
+
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
         """``getattr(nn, "CrossEntropyLoss")``, ``getattr(torch, "float16")``."""
         name = self.constant(node.args[1], use) if len(node.args) > 1 else None
         dotted = self.dotted(node.args[0], use) if name is not None else ""
         known = f"{dotted}.".startswith("torch.") and not self.is_local(node.args[0], use)
+        if dotted and not known and name is not None and self.module_of(dotted, use.scope.module) is not None:
+            return self._imported(f"{dotted}.{name.value!s}", use, 0)
         return (Thing(_plain(f"{dotted}.{name.value!s}"), use),) if known and name is not None else ()
 
     def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
@@ -797,7 +860,8 @@ class Project:
 
     def _called_function(self, node: ast.Call, use: Use, depth: int) -> Scope | None:
         func = node.func
-        if isinstance(func, ast.Attribute) and not (self.dotted(func, use) and not self.is_local(func, use)):
+        outside = isinstance(func, ast.Attribute) and self.dotted(func, use).startswith("torch.")
+        if isinstance(func, ast.Attribute) and not (outside and not self.is_local(func, use)):
             if _values.is_super(func.value) and use.scope.owner is not None:
                 above = (each.methods.get(func.attr) for each in [*self.bases(use.scope.owner)][1:])
                 return next((method for method in above if method is not None), None)
@@ -812,6 +876,10 @@ class Project:
             return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")
         functions = {id(t.function): t.function if t.given is None else None for t in found}
         return next(iter(functions.values())) if len(functions) == 1 else None
+
+    def returned(self, function: Scope, call: ast.Call, depth: int) -> tuple[Thing, ...]:
+        """What one call of a function gives back."""
+        return _via(call, self._returned(function, depth, ()))
 
     def _returned(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
         found: list[Thing] = []
@@ -866,8 +934,13 @@ class Project:
         sites: list[tuple[ast.Call | None, Use]] = [*self.sites_of(binding.use.scope)[:SITES]]
         for call, site in sites or ([] if strict else [(None, binding.use)]):
             given = argument(call, binding.use.scope, node.id) if call is not None else None
-            spread = call is not None and _is_spread(call)
-            yield None if spread else self.constant(given or usual, site, depth + 1, strict=strict)
+            if call is None or given is not None or not _is_spread(call):
+                yield self.constant(given or usual, site, depth + 1, strict=strict)
+                continue
+            inner = self._from_table(call, site, node.id)
+            pairs: list[tuple[ast.expr | None, Use]] = [*(inner or ([(usual, site)] if inner is not None else []))]
+            for value, place in pairs or [(None, site)]:
+                yield self.constant(value, place, depth + 1, strict=strict)
 
     def _defaults(self, name: str, module: Module) -> list[tuple[ast.expr, Use]]:
         """``default`` of ``add_argument("--name", ...)``."""
@@ -979,8 +1052,14 @@ class Project:
             return self._made_torch(things[0].name, node, use, depth) if not index else ()
         if things and not index and things[0].call is not None and things[0].made_of is None:
             return _heads.put_out(self, things, depth)
-        function = self.callee(node, use, depth)
+        function = self.callee(node, use, depth) or self._forward_of(things)
         return self._made_return(function, depth, index) if function is not None else ()
+
+    def _forward_of(self, things: Sequence[Thing]) -> Scope | None:
+        """The one forward of modules that a list holds."""
+        owners = {id(thing.made_of): thing.made_of for thing in things if thing.call is not None}
+        (owner, *more) = owners.values() or [None]
+        return self.method(owner, "forward") if owner is not None and not more else None
 
     def _each_layer(self, node: ast.expr, use: Use, depth: int) -> tuple[Thing, ...]:
         """All layers that ``head`` is, in ``{t: head(x) for t, head in self.heads.items()}``, in loops, and by a place."""
@@ -1078,7 +1157,7 @@ def _chooses(node: ast.expr) -> bool:
     """Rows of a tensor, or a part of each."""
     if isinstance(node, ast.Tuple):
         return all(isinstance(each, (ast.Constant, ast.Call)) or _chooses(each) for each in node.elts)
-    return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp))
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp, ast.Subscript))
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -1,0 +1,224 @@
+"""Parts that settings choose: registries, builders, tables of activations, records."""
+
+import pytest
+from tests.readers.parsed import kinds_in, parsed
+
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+def fed_by(code: str, **others: str) -> list[str]:
+    """What feeds the losses of train.py."""
+    return [loss.fed_by for loss in parsed(HEAD, code, **others).losses]
+
+
+REGISTRY = """class Registry{base}:
+    def __init__(self):
+        self._items = {{}}
+    def get(self, key):
+        return self._items.get(key)
+    def register(self, key):
+        def put(thing):
+            {held}[key] = thing
+            return thing
+        return put
+    def build(self, cfg, **more):
+        cfg = dict(cfg)
+        return {held}[cfg.pop("type")](**cfg, **more)
+def build_from_cfg(cfg, registry):
+    args = cfg.copy()
+    kind = args.pop("type")
+    cls = registry.get(kind)
+    return cls(**args)
+HEADS, LOSSES = Registry(), Registry()
+"""
+PARTS = """from registry import HEADS, LOSSES, build_from_cfg
+LOSSES.register("ce")(nn.CrossEntropyLoss)
+@HEADS.register("linear")
+class Head(nn.Module):
+    ACTS = {{"none": nn.Identity, "softmax": lambda: nn.Softmax(-1)}}
+    def __init__(self, width, classes, act="none"):
+        super().__init__()
+        self.fc = nn.Linear(width, classes)
+        self.act = self.ACTS[act]()
+    def forward(self, x):
+        return self.act(self.fc(x))
+class Net(nn.Module):
+    def __init__(self, width: int, head: dict):
+        super().__init__()
+        self.body = nn.Linear(8, width)
+        self.head = {build}
+    def forward(self, x):
+        return self.head(self.body(x).relu())
+"""
+TRAIN = """from parts import Net
+from registry import LOSSES
+CONFIG = {{"model": {{"width": 16, "head": {{"type": "linear", "classes": 3, "act": {act}}}}}, "loss": {{"type": "ce"}}}}
+{then}
+def main(x, y):
+    net, criterion = Net(**CONFIG["model"]), LOSSES.build(CONFIG["loss"])
+    criterion(net(x), y).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "build", "act", "then", "expected"),
+    [
+        ("self._items", 'HEADS.build({**head, "width": width})', "'softmax'", "", ["softmax"]),
+        ("self._items", "HEADS.build(head, width=width)", "'softmax'", "", ["softmax"]),
+        ("self._items", "build_from_cfg(dict(head, width=width), HEADS)", "'softmax'", "", ["softmax"]),
+        ("self", "HEADS.build(head, width=width)", "'softmax'", "", ["softmax"]),
+        ("self._items", "HEADS.build(head, width=width)", "'none'", "", ["linear"]),
+        ("self._items", "HEADS.build(head, width=width)", "sys.argv[1]", "", []),
+        ("self._items", 'HEADS.build({**head, "act": other})', "'softmax'", "", []),
+        ("self._items", "HEADS.build(head, width=width)", "'softmax'", 'CONFIG["model"]["head"].update(more)', []),
+        ("self._items", "HEADS.build(head, width=width)", "'softmax'", 'CONFIG["model"]["head"]["act"] = more', []),
+    ],
+)
+def test_heads_that_a_registry_builds_from_settings(held, build, act, then, expected):
+    registry = REGISTRY.format(base="(dict)" if held == "self" else "", held=held)
+    code = TRAIN.format(act=act, then=then)
+    assert fed_by(code, registry=registry, parts=PARTS.format(build=build)) == expected
+
+
+HEIRS = """class Head(nn.Module):
+    kinds = {{}}
+    def __init_subclass__(cls, {given}, **rest):
+        super().__init_subclass__(**rest)
+        Head.kinds[{key}] = cls
+    @classmethod
+    def create(cls, cfg):
+        return cls.kinds[cfg["kind"]](cfg["width"])
+class Sharp(Head{named}):
+    def __init__(self, width):
+        super().__init__()
+        self.fc = nn.Linear(width, 3)
+    def forward(self, x):
+        return torch.softmax(self.fc(x), 1)
+class Raw(Head, key="raw"):
+    def __init__(self, width):
+        super().__init__()
+        self.fc = nn.Linear(width, 3)
+    def forward(self, x):
+        return self.fc(x)
+CFG = dict(kind={kind}, width=8)
+head = Head.create(CFG)
+F.cross_entropy(head(x), y).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "named", "kind", "expected"),
+    [
+        ("key=None", "key", ', key="sharp"', "'sharp'", ["softmax"]),
+        ("key=None", "cls.__name__", "", "'Sharp'", ["softmax"]),
+        ("key=None", "key", ', key="sharp"', "'raw'", ["linear"]),
+        ("key=None", "key", ', key="sharp"', "args.kind", []),
+        ("key=None", "cls.__name__", "", "'Other'", []),
+    ],
+)
+def test_classes_that_put_their_heirs_into_a_table(given, key, named, kind, expected):
+    assert fed_by(HEIRS.format(given=given, key=key, named=named, kind=kind)) == expected
+
+
+RECORDS = """from dataclasses import asdict, dataclass, field
+ACTS = {{"none": nn.Identity, "softmax": nn.Softmax}}
+@dataclass
+class HeadCfg:
+    name: str = "plain"
+    width: int = 8
+    act: str = {act}
+@dataclass
+class Cfg:
+    head: HeadCfg = field(default_factory=HeadCfg)
+class Plain(nn.Module):
+    def __init__(self, width, act="none", name=""):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, 3), ACTS[act]())
+    def forward(self, x):
+        return self.layers(x)
+class Other(Plain):
+    pass
+HEADS = {{"plain": Plain, "other": Other}}
+def build_head(cfg):
+    {how}
+def run(cfg):
+    head = build_head(cfg.head)
+    F.cross_entropy(head(x), y).backward()
+run(Cfg())
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "how", "expected"),
+    [
+        ("'softmax'", "return HEADS[cfg.name](cfg.width, act=cfg.act)", ["softmax"]),
+        ("'softmax'", "cls = HEADS.get(cfg.name)\n    return cls(cfg.width, cfg.act)", ["softmax"]),
+        ("'softmax'", "return HEADS[cfg.name](**asdict(cfg))", ["softmax"]),
+        ("'none'", "return HEADS[cfg.name](cfg.width, act=cfg.act)", ["linear"]),
+        ("'softmax'", "return HEADS[cfg.name](cfg.width, act=pick(cfg))", []),
+        ("read()", "return HEADS[cfg.name](cfg.width, act=cfg.act)", []),
+    ],
+)
+def test_heads_that_a_function_builds_from_a_record(act, how, expected):
+    assert fed_by(RECORDS.format(act=act, how=how)) == expected
+
+
+FACTORY = """def make(name, **more):
+    return getattr(nn, name)(**more)
+def build(width, last=None):
+    layers = [nn.Linear(8, width), make("ReLU"), nn.Linear(width, 3)]
+    if last is not None:
+        layers.append(make(last, dim=-1))
+    return nn.Sequential(*layers)
+def everything(settings):
+    net = build(**settings["net"])
+    return net, getattr(torch.optim, settings["optim"])(net.parameters(), lr=1e-3)
+"""
+FACTORED = """from factory import everything
+SETTINGS = {{"net": {{"width": 8{last}}}, "optim": "SGD"}}
+net, optimizer = everything(SETTINGS)
+for x, y in batches:
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"), [(', "last": "Softmax"', ["softmax"]), ("", ["linear"]), (', "last": name', [])]
+)
+def test_factories_that_give_back_a_tuple(last, expected):
+    code = FACTORED.format(last=last)
+    assert fed_by(code, factory=FACTORY) == expected
+    assert "orphan" not in kinds_in(HEAD, code, factory=FACTORY)
+
+
+GRAPH = """class Conv(nn.Module):
+    def __init__(self, width, out):
+        super().__init__()
+        self.lin = nn.Linear(width, out)
+    def forward(self, x, near):
+        {result}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(Conv(a, b) for a, b in pairs)
+    def forward(self, x, near):
+        return self.convs[-1](x, near)
+net = Net()
+out = net(x, near)
+nn.NLLLoss()(out[{rows}], y[{rows}]).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "rows", "expected"),
+    [
+        ("return torch.sparse.mm(near, self.lin(x))", 'graph["train"]', ["linear"]),
+        ("return near @ self.lin(x)", "data.train_mask", ["linear"]),
+        ("return torch.spmm(near, self.lin(x)).log_softmax(-1)", 'graph["train"]', ["log_softmax"]),
+        ("return self.lin(x), near", 'graph["train"]', []),
+    ],
+)
+def test_rows_of_scores_that_went_through_a_graph(result, rows, expected):
+    assert fed_by(GRAPH.format(result=result, rows=rows)) == expected
