@@ -222,3 +222,51 @@ nn.NLLLoss()(out[{rows}], y[{rows}]).backward()
 )
 def test_rows_of_scores_that_went_through_a_graph(result, rows, expected):
     assert fed_by(GRAPH.format(result=result, rows=rows)) == expected
+
+
+HEADS = """from functools import partial
+class Head(nn.Module):
+    def __init__(self, width, out):
+        super().__init__()
+        self.fc = nn.Linear(width, out)
+    def forward(self, x):
+        return self.fc(x)
+TASKS = {{"a": 3, "b": 4}}
+KINDS = {{"plain": Head}}
+def build(kind, width, out):
+    return KINDS[kind](width, out)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {begun}
+    def add(self, name, out):
+        self.heads[name] = Head(8, out)
+    def forward(self, x):
+        return {{k: head(x) for k, head in self.heads.items()}}
+net = Net()
+optimizer = torch.optim.Adam({given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("begun", "given", "expected"),
+    [
+        ("make = partial(Head, 8)\n        self.heads = {k: make(n) for k, n in TASKS.items()}", "", True),
+        ("self.heads = {k: build('plain', 8, n) for k, n in TASKS.items()}", "", True),
+        ("self.heads = dict((k, Head(8, n)) for k, n in TASKS.items())", "", True),
+        ("self.heads = dict(zip(('a', 'b'), [Head(8, 3), Head(8, 4)]))", "", True),
+        ("self.heads = dict()\n        self.add('a', 3)\n        self.add('b', 4)", "", True),
+        ("self.heads = nn.ModuleDict({k: Head(8, n) for k, n in TASKS.items()})", "", False),
+        ("self.heads = dict(a=Head(8, 3))\n        self.all = nn.ModuleList(self.heads.values())", "", False),
+        (
+            "self.heads = {k: Head(8, n) for k, n in TASKS.items()}",
+            "[p for h in net.heads.values() for p in h.parameters()]",
+            False,
+        ),
+        ("self.heads = {k: partial(Head, 8) for k in TASKS}", "", False),
+        ("self.heads = dict(sizes)", "", False),
+    ],
+)
+def test_layers_in_dictionaries_of_many_makings(begun, given, expected):
+    code = HEADS.format(begun=begun, given=given or "net.parameters()")
+    assert ("plain dict" in kinds_in(HEAD, code)) is expected

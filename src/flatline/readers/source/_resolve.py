@@ -117,6 +117,7 @@ class Project:
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
     built: dict[tuple[int, int], tuple[ast.Call, tuple[Thing, ...]]] = field(default_factory=dict)  # by builders
+    bound_at: dict[int, Use] = field(default_factory=dict)  # where partial() was called
     alive: list[ast.AST] = field(default_factory=list)  # what was put together, and is known by its identity
     builders: list[Scope] = field(default_factory=list)  # functions that look up what they make
 
@@ -227,7 +228,7 @@ class Project:
             name = function.owner.node.name if function.owner and node.name == "__init__" else node.name
             outside = [pair for pair in self._outside.get(name, ()) if self._reaches(*pair, function)]
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
-            mine = self._partials.get(getattr(node, "name", ""), [])
+            mine = self._partials.get(name, [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
             found += [pair for pair in self._by_entry.get(id(node), ()) if pair not in found]
@@ -751,7 +752,7 @@ class Project:
                     return ()
                 found += inner
             elif not index:
-                made = self._with(thing.given, node) if thing.given is not None else node
+                made = self._with(thing.given, node, use) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
         return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
 
@@ -825,29 +826,39 @@ class Project:
         return (Thing(_plain(f"{dotted}.{name.value!s}"), use),) if known and name is not None else ()
 
     def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
-        """A class or function of torch, of which some arguments are known before it is called."""
+        """A class, or a function, of which some arguments are known before it is called."""
         things = self.things(node.args[0], use, depth + 1)
         kept = _partials.is_plain(node)
+        self.bound_at[id(node)] = use
         plain = all(
-            t.call is None and (t.name.startswith("torch.") or (kept and t.function)) and t.given is None
+            t.call is None and (t.name.startswith("torch.") or t.made_of or (kept and t.function)) and t.given is None
             for t in things
         )
         return tuple(replace(thing, given=node) for thing in things) if plain else ()
 
-    def _with(self, given: ast.Call, node: ast.Call | None) -> ast.Call:
+    def _with(self, given: ast.Call, node: ast.Call | None, use: Use) -> ast.Call:
         """The call that a call of what ``partial()`` made comes to."""
         key = id(given), id(node)
         if key not in self._merged:
             args, named = (node.args, node.keywords) if node is not None else ([], [])
             later = {k.arg for k in named}
+            first = [self._from_there(each, given, use) for each in given.args[1:]]
             kept = [k for k in given.keywords if k.arg not in later]
-            made = ast.Call(given.args[0], [*given.args[1:], *args], [*kept, *named])
+            kept = [ast.keyword(k.arg, self._from_there(k.value, given, use)) for k in kept]
+            made = ast.Call(given.args[0], [*first, *args], [*kept, *named])
             self._merged[key] = ast.copy_location(made, node or given)
         return self._merged[key]
 
+    def _from_there(self, node: ast.expr, given: ast.Call, use: Use) -> ast.expr:
+        """What ``partial()`` was given, as far as it means the same where the rest is given."""
+        near = self.bound_at.get(id(given))
+        if near is None or near.scope is use.scope or isinstance(node, ast.Constant):
+            return node
+        return self.constant(node, near) or _spread.UNKNOWN
+
     def merged(self, given: ast.Call, node: ast.Call | None, use: Use) -> tuple[ast.Call, Use]:
         """The same, as one of the calls of a function."""
-        made = self._with(given, node)
+        made = self._with(given, node, use)
         return self.turned.setdefault(id(made), (made, use))
 
     def callee(self, node: ast.Call, use: Use, depth: int = 0) -> Scope | None:
@@ -938,8 +949,9 @@ class Project:
                 yield self.constant(given or usual, site, depth + 1, strict=strict)
                 continue
             inner = self._from_table(call, site, node.id)
-            pairs: list[tuple[ast.expr | None, Use]] = [*(inner or ([(usual, site)] if inner is not None else []))]
-            for value, place in pairs or [(None, site)]:
+            if not inner:
+                yield self.constant(usual, site, depth + 1, strict=strict) if inner is not None else None
+            for value, place in inner or ():
                 yield self.constant(value, place, depth + 1, strict=strict)
 
     def _defaults(self, name: str, module: Module) -> list[tuple[ast.expr, Use]]:
