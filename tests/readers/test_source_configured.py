@@ -270,3 +270,46 @@ optimizer = torch.optim.Adam({given})
 def test_layers_in_dictionaries_of_many_makings(begun, given, expected):
     code = HEADS.format(begun=begun, given=given or "net.parameters()")
     assert ("plain dict" in kinds_in(HEAD, code)) is expected
+
+
+METERS = """from collections import defaultdict, deque
+class Meter:
+    def __init__(self):
+        self.total, self.kept = 0.0, {kept}
+    def update(self, value, n=1):
+        {adds}
+class Group:
+    def __init__(self):
+        self.meters = {meters}
+    def update(self, **values):
+        for key, value in values.items():
+            self.meters[key].update(value)
+class Run:
+    def __init__(self):
+        self.net, self.group = nn.Linear(8, 2), Group()
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def epoch(self, batches):
+        for x, y in batches:
+            loss = F.cross_entropy(self.net(x), y)
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+            self.group.update(loss={given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("meters", "kept", "adds", "given", "expected"),
+    [
+        ("defaultdict(Meter)", "[]", "self.total = self.total + value * n", "loss", True),
+        ("defaultdict(lambda: Meter())", "[]", "self.total += value", "loss", True),
+        ("{name: Meter() for name in names}", "[]", "self.kept.append(value)", "loss", True),
+        ("defaultdict(Meter)", "[]", "self.total += float(value)", "loss", False),
+        ("defaultdict(Meter)", "[]", "self.total += value", "loss.item()", False),
+        ("defaultdict(Meter)", "deque(maxlen=9)", "self.kept.append(value)", "loss", False),
+        ("defaultdict(Other)", "[]", "self.total += value", "loss", False),
+    ],
+)
+def test_losses_that_a_group_of_meters_adds_up(meters, kept, adds, given, expected):
+    code = METERS.format(meters=meters, kept=kept, adds=adds, given=given)
+    assert ("kept" in kinds_in(HEAD, code)) is expected
