@@ -313,3 +313,44 @@ class Run:
 def test_losses_that_a_group_of_meters_adds_up(meters, kept, adds, given, expected):
     code = METERS.format(meters=meters, kept=kept, adds=adds, given=given)
     assert ("kept" in kinds_in(HEAD, code)) is expected
+
+
+PADDED = """from dataclasses import dataclass
+from functools import partial
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+@dataclass
+class Batch:
+    ids: object
+    tags: object
+def collate(rows, pad=0):
+    ids, tags = zip(*rows)
+    return {batch}
+def step(batch):
+    optimizer.zero_grad()
+    F.cross_entropy(net({ids}), {tags}, ignore_index={ignored}).backward()
+    optimizer.step()
+net = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+train = DataLoader(rows, 32, shuffle=True, collate_fn={collate})
+losses = [step(batch) for batch in train]
+"""
+TABLE = '{"ids": pad_sequence(ids), "tags": pad_sequence(tags, padding_value=pad)}'
+RECORD = "Batch(pad_sequence(ids), tags=pad_sequence(tags, padding_value=pad))"
+
+
+@pytest.mark.parametrize(
+    ("batch", "read", "ignored", "collate", "expected"),
+    [
+        (TABLE, ('batch["ids"]', 'batch["tags"]'), "-100", "collate", True),
+        (RECORD, ("batch.ids", "batch.tags"), "-100", "collate", True),
+        (TABLE, ('batch["ids"]', 'batch["tags"]'), "-100", "partial(collate, pad=1)", True),
+        (TABLE, ('batch["ids"]', 'batch["tags"]'), "0", "collate", False),
+        (TABLE, ('batch["ids"]', 'batch["tags"]'), "-100", "partial(collate, pad=-100)", False),
+        (RECORD, ("batch.ids", "batch.tags"), "-100", "partial(collate, pad=-100)", False),
+        (RECORD, ("batch.ids", "batch.labels"), "-100", "collate", False),
+    ],
+)
+def test_targets_filled_up_in_batches_that_a_comprehension_goes_through(batch, read, ignored, collate, expected):
+    code = PADDED.format(batch=batch, ids=read[0], tags=read[1], ignored=ignored, collate=collate)
+    assert ("padded target" in kinds_in(HEAD, code)) is expected
