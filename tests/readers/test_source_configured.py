@@ -354,3 +354,42 @@ RECORD = "Batch(pad_sequence(ids), tags=pad_sequence(tags, padding_value=pad))"
 def test_targets_filled_up_in_batches_that_a_comprehension_goes_through(batch, read, ignored, collate, expected):
     code = PADDED.format(batch=batch, ids=read[0], tags=read[1], ignored=ignored, collate=collate)
     assert ("padded target" in kinds_in(HEAD, code)) is expected
+
+
+SPLITS = """from torch.utils.data import DataLoader, TensorDataset
+CFG = {{"train": {{"batch_size": 64{more}}}, "val": {{"batch_size": 99}}}}
+def read(files):
+    xs, ys = [], []
+    for label, file in enumerate(files):
+        xs.append(torch.load(file))
+        ys.append(torch.full((len(xs[-1]),), {filled}))
+    return torch.cat(xs), torch.cat(ys)
+def build(files, more):
+    (x, y), (vx, vy) = read(files), read(more)
+    sets = {{"train": TensorDataset(x, {labels}), "val": TensorDataset(vx, vy)}}
+    return {{k: DataLoader(d, **CFG[k]) for k, d in sets.items()}}, 3
+def main():
+    loaders, classes = build(files, more)
+    net = nn.Linear(8, classes)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loaders["train"]:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "filled", "labels", "expected"),
+    [
+        ("", "label", "y", True),
+        (', "num_workers": 2, "shuffle": False', "label", "y", True),
+        (', "shuffle": True', "label", "y", False),
+        (', "sampler": sampler', "label", "y", False),
+        ("", "file", "y", False),
+        ("", "label", "y[torch.randperm(len(y))]", False),
+    ],
+)
+def test_loaders_that_a_comprehension_makes_for_each_split(more, filled, labels, expected):
+    code = SPLITS.format(more=more, filled=filled, labels=labels)
+    assert ("unshuffled" in kinds_in(HEAD, code)) is expected

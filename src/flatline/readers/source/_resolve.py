@@ -26,6 +26,7 @@ from flatline.readers.source import (
     _values,
 )
 from flatline.readers.source._files import Unparsable, parse, read
+from flatline.readers.source._for_keys import for_key
 from flatline.readers.source._scopes import SAME, Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
 
@@ -117,6 +118,9 @@ class Project:
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
     built: dict[tuple[int, int], tuple[ast.Call, tuple[Thing, ...]]] = field(default_factory=dict)  # by builders
+    keyed: dict[tuple[int, object], tuple[ast.expr, ast.expr | None]] = field(
+        default_factory=dict
+    )  # parts of comprehensions
     bound_at: dict[int, Use] = field(default_factory=dict)  # where partial() was called
     alive: list[ast.AST] = field(default_factory=list)  # what was put together, and is known by its identity
     builders: list[Scope] = field(default_factory=list)  # functions that look up what they make
@@ -575,6 +579,8 @@ class Project:
                 v for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant) and k.value == key
             ]
             return self.things(found[0], use, depth + 1) if len(found) == 1 and None not in node.keys else ()
+        if isinstance(node, ast.DictComp) and (value := for_key(self, node, ast.Constant(key))) is not None:
+            return self.things(value, use, depth + 1)
         if isinstance(node, ast.DictComp):
             return tuple(
                 replace(thing, via=(hash(key), *thing.via))

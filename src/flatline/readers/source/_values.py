@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._for_keys import for_key
 from flatline.readers.source._records import BAGS, own_field
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
@@ -318,6 +319,9 @@ def held(project: Project, node: ast.expr, key: ast.Constant | None, use: Use, d
     if isinstance(node, ast.Dict):
         pairs = [*zip(node.keys, node.values, strict=True)]
         return _joined(project, pairs, key, use, depth) if None in node.keys else _listed(pairs, key, use)
+    if isinstance(node, ast.DictComp) and key is not None:
+        value = for_key(project, node, key)
+        return [Source(value, use)] if value is not None else []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and key is None:
         return [s for part in (node.left, node.right) for s in held(project, part, None, use, depth + 1)]
     if isinstance(node, (ast.List, ast.Tuple)):
@@ -378,6 +382,8 @@ def _holders(project: Project, node: ast.Name | ast.Attribute, use: Use, depth: 
             found += [Source(*pair) for pair in given] or [None]
         elif binding.imported:
             found.append(project.elsewhere(binding.imported, binding.use))
+        elif binding.index and binding.value is not None:
+            found += origins(project, binding.value, binding.use, binding.index, depth + 1) or [None]
         else:
             plain = binding.value is not None and not binding.index
             found.append(Source(binding.value, binding.use) if plain and binding.value is not None else None)
