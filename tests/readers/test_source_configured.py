@@ -393,3 +393,50 @@ def main():
 def test_loaders_that_a_comprehension_makes_for_each_split(more, filled, labels, expected):
     code = SPLITS.format(more=more, filled=filled, labels=labels)
     assert ("unshuffled" in kinds_in(HEAD, code)) is expected
+
+
+EMBEDDED = """class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.net(x)
+    @torch.no_grad()
+    def encode(self, x):
+        return F.normalize(self(x))
+class Task:
+    def __init__(self):
+        self.encoder, self.head = Encoder(), nn.Linear(8, 2)
+        params = {params}
+        self.opt = torch.optim.SGD(params, lr=0.1)
+    @torch.no_grad()
+    def embed(self, x):
+        return self.encoder(x)
+    def step(self, x, y):
+        {before}
+        loss = F.cross_entropy(self.head({features}), y)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+task = Task()
+for x, y in batches:
+    task.step(x, y)
+"""
+BOTH = "[*self.encoder.parameters(), *self.head.parameters()]"
+
+
+@pytest.mark.parametrize(
+    ("params", "before", "features", "expected"),
+    [
+        (BOTH, "", "self.embed(x)", True),
+        (BOTH, "", "self.encoder.encode(x)", True),
+        (BOTH, "print(self.embed(x).mean())", "self.encoder(x)", False),
+        (BOTH, "hard = self.embed(x).topk(3)", "self.encoder(x[hard.indices])", False),
+        (BOTH, "other(self.encoder)", "self.embed(x)", False),
+        (BOTH, "self.encoder.load_state_dict(best)", "self.embed(x)", False),
+        ("self.head.parameters()", "", "self.embed(x)", False),
+    ],
+)
+def test_encoders_that_every_call_runs_without_gradients(params, before, features, expected):
+    code = EMBEDDED.format(params=params, before=before or "pass", features=features)
+    assert ("cut layer" in kinds_in(HEAD, code)) is expected

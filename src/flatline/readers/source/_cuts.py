@@ -21,7 +21,7 @@ FROZEN = re.compile(  # somewhere in these files: it may be on purpose
 IMPORTS = re.compile(r"^[ \t]*(from\b.*\bimport|import)\b(?!.*\bas\b).*$", re.MULTILINE)
 DATA = re.compile(  # whose load() reads no weights
     r"(numpy|scipy|pandas|json|ujson|orjson|yaml|toml|tomli|tomllib|pickle|joblib|h5py|torchaudio|soundfile|librosa|tifffile"
-    r"|nibabel|imageio|PIL|sklearn\.datasets|datasets)\."
+    r"|nibabel|imageio|PIL|sklearn\.datasets|datasets)\.|torch\.load$"
 )
 CUTTING = re.compile(r"detach|no_grad|inference_mode|\.data\b(?!\s*=)")
 ON_PURPOSE = re.compile(

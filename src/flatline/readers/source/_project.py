@@ -33,6 +33,7 @@ from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 from flatline.readers.source._still_moving import still_moving
 from flatline.readers.source._terms import cut_terms
+from flatline.readers.source._unlearned import unlearned
 from flatline.readers.source._workers import equal_streams
 
 ZEROES = re.compile(r"zero_grad|\.grad\s*=\s*None|\.grad(\.data)?\.(zero_|fill_)|\.grad\.data\s*=|set_to_none")
@@ -62,6 +63,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             orphans(project, module),
             cut_layers(project, module),
             cut_terms(project, module),
+            unlearned(project, module),
             outliving(project, module),
             micro(project, module),
             halved(project, module),
