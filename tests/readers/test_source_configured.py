@@ -440,3 +440,65 @@ BOTH = "[*self.encoder.parameters(), *self.head.parameters()]"
 def test_encoders_that_every_call_runs_without_gradients(params, before, features, expected):
     code = EMBEDDED.format(params=params, before=before or "pass", features=features)
     assert ("cut layer" in kinds_in(HEAD, code)) is expected
+
+
+ENGINE = """from hooks import Hook
+class Engine:
+    def __init__(self, model, hooks):
+        self.model, self.hooks = model.to("cuda"), hooks
+        {start}
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def call(self, name):
+        for hook in self.hooks:
+            getattr(hook, name)(self)
+    def fit(self, batches):
+        {fit}
+        for x, y in batches:
+            self.opt.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.opt.step()
+"""
+HOOKS = """class Hook:
+    def before_fit(self, engine): ...
+class Adapt(Hook):
+    def before_fit(self, engine):
+        old = engine.model.head
+        layer = {made}
+        engine.model.head = layer.to("cuda")
+        {then}
+"""
+HOOKED = """from engine import Engine
+from hooks import Adapt
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+    def forward(self, x):
+        return self.head(x)
+MODELS = {"net": Net}
+def build(cfg):
+    return MODELS[cfg["type"]]()
+Engine(build({"type": "net"}), [Adapt()]).fit(batches)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "fit", "made", "then", "expected"),
+    [
+        ("", 'self.call("before_fit")', "nn.Linear(8, 5)", "", True),
+        ("", "for hook in self.hooks:\n            hook.before_fit(self)", "nn.Linear(8, 5)", "", True),
+        ('self.call("before_fit")', "", "nn.Linear(8, 5)", "", False),
+        ("", 'self.call("before_fit")', "nn.Linear(8, 5)", "engine.opt.add_param_group(layer)", False),
+        ("", 'self.call("before_fit")', "old", "", False),
+        ("", 'self.call("after_fit")', "nn.Linear(8, 5)", "", False),
+    ],
+)
+def test_layers_that_a_hook_replaces_in_an_object_that_is_finished(start, fit, made, then, expected):
+    engine = ENGINE.format(start=start or "pass", fit=fit or "pass")
+    found = parsed(
+        HEAD,
+        engine,
+        main=HOOKED.replace("from engine", "from train"),
+        hooks=HOOKS.format(made=made, then=then or "pass"),
+    )
+    assert ("rebound" in [fact.kind for fact in found.facts]) is expected

@@ -204,10 +204,10 @@ def _appended(starts: Sequence[Scope]) -> dict[str, list[tuple[ast.expr, Use]]]:
 
 def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
     things, made = project.things(node, use), plain_call(node) if isinstance(node, ast.Call) else node
-    return bool(things) and all(_is_made_by(t, made) and is_module(project, t) for t in things)
+    return bool(things) and all(is_made_by(t, made) and is_module(project, t) for t in things)
 
 
-def _is_made_by(thing: Thing, node: ast.expr) -> bool:
+def is_made_by(thing: Thing, node: ast.expr) -> bool:
     """By a call itself, by the function that it calls, or with what ``partial()`` added to it."""
     place = operator.attrgetter("lineno", "col_offset", "end_lineno", "end_col_offset")
     merged = thing.call is not None and isinstance(node, ast.Call) and place(thing.call) == place(node)

@@ -1270,8 +1270,10 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _knows(module: Module, function: Scope) -> bool:
-    """Whether a file defines or imports the class of a method."""
-    return module is function.module or (function.owner is not None and function.owner.node.name in module.top.bindings)
+    """Whether a file defines or imports the class of a method, or one that it inherits from."""
+    owner = function.owner.node if function.owner is not None else None
+    names = [owner.name, *(ast.unparse(base) for base in owner.bases)] if owner is not None else []
+    return module is function.module or any(name in module.top.bindings for name in names)
 
 
 def _fits(call: ast.Call, function: Scope) -> bool:
