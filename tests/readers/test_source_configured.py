@@ -502,3 +502,108 @@ def test_layers_that_a_hook_replaces_in_an_object_that_is_finished(start, fit, m
         hooks=HOOKS.format(made=made, then=then or "pass"),
     )
     assert ("rebound" in [fact.kind for fact in found.facts]) is expected
+
+
+SETTLED = """from dataclasses import dataclass
+@dataclass
+class Config:
+    lr: float = 0.1
+    debug: bool = {usual}
+def run(cfg: Config):
+    {then}
+run(Config({given}))
+"""
+ANOMALY = "torch.autograd.set_detect_anomaly(cfg.debug)"
+
+
+@pytest.mark.parametrize(
+    ("usual", "then", "given", "expected"),
+    [
+        ("True", ANOMALY, "", True),
+        ("True", ANOMALY, "**vars(parser.parse_args())", True),
+        ("True", "if cfg.debug:\n        torch.autograd.set_detect_anomaly(True)", "", True),
+        ("False", ANOMALY, "", False),
+        ("True", ANOMALY, "debug=False", False),
+        ("True", "if not cfg.debug:\n        torch.autograd.set_detect_anomaly(True)", "", False),
+        ("True", "if cfg.lr > 1:\n        torch.autograd.set_detect_anomaly(True)", "", False),
+    ],
+)
+def test_anomaly_mode_that_settings_have_on(usual, then, given, expected):
+    code = SETTLED.format(usual=usual, then=then, given=given)
+    assert ("anomaly by settings" in kinds_in(HEAD, code)) is expected
+
+
+COPIED = """import numpy as np
+from torch.utils.data import DataLoader, Dataset
+class Patches(Dataset):
+    def __init__(self, seed):
+        self.rng = {made}
+    def __len__(self):
+        return 99
+    def __getitem__(self, i):
+        {renewed}
+        return self.pick()
+    def pick(self):
+        return {drawn}
+loader = DataLoader(Patches(3), 8, shuffle=True{more})
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "renewed", "drawn", "more", "expected"),
+    [
+        ("np.random.default_rng(seed)", "pass", "self.rng.normal(8)", ", num_workers=4", True),
+        ("np.random.RandomState(seed)", "pass", "self.rng.rand(8)", ", num_workers=4", True),
+        ("np.random.default_rng(seed)", "pass", "self.rng.normal(8)", "", False),
+        ("np.random.default_rng(seed)", "pass", "self.rng.normal(8)", ", num_workers=4, worker_init_fn=start", False),
+        ("np.random.default_rng(seed)", "pass", "np.random.rand(8)", ", num_workers=4", False),
+        ("None", "self.rng = self.rng or np.random.default_rng(i)", "self.rng.normal(8)", ", num_workers=4", False),
+    ],
+)
+def test_generators_that_workers_have_copies_of(made, renewed, drawn, more, expected):
+    code = COPIED.format(made=made, renewed=renewed, drawn=drawn, more=more)
+    assert ("copied stream" in kinds_in(HEAD, code)) is expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ('labels.masked_fill_(enc["attention_mask"].bool(), -100)', True),
+        ('labels[enc["attention_mask"] == 1] = -100', True),
+        ("mask = enc.attention_mask.bool()\n    labels[mask] = -100", True),
+        ("labels[labels != tokenizer.pad_token_id] = -100", True),
+        ('labels = torch.where(enc["attention_mask"] > 0, -100, labels)', True),
+        ('labels.masked_fill_(enc["attention_mask"] == 0, -100)', False),
+        ('labels[~enc["attention_mask"].bool()] = -100', False),
+        ("labels[labels == tokenizer.pad_token_id] = -100", False),
+        ('scores.masked_fill_(enc["attention_mask"].bool(), -1e9)', False),
+    ],
+)
+def test_masks_of_labels_that_are_the_wrong_way_round(mask, expected):
+    code = f"def collate(rows):\n    enc = tokenizer(rows)\n    labels = enc['input_ids'].clone()\n    {mask}\n    return labels\n"
+    assert ("only padding left" in kinds_in(HEAD, code)) is expected
+
+
+TABLED = """MAKERS = {{"adam": {maker}, "sgd": torch.optim.SGD}}
+class Cfg:
+    name = "adam"
+    decay = {decay}
+cfg = Cfg()
+net = nn.Linear(8, 2)
+opt = MAKERS[{name}](net.parameters(), {given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("maker", "decay", "name", "given", "expected"),
+    [
+        ("lambda p, c: torch.optim.Adam(p, weight_decay=c.decay)", "0.01", "cfg.name", "cfg", True),
+        ("torch.optim.Adam", "0.01", "cfg.name", "weight_decay=cfg.decay", True),
+        ("lambda p, c: torch.optim.Adam(p, weight_decay=c.decay)", "0.0", "cfg.name", "cfg", False),
+        ("lambda p, c: torch.optim.AdamW(p, weight_decay=c.decay)", "0.01", "cfg.name", "cfg", False),
+        ("lambda p, c: torch.optim.Adam(p, weight_decay=c.decay)", "0.01", "other", "cfg", False),
+    ],
+)
+def test_decay_of_an_optimizer_out_of_a_table(maker, decay, name, given, expected):
+    code = TABLED.format(maker=maker, decay=decay, name=name, given=given)
+    assert ("coupled" in kinds_in(HEAD, code)) is expected

@@ -30,7 +30,7 @@ def _put_in(node: ast.DictComp, key: ast.Constant) -> ast.expr | None:
         names = {pair[0].id: key, pair[1].id: held}  # type: ignore[attr-defined]
     elif isinstance(head.target, ast.Name) and _may_have(head.iter, key):
         names = {head.target.id: key}
-    return _Put(names).visit(copy.deepcopy(node.value)) if node.key.id in names else None
+    return Put(names).visit(copy.deepcopy(node.value)) if node.key.id in names else None
 
 
 def _may_have(node: ast.expr, key: ast.Constant) -> bool:
@@ -41,7 +41,7 @@ def _may_have(node: ast.expr, key: ast.Constant) -> bool:
     return not words or key.value in [each.value for each in words if isinstance(each, ast.Constant)]
 
 
-class _Put(ast.NodeTransformer):
+class Put(ast.NodeTransformer):
     """Puts expressions in the place of names."""
 
     def __init__(self, names: dict[str, ast.expr]) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import chain
 
 from flatline.events import SourceParsed, Where
+from flatline.readers.source._copied import copied_streams
 from flatline.readers.source._cuts import cut_layers
 from flatline.readers.source._facts import facts
 from flatline.readers.source._files import Text, Unparsable, parse
@@ -17,6 +18,7 @@ from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
 from flatline.readers.source._imported import all_reached
 from flatline.readers.source._imported import reached as reached_by
+from flatline.readers.source._inverted import inverted_masks
 from flatline.readers.source._labels import masked_labels, padded_labels
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loads import loose_loads
@@ -72,11 +74,13 @@ def event(project: Project, text: Text) -> SourceParsed:
             drifting(project, module, reached),
             loose_loads(project, module),
             masked_labels(project, module),
+            inverted_masks(project, module),
             padded_labels(project, module, reached),
             measured_labels(project, module),
             logged_rates(project, module),
             fitted_before_split(project, [module, *(each for each in reached if not speaks_of_torch(each.text))]),
             equal_streams(project, module),
+            copied_streams(project, module),
             still_moving(project, module, reached),
         )
         return SourceParsed(
