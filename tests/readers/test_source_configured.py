@@ -607,3 +607,43 @@ opt = MAKERS[{name}](net.parameters(), {given})
 def test_decay_of_an_optimizer_out_of_a_table(maker, decay, name, given, expected):
     code = TABLED.format(maker=maker, decay=decay, name=name, given=given)
     assert ("coupled" in kinds_in(HEAD, code)) is expected
+
+
+CHOSEN = """def activation(name):
+    name = name.lower()
+    if name == "relu":
+        return nn.ReLU()
+    elif name in ("softmax", "probs"):
+        return nn.Softmax(-1)
+    if name is None or name == "none":
+        return nn.Identity()
+    raise ValueError(name)
+def finish(x, how="none"):
+    if how == "softmax":
+        return x.softmax(-1)
+    return x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.act, self.out = activation("ReLU"), activation({last})
+    def forward(self, x):
+        return finish(self.out(self.b(self.act(self.a(x)))){how})
+F.cross_entropy(Net()(x), y).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "how", "expected"),
+    [
+        ('"softmax"', "", ["softmax"]),
+        ('"Probs"', "", ["softmax"]),
+        ('"none"', ', how="softmax"', ["softmax"]),
+        ('"none"', "", ["linear"]),
+        ("other", "", []),
+        ('"none"', ", other", []),
+        ('"none"', ", **more", []),
+    ],
+)
+def test_results_that_the_constants_of_a_call_choose(last, how, expected):
+    assert fed_by(CHOSEN.format(last=last, how=how)) == expected

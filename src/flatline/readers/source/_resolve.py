@@ -12,6 +12,7 @@ from typing import Any
 
 from flatline.readers.source import (
     _builders,
+    _by_word,
     _handlers,
     _heads,
     _hooks,
@@ -769,7 +770,8 @@ class Project:
         assert thing.function is not None
         built = _builders.built(self, node, use, thing.function, depth) if not index else ()
         site = self.merged(thing.given, node, use)[0] if thing.given is not None else node
-        return built or _via(site, self._returned(thing.function, depth, index))
+        chosen = _by_word.returned(self, thing.function, node, use) if not built else None
+        return built or _via(site, self._returned(thing.function, depth, index, chosen))
 
     def _by_method(
         self, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
@@ -780,7 +782,8 @@ class Project:
         asked = _registries.asked(self, node, use, function) if function.owner is not None else None
         if asked is None and not index and (built := _builders.built(self, node, use, function, depth)):
             return built
-        returned = self._returned(function, depth, index) if asked is None else ()
+        chosen = _by_word.returned(self, function, node, use) if asked is None else None
+        returned = self._returned(function, depth, index, chosen) if asked is None else ()
         return _via(node, returned) if asked is None else self._registered(asked, node, use, depth)
 
     def _registered(self, asked: _registries.Asked, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
@@ -898,9 +901,15 @@ class Project:
         """What one call of a function gives back."""
         return _via(call, self._returned(function, depth, ()))
 
-    def _returned(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
+    def _returned(
+        self,
+        function: Scope,
+        depth: int,
+        index: tuple[int, ...],
+        chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
+    ) -> tuple[Thing, ...]:
         found: list[Thing] = []
-        for value, use in self.returns(function):
+        for value, use in self.returns(function) if chosen is None else chosen:
             if value is not None:
                 inner = self.things(value, use, depth + 1, index)
                 if not inner:
@@ -1071,7 +1080,8 @@ class Project:
         if things and not index and things[0].call is not None and things[0].made_of is None:
             return _heads.put_out(self, things, depth)
         function = self.callee(node, use, depth) or self._forward_of(things)
-        return self._made_return(function, depth, index) if function is not None else ()
+        chosen = _by_word.returned(self, function, node, use) if function is not None else None
+        return self._made_return(function, depth, index, chosen) if function is not None else ()
 
     def _forward_of(self, things: Sequence[Thing]) -> Scope | None:
         """The one forward of modules that a list holds."""
@@ -1161,9 +1171,15 @@ class Project:
         classes = given is not node and isinstance(node, ast.Call) and all(t.call is None for t in things)
         return tuple(Thing(t.name, use, node, t.made_of) for t in things) if classes else things  # type: ignore[arg-type]
 
-    def _made_return(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
+    def _made_return(
+        self,
+        function: Scope,
+        depth: int,
+        index: tuple[int, ...],
+        chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
+    ) -> tuple[Made, ...]:
         found: list[Made] = []
-        for value, use in self.returns(function):
+        for value, use in self.returns(function) if chosen is None else chosen:
             inner = self.made(value, use, depth + 1, index)
             if not inner:
                 return ()
