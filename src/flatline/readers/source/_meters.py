@@ -34,7 +34,11 @@ def _held(project: Project, node: ast.expr, use: Use) -> Iterator[Thing]:
         return
     for each in origins(project, node.value, use):
         made = each.node
-        if isinstance(made, ast.Call) and project.dotted(made.func, each.use) == "collections.defaultdict" and made.args:
+        if (
+            isinstance(made, ast.Call)
+            and project.dotted(made.func, each.use) == "collections.defaultdict"
+            and made.args
+        ):
             factory = made.args[0]
             yield from project.things(factory.body if isinstance(factory, ast.Lambda) else factory, each.use)
             return
