@@ -21,7 +21,7 @@ FROZEN = re.compile(  # somewhere in these files: it may be on purpose
 IMPORTS = re.compile(r"^[ \t]*(from\b.*\bimport|import)\b(?!.*\bas\b).*$", re.MULTILINE)
 DATA = re.compile(  # whose load() reads no weights
     r"(numpy|scipy|pandas|json|ujson|orjson|yaml|toml|tomli|tomllib|pickle|joblib|h5py|torchaudio|soundfile|librosa|tifffile"
-    r"|nibabel|imageio|PIL|sklearn\.datasets|datasets)\.|torch\.load$"
+    r"|nibabel|imageio|PIL|sklearn\.datasets|datasets)\."
 )
 CUTTING = re.compile(r"detach|no_grad|inference_mode|\.data\b(?!\s*=)")
 ON_PURPOSE = re.compile(
@@ -70,7 +70,8 @@ def _freezes(project: Project, module: Module) -> bool:
     if FROZEN.search(text) is None:
         return False
     for call, use in (pair for scope in module.scopes for pair in scope.calls):
-        if "load" in (name := ast.unparse(call.func)) and DATA.match(project.dotted(call.func, use)):
+        rows = use.scope.owner is not None and "__getitem__" in use.scope.owner.methods  # a data set loads its own
+        if "load" in (name := ast.unparse(call.func)) and (rows or DATA.match(project.dotted(call.func, use))):
             text = text.replace(f"{name}(", "(")
     return FROZEN.search(text) is not None
 

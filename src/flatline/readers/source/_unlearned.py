@@ -68,8 +68,15 @@ def _called_in(project: Project, function: Scope, call: ast.Call, use: Use) -> I
         if isinstance(inner.func, ast.Name) and function.own == (inner.func.id,):
             receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
             yield from ((thing, inner) for thing in project.things(receiver, use))
-        else:
+        elif not _is_handed(project, inner.func, place):
             yield from ((thing, inner) for thing in project.things(inner.func, place) if thing.call is not None)
+
+
+def _is_handed(project: Project, node: ast.expr, use: Use) -> bool:
+    """``self.actor``, which ``__init__`` was given: others may train it."""
+    bound = project.holding(node, use, 0) if isinstance(node, ast.Attribute) else []
+    given = [b.value.id for b in bound if isinstance(b.value, ast.Name) and b.value.id in b.use.scope.params]
+    return bool(given)
 
 
 def _shown(function: Scope, call: ast.Call, inner: ast.Call) -> str:
