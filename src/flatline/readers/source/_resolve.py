@@ -1288,8 +1288,11 @@ def _is_text(node: ast.stmt) -> bool:
 def _knows(module: Module, function: Scope) -> bool:
     """Whether a file defines or imports the class of a method, or one that it inherits from."""
     owner = function.owner.node if function.owner is not None else None
-    names = [owner.name, *(ast.unparse(base) for base in owner.bases)] if owner is not None else []
-    return module is function.module or any(name in module.top.bindings for name in names)
+    if module is function.module or owner is None:
+        return module is function.module
+    known, bases = module.top.bindings, [base.id for base in owner.bases if isinstance(base, ast.Name)]
+    near = [known[name][0].imported for name in bases if name in known]
+    return owner.name in known or any(not dotted.startswith("torch") for dotted in near)
 
 
 def _fits(call: ast.Call, function: Scope) -> bool:
