@@ -70,7 +70,8 @@ def _freezes(project: Project, module: Module) -> bool:
     if FROZEN.search(text) is None:
         return False
     for call, use in (pair for scope in module.scopes for pair in scope.calls):
-        if "load" in (name := ast.unparse(call.func)) and DATA.match(project.dotted(call.func, use)):
+        rows = use.scope.owner is not None and "__getitem__" in use.scope.owner.methods  # a data set loads its own
+        if "load" in (name := ast.unparse(call.func)) and (rows or DATA.match(project.dotted(call.func, use))):
             text = text.replace(f"{name}(", "(")
     return FROZEN.search(text) is not None
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from flatline.events import SourceFact
 from flatline.readers.source._edits import after, detached
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._meters import meters
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Binding, Scope, Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, seen_in, trained_models
@@ -296,9 +297,14 @@ def _added_to(node: ast.Assign | ast.AugAssign) -> tuple[str, ast.expr] | None:
 def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
     """Parameters of a method that it adds, as they are, to an attribute of self, and to which."""
     seen = seen_in(project, function)
+    yield from adds_up_below(project, function)
     for use in function.statements:
         keeper, value = kept_by(use.statement)
-        if not keeper.startswith(f"{function.params[0] if function.params else ''}.") or seen.without_grad(use):
+        if (
+            _is_bounded(function, keeper)
+            or not keeper.startswith(f"{function.params[0] if function.params else ''}.")
+            or seen.without_grad(use)
+        ):
             continue
         for name in function.params[1:]:
             only = all(binding.parameter for binding in function.bindings.get(name, ()))
@@ -308,6 +314,44 @@ def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
         name = _gone_through_by(use, value) if key else ""
         if name and name not in function.params[:1] and _keeps_all(project, function, table):
             yield name, table
+
+
+def adds_up_below(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
+    """Parameters that a method hands to one of its meters: ``self.meters[k].update(v)`` for all ``**values``."""
+    own = f"{function.params[0]}." if function.params else "."
+    for call, use in function.calls:
+        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if (
+            receiver is None
+            or not f"{ast.unparse(receiver)}.".startswith(own)
+            or seen_in(project, function).without_grad(use)
+        ):
+            continue
+        inner = next(iter(meters(project, call, use)), None)
+        for name, keeper in _adds_up(project, inner) if inner is not None and inner is not function else ():
+            lasting = _keeps_all if "[" in keeper else _never_emptied
+            value = _given_as(call, inner, name) if lasting(project, inner, keeper.partition("[")[0]) else None  # type: ignore[arg-type]
+            value = value.elts[0] if isinstance(value, ast.Tuple) and len(value.elts) == 1 else value
+            if not isinstance(value, ast.Name):
+                continue
+            table = ast.unparse(receiver.value if isinstance(receiver, ast.Subscript) else receiver)
+            table = keeper.partition("[")[0] if f"{table}." == own else table
+            plain = value.id in function.params and all(b.parameter for b in function.bindings[value.id])
+            if whole := value.id if plain else _gone_through_by(use, value) or _rest_of(function, value.id):
+                yield whole, table
+
+
+def _rest_of(function: Scope, name: str) -> str:
+    """``values`` of ``def update(self, **values)``."""
+    taken = getattr(getattr(function.node, "args", None), "kwarg", None)
+    return name if taken is not None and taken.arg == name else ""
+
+
+def _is_bounded(function: Scope, keeper: str) -> bool:
+    """``deque(maxlen=50)``, which lets go of what is old."""
+    found = function.owner.attributes.get(keeper.partition(".")[2], []) if function.owner is not None else []
+    made = [ast.unparse(b.value) for b in found if isinstance(b.value, ast.Call)]
+    return any("deque(" in text and ("maxlen" in text or "," in text) for text in made)
 
 
 def _given_as(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
@@ -343,9 +387,12 @@ def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
     """``self.losses``, which begins empty in ``__init__``, and which no method of the class begins anew or takes from."""
     owner = function.owner
     found = owner.attributes.get(keeper.removeprefix("self."), []) if owner is not None else []
-    begun = [b for b in found if not isinstance(b.use.statement, ast.AugAssign)]
+    begun = [
+        b for b in found if kept_by(b.use.statement)[0] != keeper and not isinstance(b.use.statement, ast.AugAssign)
+    ]
     usual = owner.fields.get(keeper.removeprefix("self.")) if owner is not None and owner.is_record else None
     listed = isinstance(usual, ast.Call) and ast.unparse(usual) == "field(default_factory=list)"
+    listed = listed or (isinstance(usual, ast.Constant) and isinstance(usual.value, (int, float)))
     once = _begun_in_start(project, begun) or (listed and not begun)
     name = re.escape(keeper.removeprefix("self"))
     taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = )|\bdel \S*{name}")

@@ -77,11 +77,11 @@ class Mentions:
         if isinstance(node, ast.Attribute):
             modules = [each for each in self.project.modules.values() if each is not None]
             return [read for each in modules for read in index(each).reads.get(f".{node.attr}", ())]
-        name, place = getattr(node, "id", ""), binding.use.scope.node
-        found = sorted(index(self.module).reads.get(name, ()), key=lambda read: (read.lineno, read.col_offset))
+        name, place, home = getattr(node, "id", ""), binding.use.scope.node, binding.use.scope.module
+        found = sorted(index(home).reads.get(name, ()), key=lambda read: (read.lineno, read.col_offset))
         if not isinstance(place, ast.Module):
             return [read for read in found if place.lineno <= read.lineno <= (place.end_lineno or 0)]
-        others = (each for each in self.project.modules.values() if each is not None and each is not self.module)
+        others = (each for each in self.project.modules.values() if each is not None and each is not home)
         return None if any(name in index(each).imported for each in others) else found
 
     def parent(self, node: ast.AST) -> ast.AST:

@@ -11,6 +11,7 @@ from flatline.readers.source._scopes import Class, Use, spelled
 from flatline.readers.source._values import Source, origins
 
 SAME_ORDER = {"long", "float", "to", "int", "cuda", "unsqueeze", "view", "reshape", "flatten", "contiguous", "clone"}
+FULL = {"torch.full", "torch.full_like", "numpy.full", "numpy.full_like"}
 FILLED = {"torch.zeros": 0, "torch.ones": 1}
 MANY = 128  # samples in a batch; a larger one may hold the whole set
 
@@ -97,8 +98,10 @@ def _is_sorted(project: Project, source: Source, depth: int) -> bool:
     if not isinstance(node, ast.Call):
         return False
     dotted = project.dotted(node.func, use)
-    if dotted in ("torch.cat", "torch.concat") and node.args:
+    if dotted in ("torch.cat", "torch.concat", "numpy.concatenate", "numpy.hstack") and node.args:
         return _in_blocks(project, node.args[0], use)
+    if dotted in ("torch.from_numpy", "torch.as_tensor", "torch.tensor", "torch.LongTensor") and node.args:
+        return _sorted(project, node.args[0], use, depth + 1)
     if dotted == "torch.repeat_interleave" and len(node.args) == 2:
         return _counts_up(project, node.args[0], use)
     if not isinstance(node.func, ast.Attribute) or dotted:
@@ -151,10 +154,18 @@ def _appended_in_turn(project: Project, name: str, use: Use) -> bool:
     (call, place), made = found[0], found[0][0].args[0]
     loops = {id(u.statement): u.statement for u in use.scope.statements if isinstance(u.statement, ast.For)}
     loop = loops.get(place.path[0][0]) if len(place.path) == 1 else None
-    counted = loop is not None and ast.unparse(loop.iter).startswith("range(")
-    full = isinstance(made, ast.Call) and project.dotted(made.func, place) == "torch.full" and len(made.args) > 1
+    counter = _counter(loop) if loop is not None else ""
+    full = isinstance(made, ast.Call) and project.dotted(made.func, place) in FULL and len(made.args) > 1
     appends = isinstance(call.func, ast.Attribute) and call.func.attr == "append"
-    return appends and counted and full and ast.unparse(made.args[1]) == ast.unparse(loop.target)  # type: ignore[union-attr, attr-defined]
+    return appends and counter != "" and full and ast.unparse(made.args[1]) == counter  # type: ignore[attr-defined]
+
+
+def _counter(loop: ast.For) -> str:
+    """What counts the turns: ``c`` of ``for c in range(3)`` and of ``for c, file in enumerate(files)``."""
+    text, target = ast.unparse(loop.iter), loop.target
+    if text.startswith("enumerate(") and isinstance(target, ast.Tuple):
+        return ast.unparse(target.elts[0])
+    return ast.unparse(target) if text.startswith("range(") else ""
 
 
 def handed_on(project: Project, named: dict[str | None, ast.expr], loader: Thing) -> dict[str | None, ast.expr]:

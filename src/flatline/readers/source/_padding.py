@@ -12,6 +12,7 @@ from typing import TypeAlias
 from flatline.events import SourceFact
 from flatline.readers.source._losses import kind_of
 from flatline.readers.source._own_losses import labels_for
+from flatline.readers.source._records import fields
 from flatline.readers.source._resolve import SHAPES, Project, argument_at
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
@@ -201,6 +202,9 @@ def _by_call(project: Project, node: ast.Call, use: Use, path: Path, depth: int)
     if isinstance(func, ast.Name) and func.id == "dict" and path and not node.args:
         given = [k.value for k in node.keywords if k.arg == path[0]]
         return _fillings(project, given[0], use, path[1:], depth + 1) if given else []
+    if path and (held := fields(project, node, use)):
+        name = [*held][path[0]] if isinstance(path[0], int) and path[0] < len(held) else path[0]
+        return _fillings(project, held.get(str(name)), use, path[1:], depth + 1)
     function = project.callee(node, use)
     return _returned(project, function, path, depth) if function is not None else []
 
@@ -212,10 +216,15 @@ def _returned(project: Project, function: Scope, path: Path, depth: int) -> list
 
 def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: Path, depth: int) -> list[Filled]:
     each: list[list[Filled]] = []
+    if isinstance(node, ast.Name) and node.id in use.scope.masked.get(id(use.statement), ()):
+        return _comprehended(project, node.id, use, path, depth)
     put = _put(node, use, path[0]) if path and isinstance(node, ast.Name) else None
     if put is not None:
         return _fillings(project, *put, path[1:], depth + 1)
-    for binding in project.holding(node, use, 0):
+    bindings = project.holding(node, use, 0)
+    if isinstance(node, ast.Attribute) and not bindings:
+        return _fillings(project, node.value, use, (node.attr, *path), depth + 1)
+    for binding in bindings:
         if binding.parameter and isinstance(node, ast.Name):
             given = project.given(node.id, binding.use)
             each += [_fillings(project, value, site, path, depth + 1) for value, site in given] or [
@@ -226,6 +235,34 @@ def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: P
         else:
             each.append(_looped(project, binding, path, depth))
     return [filled for found in each for filled in found] if each and all(each) else []
+
+
+def _comprehended(project: Project, name: str, use: Use, path: Path, depth: int) -> list[Filled]:
+    """``batch`` of ``[step(batch) for batch in loader]``."""
+    comps = [n for n in ast.walk(use.statement) if isinstance(n, ast.comprehension)]
+    found = [(c.iter, place) for c in comps for place in _places(c.target, name)]
+    if len(found) != 1:
+        return []
+    drawn = _drawn(found[0][0], (*found[0][1], *path))
+    return _served(project, drawn[0], use, drawn[1], depth) if drawn is not None else []
+
+
+def _places(target: ast.expr, name: str) -> Iterator[Path]:
+    """Where a name stands in what a loop binds."""
+    if isinstance(target, ast.Name) and target.id == name:
+        yield ()
+    for number, part in enumerate(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else ():
+        yield from ((number, *inner) for inner in _places(part, name))
+
+
+def _drawn(head: ast.expr, inner: Path) -> tuple[ast.expr, Path] | None:
+    """The loader in ``enumerate(tqdm(loader))``, and the place in its batches."""
+    while isinstance(head, ast.Call) and head.args and spelled(head.func).rpartition(".")[2] in ("enumerate", "tqdm"):
+        counted = spelled(head.func) == "enumerate"
+        if counted and inner[:1] != (1,):
+            return None
+        head, inner = head.args[0], inner[1:] if counted else inner
+    return head, inner
 
 
 def _put(node: ast.Name, use: Use, key: object) -> tuple[ast.expr, Use] | None:
@@ -257,13 +294,9 @@ def _looped(project: Project, binding: Binding, path: Path, depth: int) -> list[
     if drawn:
         each = [_fillings(project, value, place, (*index, *path), depth + 1) for value, place, index in drawn]
         return [filled for found in each for filled in found] if all(each) else []
-    head: ast.expr = node.iter
-    while isinstance(head, ast.Call) and head.args and spelled(head.func).rpartition(".")[2] in ("enumerate", "tqdm"):
-        counted = spelled(head.func) == "enumerate"
-        if counted and inner[:1] != (1,):
-            return []
-        head, inner = head.args[0], inner[1:] if counted else inner
-    return _served(project, head, replace(binding.use, path=binding.use.path[:-1]), inner, depth)
+    at = _drawn(node.iter, inner)
+    around = replace(binding.use, path=binding.use.path[:-1])
+    return _served(project, at[0], around, at[1], depth) if at is not None else []
 
 
 def _served(project: Project, node: ast.expr, use: Use, path: Path, depth: int) -> list[Filled]:
@@ -273,7 +306,10 @@ def _served(project: Project, node: ast.expr, use: Use, path: Path, depth: int) 
         if thing.name != LOADER or thing.call is None:
             return []
         collate, data = argument_at(thing.call, "collate_fn", 6), argument_at(thing.call, "dataset", 0)
-        functions = [_function(project, t) for t in project.things(collate if collate is not None else data, thing.use)]
+        made = collate if collate is not None else data
+        if isinstance(made, ast.Call) and project.dotted(made.func, thing.use) == "functools.partial" and made.args:
+            made = made.args[0]
+        functions = [_function(project, t) for t in project.things(made, thing.use)]
         if collate is not None and isinstance(collate, ast.Lambda):
             return _fillings(project, collate.body, thing.use, path, depth + 1)
         if collate is not None and not functions:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flatline.readers.source._scopes import Module, Scope, Use
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._resolve import Project, Thing
 
 
 CALLS_LATER = re.compile(r"\.(backward|step|eval|train)\(|_grad\b|inference_mode")
@@ -40,13 +40,19 @@ def calls(
     told = set[int]()
     for call, use in known:
         for thing in project.things(call.func, use):
-            if thing.given is not None and thing.function is function:
+            if thing.given is not None and _runs(project, thing, function):
                 told.add(id(thing.given))
                 yield project.merged(thing.given, call, use)
     near = [(call, use) for call, use in mine if id(call) not in told]
     for call, use in near if near and CALLS_LATER.search(ast.unparse(function.node)) is None else ():
-        if any(t.function is function for t in project.things(call.args[0], use)):
+        if any(_runs(project, t, function) for t in project.things(call.args[0], use)):
             yield project.merged(call, None, use)
+
+
+def _runs(project: Project, thing: Thing, function: Scope) -> bool:
+    """A call of it is one of the function, or makes an object whose ``__init__`` that is."""
+    made = thing.made_of if thing.call is None else None
+    return thing.function is function or (made is not None and project.method(made, "__init__") is function)
 
 
 def is_plain(given: ast.Call) -> bool:

@@ -6,15 +6,17 @@ import ast
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._resolve import Project, Thing
-from flatline.readers.source._scopes import Binding, Module, Scope, Use, plain_call, spelled
-from flatline.readers.source._seen import is_module, is_module_class
+from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, lies_in, plain_call, spelled
+from flatline.readers.source._seen import is_module, is_module_class, is_own
 from flatline.readers.source._values import Source, origins
 
+DICTIONARIES = {"dict", "OrderedDict", "defaultdict"}
 OWN = re.compile(r"\bself\.(\w+)")
+TAKEN = re.compile(r"param|Module(List|Dict)|add_module|register|setattr")
 FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|\[[^\]]*\] = |(?:: [\w\[\]., ]+)? = )")
 
 
@@ -32,22 +34,53 @@ def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> 
     }
     if not lists:
         return
-    text, run = ast.unparse(start.node), Counter(_learning(forward.node))
+    starts = _starts(start)
+    text, run = "\n".join(ast.unparse(each.node) for each in starts), Counter(_learning(forward.node))
     ran = Counter(OWN.findall(ast.unparse(forward.node)))
-    whole, made = Counter(OWN.findall(ast.unparse(start.owner.node))), Counter(OWN.findall(text))
-    filled, added = Counter(FILLED.findall(text)), _appended(start)
-    for attribute, (binding, listed) in lists.items():
+    every = ast.unparse(start.owner.node)
+    whole, made = Counter(OWN.findall(every)) - Counter(FILLED.findall(every)), Counter(OWN.findall(text))
+    filled, added = Counter(FILLED.findall(text)), _appended(starts)
+    for attribute, (binding, listed, kind) in lists.items():
         only = made[attribute] == filled[attribute] and "add_module" not in text and "setattr" not in text
-        if not only or not run[attribute] or whole[attribute] > ran[attribute] + made[attribute]:
+        if not only or not run[attribute] or whole[attribute] > ran[attribute]:
             continue
         layers = [layer for layer in (*listed, *added.get(attribute, ())) if _parametric(project, *layer)]
-        if layers:
+        if layers and not _taken_outside(project, start, attribute):
             yield SourceFact(
-                kind="plain dict" if isinstance(binding.value, (ast.Dict, ast.DictComp)) else "plain list",
+                kind=kind,
                 name=attribute,
                 text=spelled(layers[0][0]),
                 where=module.where(binding.use.statement, start),
             )
+
+
+def _starts(start: Scope) -> list[Scope]:
+    """``__init__``, and the methods that it calls."""
+    methods = start.owner.methods if start.owner is not None else {}
+    called = {call.func.attr for call, _ in start.calls if isinstance(call.func, ast.Attribute) and is_own(call)}
+    return [start, *(method for name, method in methods.items() if name in called and name != "forward")]
+
+
+def _taken_outside(project: Project, start: Scope, name: str) -> bool:
+    """``chain(model.parameters(), *[h.parameters() for h in model.heads.values()])``."""
+    own = start.owner.node if start.owner is not None else start.node
+    read = re.compile(rf"\.{name}\b")
+    for module in [m for m in project.modules.values() if m is not None]:
+        if any(read.search(line) for line in module.text.lines):
+            texts = (
+                u.statement
+                for s in module.scopes
+                for u in s.statements
+                if not _is_inside(u.statement, own, module, start)
+            )
+            if any(TAKEN.search(text) for text in map(ast.unparse, texts) if read.search(text)):
+                return True
+    return False
+
+
+def _is_inside(node: ast.stmt, own: ast.AST, module: Module, start: Scope) -> bool:
+    """In the class itself, or a definition, whose statements are looked at one by one."""
+    return isinstance(node, (*FUNCTIONS, ast.ClassDef)) or (module is start.module and lies_in(node, own))  # type: ignore[arg-type]
 
 
 def _learning(forward: ast.AST) -> Iterator[str]:
@@ -61,8 +94,8 @@ def _learning(forward: ast.AST) -> Iterator[str]:
 
 def _list_of(
     project: Project, bindings: list[Binding], start: Scope
-) -> tuple[Binding, list[tuple[ast.expr, Use]]] | None:
-    """The one list that an attribute is given, and what it begins with."""
+) -> tuple[Binding, list[tuple[ast.expr, Use]], str] | None:
+    """The one list that an attribute is given, what it begins with, and whether it is a dictionary."""
     (binding, *more) = bindings
     value, held = _unlisted(binding.value), []
     if more or binding.use.scope is not start or binding.index:
@@ -78,14 +111,49 @@ def _list_of(
     if isinstance(value, ast.Call) and len(made := origins(project, value, source)) == 1:
         held += _filled_by(project.callee(value, source), made[0])
         value, source = made[0].node, made[0].use
-    value = _unlisted(value)
+    parts = _parts_of(_unlisted(value))
+    if parts is None:
+        return None
+    named = isinstance(value, (ast.Dict, ast.DictComp)) or _called(value) in DICTIONARIES
+    return binding, [*((part, source) for part in parts), *held], "plain dict" if named else "plain list"
+
+
+def _called(value: ast.expr | None) -> str:
+    return ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+
+
+def _parts_of(value: ast.expr | None) -> Sequence[ast.expr] | None:
+    """What a list or a dictionary is written out to hold; None for anything else."""
     if isinstance(value, (ast.List, ast.Tuple)):
-        return binding, [*((element, source) for element in value.elts), *held]
+        return value.elts
     if isinstance(value, ast.Dict):
-        return binding, [*((element, source) for element in value.values), *held]
+        return value.values
     if isinstance(value, ast.DictComp):
-        return binding, [(value.value, source)]
-    return (binding, [(value.elt, source), *held]) if isinstance(value, (ast.ListComp, ast.GeneratorExp)) else None
+        return [value.value]
+    if isinstance(value, (ast.ListComp, ast.GeneratorExp)):
+        return [value.elt]
+    if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Mult)):
+        added = isinstance(value.op, ast.Add)
+        both = [_parts_of(value.left), _parts_of(value.right) if added else ()]
+        return [part for each in both for part in each or ()] if None not in both else None
+    return _parts_of_call(value) if isinstance(value, ast.Call) else None
+
+
+def _parts_of_call(value: ast.Call) -> Sequence[ast.expr] | None:
+    """``dict(zip(names, heads))``, ``dict((name, Head()) for name in names)``, ``dict(a=Head())``, ``list()``."""
+    name, given = _called(value), value.args[0] if len(value.args) == 1 else None
+    if name == "list" and not value.args:
+        return []
+    if name not in DICTIONARIES or len(value.args) > 1:
+        return None
+    if given is None or name == "defaultdict":
+        return [k.value for k in value.keywords if k.arg is not None]
+    if isinstance(given, ast.Call) and _called(given) == "zip" and len(given.args) == 2:
+        return _parts_of(_unlisted(given.args[1]))
+    pairs = _parts_of(given) if not isinstance(given, ast.Dict) else None
+    if pairs is None or not all(isinstance(pair, ast.Tuple) and len(pair.elts) == 2 for pair in pairs):
+        return _parts_of(given) if isinstance(given, (ast.Dict, ast.DictComp)) else None
+    return [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple)]
 
 
 def _unlisted(value: ast.expr | None) -> ast.expr | None:
@@ -118,15 +186,15 @@ def _loads(node: ast.AST, name: str) -> int:
     return sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(node))
 
 
-def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
+def _appended(starts: Sequence[Scope]) -> dict[str, list[tuple[ast.expr, Use]]]:
     """What is put into lists later, by attribute."""
     found: dict[str, list[tuple[ast.expr, Use]]] = {}
-    for call, use in start.calls:
+    for call, use in (pair for start in starts for pair in start.calls):
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr == "append" and isinstance(func.value, ast.Attribute):
             if call.args and isinstance(func.value.value, ast.Name) and func.value.value.id == "self":
                 found.setdefault(func.value.attr, []).append((call.args[0], use))
-    for node, use in ((use.statement, use) for use in start.statements):
+    for node, use in ((use.statement, use) for start in starts for use in start.statements):
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(node, ast.Assign) and isinstance(target, ast.Subscript):
             if (held := ast.unparse(target.value)).startswith("self."):
@@ -136,10 +204,10 @@ def _appended(start: Scope) -> dict[str, list[tuple[ast.expr, Use]]]:
 
 def _parametric(project: Project, node: ast.expr, use: Use) -> bool:
     things, made = project.things(node, use), plain_call(node) if isinstance(node, ast.Call) else node
-    return bool(things) and all(_is_made_by(t, made) and is_module(project, t) for t in things)
+    return bool(things) and all(is_made_by(t, made) and is_module(project, t) for t in things)
 
 
-def _is_made_by(thing: Thing, node: ast.expr) -> bool:
+def is_made_by(thing: Thing, node: ast.expr) -> bool:
     """By a call itself, by the function that it calls, or with what ``partial()`` added to it."""
     place = operator.attrgetter("lineno", "col_offset", "end_lineno", "end_col_offset")
     merged = thing.call is not None and isinstance(node, ast.Call) and place(thing.call) == place(node)

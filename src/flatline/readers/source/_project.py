@@ -8,6 +8,7 @@ from functools import cache
 from itertools import chain
 
 from flatline.events import SourceParsed, Where
+from flatline.readers.source._copied import copied_streams
 from flatline.readers.source._cuts import cut_layers
 from flatline.readers.source._facts import facts
 from flatline.readers.source._files import Text, Unparsable, parse
@@ -15,7 +16,9 @@ from flatline.readers.source._fitted import fitted_before_split
 from flatline.readers.source._frozen import drifting
 from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
+from flatline.readers.source._imported import all_reached
 from flatline.readers.source._imported import reached as reached_by
+from flatline.readers.source._inverted import inverted_masks
 from flatline.readers.source._labels import masked_labels, padded_labels
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loads import loose_loads
@@ -32,6 +35,7 @@ from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 from flatline.readers.source._still_moving import still_moving
 from flatline.readers.source._terms import cut_terms
+from flatline.readers.source._unlearned import unlearned
 from flatline.readers.source._unzeroed import ZEROES, unzeroed
 from flatline.readers.source._workers import equal_streams
 
@@ -52,7 +56,7 @@ def event(project: Project, text: Text) -> SourceParsed:
         if known is None:
             project.add(module, text.path)
         reached = reached_by(project, module)
-        project.look_into_tables()
+        project.look_into_tables(all_reached(project, module) if project.builders else ())
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
             facts(project, module),
@@ -60,6 +64,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             orphans(project, module),
             cut_layers(project, module),
             cut_terms(project, module),
+            unlearned(project, module),
             outliving(project, module),
             micro(project, module),
             halved(project, module),
@@ -68,11 +73,13 @@ def event(project: Project, text: Text) -> SourceParsed:
             drifting(project, module, reached),
             loose_loads(project, module),
             masked_labels(project, module),
+            inverted_masks(project, module),
             padded_labels(project, module, reached),
             measured_labels(project, module),
             logged_rates(project, module),
             fitted_before_split(project, [module, *(each for each in reached if not speaks_of_torch(each.text))]),
             equal_streams(project, module),
+            copied_streams(project, module),
             still_moving(project, module, reached),
         )
         walked = Loops(project, module)

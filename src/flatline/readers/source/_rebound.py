@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._handed_later import handed_later
 from flatline.readers.source._parameters import models_of
+from flatline.readers.source._plain_lists import is_made_by
 from flatline.readers.source._resolve import Thing
-from flatline.readers.source._scopes import FUNCTIONS, Use, plain_call
+from flatline.readers.source._scopes import FUNCTIONS, SAME, Use, plain_call
 from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, names_in, seen_in
 
 BARE = ("affine", "elementwise_affine")
@@ -31,7 +33,8 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
             found = [u for u in new_layers(function) if not u.path and _replaces(function, u, model, built, thing)]
             for new in found if used_after(seen, name, use) and not makes_another(function) else ():
                 yield function.fact("rebound", new.statement, name=name, other=built.statement)
-        for other in (*later_methods(seen), *_called_behind(seen, built)) if bound_once(seen, name) else ():
+        behind = (*later_methods(seen), *_called_behind(seen, built), *handed_later(seen, name))
+        for other in behind if bound_once(seen, name) else ():
             found = [use for use in new_layers(other) if _replaces(other, use, model, built, thing)]
             for use in found if not makes_another(other) else ():
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
@@ -53,19 +56,37 @@ def new_layers(seen: Seen) -> list[Use]:
     calls = [
         u
         for u in seen.scope.statements
-        if isinstance(u.statement, ast.Assign) and isinstance(u.statement.value, ast.Call)
+        if isinstance(u.statement, ast.Assign) and isinstance(u.statement.value, (ast.Call, ast.Name))
     ]
     return [use for use in calls if _is_new(seen, use)]
 
 
+def _behind_name(seen: Seen, use: Use) -> ast.expr:
+    """``nn.Linear(8, 2)`` of ``layer`` and ``layer.to(device)``, which this function made."""
+    value: ast.expr = use.statement.value  # type: ignore[attr-defined]
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in SAME:
+        value = value.func.value
+    attached = isinstance(use.statement, ast.Assign) and isinstance(use.statement.targets[0], ast.Attribute)
+    found = seen.scope.bindings.get(value.id, []) if isinstance(value, ast.Name) and attached else []
+    made = found[0].value if len(found) == 1 and not found[0].index and found[0].use.before(use) else None
+    return made if isinstance(made, ast.Call) else value
+
+
 def _is_new(seen: Seen, use: Use) -> bool:
-    value = plain_call(use.statement.value)  # type: ignore[attr-defined]
+    value = _behind_name(seen, use)
+    if not isinstance(value, ast.Call):
+        return False
+    value = plain_call(value)
     if "requires_grad_(" in ast.unparse(use.statement.value):  # type: ignore[attr-defined]
         return False
     if any(k.arg in BARE and ast.unparse(k.value) == "False" for k in value.keywords):
         return False  # a normalisation without parameters
     things = seen.project.things(value, use)
-    return bool(things) and all(t.call is value and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
+    maker = seen.project.callee(value, use)
+    here = all(t.via[:1] != (id(value),) or t.use.scope is maker for t in things)  # and not handed through
+    return (
+        bool(things) and here and all(is_made_by(t, value) and (t.made_of or LAYERS.fullmatch(t.name)) for t in things)
+    )
 
 
 def built_again(seen: Seen, built: Use) -> bool:
@@ -118,7 +139,6 @@ def later_methods(seen: Seen) -> Iterator[Seen]:
 def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thing) -> bool:
     node = use.statement
     assert isinstance(node, ast.Assign)
-    assert isinstance(node.value, ast.Call)
     target, text = node.targets[0], ast.unparse(model)
     things = seen.project.things(node.value, use)
     here = optimizer.call is built.statement.value  # type: ignore[attr-defined]
@@ -131,6 +151,8 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     if ast.unparse(target) != text:
         return False
     before = seen.project.things(model, built) if here else ()
+    if not isinstance(node.value, ast.Call):
+        return False
     made = plain_call(node.value)
     given = {n for a in [*made.args, *(k.value for k in made.keywords)] for n in names_in(a)}
     return bool(before) and text.split(".")[0] not in given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ def asked(project: Project, call: ast.Call, use: Use, function: Scope) -> Asked 
     if not isinstance(table.value, ast.Name) or own != (table.value.id,):
         return None
     name = project.constant(project.argument(call, function, key.id), use)
-    found = [e for e in entries(project, owner, table.attr) if e.holder == _holder(project, call.func.value, use)]
+    found = [e for e in entries(project, owner, table.attr) if e.holder == holder(project, call.func.value, use)]
     known = [e for e in found if name is not None and e.name == name.value]
     return Asked(known[0].source, key.id, makes) if len(known) == 1 else None
 
@@ -73,7 +74,7 @@ def _looked_up(node: ast.expr) -> tuple[ast.Attribute | None, ast.expr | None]:
     return None, None
 
 
-def _holder(project: Project, node: ast.expr, use: Use) -> str:
+def holder(project: Project, node: ast.expr, use: Use) -> str:
     """Equal for one registry."""
     things = project.things(node, use)
     return things[0].identity() if len(things) == 1 else ""
@@ -87,32 +88,82 @@ def entries(project: Project, owner: Class, table: str) -> Sequence[Entry]:
         project.registries[key] = []
         modules = [m for m in project.modules.values() if m is not None and m.tree.body]
         names = {name for name, method in owner.methods.items() if _fills(method, table)}
+        names |= {name for name, method in owner.methods.items() if _hands_on(method, names)}
         found = [
             e
             for m in modules
             for e in (*_by_decorators(project, m, owner, names), *_by_calls(project, m, owner, names))
         ]
-        known = project.registries[key] = found if names else []
+        found += _by_heirs(project, owner, table) if "__init_subclass__" in names else []
+        found += [e for m in modules for e in _by_keys(project, m, owner)] if not table else []
+        known = project.registries[key] = found
     return known
+
+
+def _inner(method: Scope) -> list[Scope]:
+    """A method, and the functions in it."""
+    return [
+        s for s in method.module.scopes if s is method or s.parent is method or (s.parent and s.parent.parent is method)
+    ]
+
+
+def _hands_on(method: Scope, names: set[str]) -> bool:
+    """It calls a method that fills, as ``register_module`` calls ``self._register``."""
+    calls = [call.func for scope in _inner(method) for call, _ in scope.calls] if names else []
+    own = {f"{method.params[0]}.{name}" for name in names} if method.params else set()
+    return any(isinstance(func, ast.Attribute) and ast.unparse(func) in own for func in calls)
+
+
+def _by_heirs(project: Project, owner: Class, table: str) -> Iterator[Entry]:
+    """``class Raw(Head, key="raw")``, where ``__init_subclass__`` puts it in."""
+    key = _key_of_heirs(owner.methods["__init_subclass__"], table)
+    for heir in {id(each): each for each in project.heirs(owner)}.values():
+        given = [k.value for k in heir.node.keywords if k.arg == key]
+        own = [b.value for b in heir.attributes.get(key.removeprefix("cls."), ())] if key.startswith("cls.") else given
+        word = own[0].value if len(own) == 1 and isinstance(own[0], ast.Constant) else None
+        name = heir.node.name if key == "cls.__name__" else word
+        end = Use(heir.module.top, len(heir.module.top.statements), (), heir.module.tree.body[-1])
+        whose = f"{owner.module.text.path}:{owner.node.name}"
+        yield Entry(whose, name, Source(ast.Name(heir.node.name, ast.Load()), end))
+
+
+def _key_of_heirs(method: Scope, table: str) -> str:
+    """What a class is put in under: a keyword of its own, ``cls.name`` or ``cls.__name__``."""
+    for use in method.statements:
+        target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+        if isinstance(target, ast.Subscript) and _is_table(target.value, table, method):
+            key = ast.unparse(target.slice)
+            first = method.params[0] if method.params else ""
+            return key if key in method.params else re.sub(rf"^{first}\.", "cls.", key)
+    return ""
+
+
+def _by_keys(project: Project, module: Module, owner: Class) -> Iterator[Entry]:
+    """``LOSSES["ce"] = nn.CrossEntropyLoss``, of a registry that is a dictionary."""
+    for use in module.top.statements:
+        target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+        if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            if isinstance(use.statement, ast.Assign) and _is_one(project, target.value, use, owner):
+                yield Entry(holder(project, target.value, use), target.slice.value, Source(use.statement.value, use))
 
 
 def _fills(method: Scope, table: str) -> bool:
     """``self._items[name] = given``, in a method or in what it gives back."""
-    inner = [
-        s for s in method.module.scopes if s is method or s.parent is method or (s.parent and s.parent.parent is method)
-    ]
-    for scope in inner:
+    for scope in _inner(method):
         for use in scope.statements:
             node = use.statement
             target = node.targets[0] if isinstance(node, ast.Assign) else None
-            if (
-                isinstance(target, ast.Subscript)
-                and isinstance(target.value, ast.Attribute)
-                and target.value.attr == table
-            ):
+            if isinstance(target, ast.Subscript) and _is_table(target.value, table, method):
                 value = node.value  # type: ignore[attr-defined]
                 return isinstance(value, ast.Name) and value.id in scope.params
     return False
+
+
+def _is_table(node: ast.expr, table: str, method: Scope) -> bool:
+    """``self._items``, or ``self`` of a registry that is a dictionary."""
+    if not table:
+        return isinstance(node, ast.Name) and node.id in method.params[:1]
+    return isinstance(node, ast.Attribute) and node.attr == table
 
 
 def _by_decorators(project: Project, module: Module, owner: Class, names: set[str]) -> Iterator[Entry]:
@@ -126,7 +177,7 @@ def _by_decorators(project: Project, module: Module, owner: Class, names: set[st
             if isinstance(func, ast.Attribute) and func.attr in names and _is_one(project, func.value, end, owner):
                 given = _name_given(head) if isinstance(head, ast.Call) else None
                 name = node.name if given is None else given.value if isinstance(given, ast.Constant) else None
-                yield Entry(_holder(project, func.value, end), name, Source(ast.Name(node.name, ast.Load()), end))
+                yield Entry(holder(project, func.value, end), name, Source(ast.Name(node.name, ast.Load()), end))
 
 
 def _by_calls(project: Project, module: Module, owner: Class, names: set[str]) -> Iterator[Entry]:
@@ -143,7 +194,7 @@ def _by_calls(project: Project, module: Module, owner: Class, names: set[str]) -
             ):
                 name = _name_given(head)
                 known = name.value if isinstance(name, ast.Constant) else None
-                yield Entry(_holder(project, func.value, use), known, Source(given[0], use))
+                yield Entry(holder(project, func.value, use), known, Source(given[0], use))
 
 
 def _name_given(call: ast.Call) -> ast.expr | None:

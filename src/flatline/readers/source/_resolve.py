@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from flatline.readers.source import (
+    _builders,
+    _by_word,
     _forwarded,
     _handlers,
     _heads,
@@ -30,6 +32,7 @@ from flatline.readers.source import (
     _values,
 )
 from flatline.readers.source._files import Unparsable, parse, read
+from flatline.readers.source._for_keys import for_key
 from flatline.readers.source._scopes import LAMBDA, SAME, Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
 
@@ -121,6 +124,14 @@ class Project:
     _set: dict[int, set[str]] = field(default_factory=dict)  # attributes that are set from outside, by module
     _merged: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls of what partial() made
 
+    built: dict[tuple[int, int], tuple[ast.Call, tuple[Thing, ...]]] = field(default_factory=dict)  # by builders
+    keyed: dict[tuple[int, object], tuple[ast.expr, ast.expr | None]] = field(
+        default_factory=dict
+    )  # parts of comprehensions
+    bound_at: dict[int, Use] = field(default_factory=dict)  # where partial() was called
+    alive: list[ast.AST] = field(default_factory=list)  # what was put together, and is known by its identity
+    builders: list[Scope] = field(default_factory=list)  # functions that look up what they make
+
     registries: dict[tuple[int, str], list[Any]] = field(default_factory=dict)  # filled by decorators
     lambdas: bool = False  # whether there are any
     _elsewhere: dict[tuple[int, str], Source] = field(default_factory=dict)  # names at the end of a file
@@ -139,6 +150,8 @@ class Project:
             self._truths,
             self.registries,
             self._by_entry,
+            self.built,
+            self.alive,
         ):
             memory.clear()
 
@@ -167,6 +180,7 @@ class Project:
             for head in getattr(below.node, "decorator_list", ()):
                 name = ast.unparse(head.func if isinstance(head, ast.Call) else head)
                 self._decorated.setdefault(name, []).append(below)
+        self.builders += _builders.builders_in(module)
         for scope in module.scopes:
             for call, use in scope.calls:
                 self._sort(call, use)
@@ -190,19 +204,34 @@ class Project:
         elif isinstance(call.func, ast.Call) and spelled(call.func.func) == "getattr" and call.func.args:
             self._asked.setdefault("getattr", []).append((call, use))
 
-    def look_into_tables(self) -> None:
-        """Which functions the entries of tables are that are called; nothing is kept of what this concludes on the way."""
-        memories: tuple[dict[Any, Any], ...] = (self._things, self._callees, self._sites_of, self._truths)
+    def look_into_tables(self, reached: Collection[Module] = ()) -> None:
+        """Which functions the entries of tables are that are called, and the calls that builders make."""
+        self._by_entry = {}
+        keyed = self._tried(self._of_entries) if len(self._keyed) <= ENTRIES else {}
+        self._by_entry, near = keyed, [each for each in self.builders if each.module in reached]
+        for _ in range(_builders.ROUNDS if near else 0):
+            made = self._tried(partial(_builders.sites, self, near))
+            self._by_entry = {n: [*keyed.get(n, ()), *made.get(n, ())] for n in {**keyed, **made}}
+
+    def _tried(self, asked: Callable[[], Iterator[tuple[int, ast.Call, Use]]]) -> dict[int, list[tuple[ast.Call, Use]]]:
+        """Calls by their functions; nothing is kept of what this concludes on the way."""
+        memories: tuple[dict[Any, Any], ...] = (
+            self._things, self._callees, self._sites_of, self._truths, self.built,
+        )  # fmt: skip
         sizes, found = [len(memory) for memory in memories], dict[int, list[tuple[ast.Call, Use]]]()
-        for call, use in self._keyed if len(self._keyed) <= ENTRIES else ():
-            for thing in self.things(call.func, use):
-                function = self.method(thing.made_of, "__init__") if thing.made_of is not None else thing.function
-                if thing.call is None and function is not None:
-                    found.setdefault(id(function.node), []).append((call, use))
+        for name, call, use in asked():
+            found.setdefault(name, []).append((call, use))
         for memory, size in zip(memories, sizes, strict=True):
             while len(memory) > size:
                 memory.popitem()
-        self._by_entry = found
+        return found
+
+    def _of_entries(self) -> Iterator[tuple[int, ast.Call, Use]]:
+        for call, use in self._keyed:
+            for thing in self.things(call.func, use):
+                function = self.method(thing.made_of, "__init__") if thing.made_of is not None else thing.function
+                if thing.call is None and function is not None:
+                    yield id(function.node), call, use
 
     def calls_of(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """All calls of a function that are known."""
@@ -215,7 +244,7 @@ class Project:
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
             if node.name == "__init__" and function.owner is not None:
                 found += [pair for pair in _forwarded.made_below(self, function) if pair not in found]
-            mine = self._partials.get(getattr(node, "name", ""), [])
+            mine = self._partials.get(name, [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
             found += [pair for pair in self._by_entry.get(id(node), ()) if pair not in found]
@@ -289,7 +318,9 @@ class Project:
 
     def _reaches(self, call: ast.Call, use: Use, function: Scope) -> bool:
         things = self.things(call.func, use, DEPTH - 6)
-        return any(t.function is function or (t.made_of and t.made_of is function.owner) for t in things)
+        found = any(t.function is function or (t.made_of and t.made_of is function.owner) for t in things)
+        of_object = function.owner is not None and isinstance(call.func, ast.Attribute)
+        return found or (of_object and self.callee(call, use) is function)
 
     def _callee(self, call: ast.Call, use: Use) -> Scope | None:
         """The function of this module that a call is certain to reach by its name alone."""
@@ -415,15 +446,26 @@ class Project:
             if value is not None:
                 found.append((value, site))
             elif _is_spread(call):
-                handed = _forwarded.handed_on(self, call, site, use.scope, name)
-                if handed is None:
+                inner = _forwarded.handed_on(self, call, site, use.scope, name)
+                inner = self._from_table(call, site, name) if inner is None else inner
+                if not inner and (inner is None or usual is None):
                     return []
-                found += handed
+                found += inner or [(each, use) for each in (usual,) if each is not None]
             elif usual is None:
                 return []
             else:
                 found.append((usual, use))
         return found
+
+    def _from_table(self, call: ast.Call, site: Use, name: str) -> list[tuple[ast.expr, Use]] | None:
+        """What ``**options`` of a call give for a parameter: nothing where they do not have it, None if that is not known."""
+        tables = [k.value for k in call.keywords if k.arg is None]
+        if len(tables) != 1 or any(isinstance(each, ast.Starred) for each in call.args):
+            return None
+        if found := _values.held(self, tables[0], ast.Constant(name), site, 0):
+            return [(each.node, each.use) for each in found]
+        names = _spread.spread(self, tables[0], site)
+        return [] if names is not None and name not in names else None
 
     def _bound(self, binding: Binding, depth: int) -> tuple[Thing, ...]:
         use = binding.use
@@ -572,6 +614,8 @@ class Project:
                 v for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant) and k.value == key
             ]
             return self.things(found[0], use, depth + 1) if len(found) == 1 and None not in node.keys else ()
+        if isinstance(node, ast.DictComp) and (value := for_key(self, node, ast.Constant(key))) is not None:
+            return self.things(value, use, depth + 1)
         if isinstance(node, ast.DictComp):
             return tuple(
                 replace(thing, via=(hash(key), *thing.via))
@@ -605,6 +649,12 @@ class Project:
             scope = scope.parent
         text, changed = ast.unparse(node), self._changed[id(module)]
         return (text, 0) in changed or (text, id(scope)) in changed
+
+    def written_below(self, node: ast.expr, key: ast.Constant | None, use: Use) -> bool:
+        """Whether ``name["head"]["width"] = ...`` is anywhere in the file."""
+        self.written_to(node, use)
+        part = f"{ast.unparse(node)}[{repr(key.value) + ']' if key is not None else ''}"
+        return any(text.startswith(part) for text, _ in self._changed[id(use.scope.module)])
 
     def put(self, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
         """What was put into a table under a key."""
@@ -753,12 +803,12 @@ class Project:
                 function = self.callee(node, use, depth) if thing.made_of is not None else None
                 return _via(node, self._returned(function, depth, index)) if function is not None else ()
             if thing.function is not None:
-                inner = self._returned(thing.function, depth, index)
+                inner = self._by_function(thing, node, use, depth, index)
                 if not inner:
                     return ()
-                found += _via(self.merged(thing.given, node, use)[0] if thing.given is not None else node, inner)
+                found += inner
             elif not index:
-                made = self._with(thing.given, node) if thing.given is not None else node
+                made = self._with(thing.given, node, use) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
         return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
 
@@ -772,6 +822,16 @@ class Project:
             not self.dotted(b, each.use).startswith("torch.") for each in self.bases(owner) for b in each.node.bases
         )
 
+    def _by_function(
+        self, thing: Thing, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
+    ) -> tuple[Thing, ...]:
+        """What a function gives back: what it looks up and makes, or returns."""
+        assert thing.function is not None
+        built = _builders.built(self, node, use, thing.function, depth) if not index else ()
+        site = self.merged(thing.given, node, use)[0] if thing.given is not None else node
+        chosen = _by_word.returned(self, thing.function, node, use) if not built else None
+        return built or _via(site, self._returned(thing.function, depth, index, chosen))
+
     def _by_method(
         self, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
     ) -> tuple[Thing, ...]:
@@ -779,7 +839,10 @@ class Project:
         if not index and _is_fluent(function) and isinstance(node.func, ast.Attribute):
             return self.things(node.func.value, use, depth + 1)
         asked = _registries.asked(self, node, use, function) if function.owner is not None else None
-        returned = self._returned(function, depth, index) if asked is None else ()
+        if asked is None and not index and (built := _builders.built(self, node, use, function, depth)):
+            return built
+        chosen = _by_word.returned(self, function, node, use) if asked is None else None
+        returned = self._returned(function, depth, index, chosen) if asked is None else ()
         return _via(node, returned) if asked is None else self._registered(asked, node, use, depth)
 
     def _registered(self, asked: _registries.Asked, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
@@ -817,37 +880,53 @@ class Project:
             found.update(inner)
         return found
 
+    def names_in(self, node: ast.expr, use: Use) -> dict[str, ast.expr] | None:
+        """The names in a table that is written out; None if there may be others."""
+        return _spread.spread(self, node, use)
+
     def _named(self, node: ast.Call, use: Use) -> tuple[Thing, ...]:
         """``getattr(nn, "CrossEntropyLoss")``, ``getattr(torch, "float16")``."""
         name = self.constant(node.args[1], use) if len(node.args) > 1 else None
         dotted = self.dotted(node.args[0], use) if name is not None else ""
         known = f"{dotted}.".startswith("torch.") and not self.is_local(node.args[0], use)
+        if dotted and not known and name is not None and self.module_of(dotted, use.scope.module) is not None:
+            return self._imported(f"{dotted}.{name.value!s}", use, 0)
         return (Thing(_plain(f"{dotted}.{name.value!s}"), use),) if known and name is not None else ()
 
     def _partial(self, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
-        """A class or function of torch, of which some arguments are known before it is called."""
+        """A class, or a function, of which some arguments are known before it is called."""
         things = self.things(node.args[0], use, depth + 1)
         kept = _partials.is_plain(node)
+        self.bound_at[id(node)] = use
         plain = all(
-            t.call is None and (t.name.startswith("torch.") or (kept and t.function)) and t.given is None
+            t.call is None and (t.name.startswith("torch.") or t.made_of or (kept and t.function)) and t.given is None
             for t in things
         )
         return tuple(replace(thing, given=node) for thing in things) if plain else ()
 
-    def _with(self, given: ast.Call, node: ast.Call | None) -> ast.Call:
+    def _with(self, given: ast.Call, node: ast.Call | None, use: Use) -> ast.Call:
         """The call that a call of what ``partial()`` made comes to."""
         key = id(given), id(node)
         if key not in self._merged:
             args, named = (node.args, node.keywords) if node is not None else ([], [])
             later = {k.arg for k in named}
+            first = [self._from_there(each, given, use) for each in given.args[1:]]
             kept = [k for k in given.keywords if k.arg not in later]
-            made = ast.Call(given.args[0], [*given.args[1:], *args], [*kept, *named])
+            kept = [ast.keyword(k.arg, self._from_there(k.value, given, use)) for k in kept]
+            made = ast.Call(given.args[0], [*first, *args], [*kept, *named])
             self._merged[key] = ast.copy_location(made, node or given)
         return self._merged[key]
 
+    def _from_there(self, node: ast.expr, given: ast.Call, use: Use) -> ast.expr:
+        """What ``partial()`` was given, as far as it means the same where the rest is given."""
+        near = self.bound_at.get(id(given))
+        if near is None or near.scope is use.scope or isinstance(node, ast.Constant):
+            return node
+        return self.constant(node, near) or _spread.UNKNOWN
+
     def merged(self, given: ast.Call, node: ast.Call | None, use: Use) -> tuple[ast.Call, Use]:
         """The same, as one of the calls of a function."""
-        made = self._with(given, node)
+        made = self._with(given, node, use)
         return self.turned.setdefault(id(made), (made, use))
 
     def callee(self, node: ast.Call, use: Use, depth: int = 0) -> Scope | None:
@@ -860,7 +939,8 @@ class Project:
 
     def _called_function(self, node: ast.Call, use: Use, depth: int) -> Scope | None:
         func = node.func
-        if isinstance(func, ast.Attribute) and not (self.dotted(func, use) and not self.is_local(func, use)):
+        outside = isinstance(func, ast.Attribute) and self.dotted(func, use).startswith("torch.")
+        if isinstance(func, ast.Attribute) and not (outside and not self.is_local(func, use)):
             if _values.is_super(func.value) and use.scope.owner is not None:
                 above = (each.methods.get(func.attr) for each in [*self.bases(use.scope.owner)][1:])
                 return next((method for method in above if method is not None), None)
@@ -876,9 +956,19 @@ class Project:
         functions = {id(t.function): t.function if t.given is None else None for t in found}
         return next(iter(functions.values())) if len(functions) == 1 else None
 
-    def _returned(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Thing, ...]:
+    def returned(self, function: Scope, call: ast.Call, depth: int) -> tuple[Thing, ...]:
+        """What one call of a function gives back."""
+        return _via(call, self._returned(function, depth, ()))
+
+    def _returned(
+        self,
+        function: Scope,
+        depth: int,
+        index: tuple[int, ...],
+        chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
+    ) -> tuple[Thing, ...]:
         found: list[Thing] = []
-        for value, use in self.returns(function):
+        for value, use in self.returns(function) if chosen is None else chosen:
             if value is not None:
                 inner = self.things(value, use, depth + 1, index)
                 if not inner:
@@ -929,8 +1019,14 @@ class Project:
         sites: list[tuple[ast.Call | None, Use]] = [*self.sites_of(binding.use.scope)[:SITES]]
         for call, site in sites or ([] if strict else [(None, binding.use)]):
             given = argument(call, binding.use.scope, node.id) if call is not None else None
-            spread = call is not None and _is_spread(call)
-            yield None if spread else self.constant(given or usual, site, depth + 1, strict=strict)
+            if call is None or given is not None or not _is_spread(call):
+                yield self.constant(given or usual, site, depth + 1, strict=strict)
+                continue
+            inner = self._from_table(call, site, node.id)
+            if not inner:
+                yield self.constant(usual, site, depth + 1, strict=strict) if inner is not None else None
+            for value, place in inner or ():
+                yield self.constant(value, place, depth + 1, strict=strict)
 
     def _defaults(self, name: str, module: Module) -> list[tuple[ast.expr, Use]]:
         """``default`` of ``add_argument("--name", ...)``."""
@@ -1042,8 +1138,15 @@ class Project:
             return self._made_torch(things[0].name, node, use, depth) if not index else ()
         if things and not index and things[0].call is not None and things[0].made_of is None:
             return _heads.put_out(self, things, depth)
-        function = self.callee(node, use, depth)
-        return self._made_return(function, depth, index) if function is not None else ()
+        function = self.callee(node, use, depth) or self._forward_of(things)
+        chosen = _by_word.returned(self, function, node, use) if function is not None else None
+        return self._made_return(function, depth, index, chosen) if function is not None else ()
+
+    def _forward_of(self, things: Sequence[Thing]) -> Scope | None:
+        """The one forward of modules that a list holds."""
+        owners = {id(thing.made_of): thing.made_of for thing in things if thing.call is not None}
+        (owner, *more) = owners.values() or [None]
+        return self.method(owner, "forward") if owner is not None and not more else None
 
     def _each_layer(self, node: ast.expr, use: Use, depth: int) -> tuple[Thing, ...]:
         """All layers that ``head`` is, in ``{t: head(x) for t, head in self.heads.items()}``, in loops, and by a place."""
@@ -1127,9 +1230,15 @@ class Project:
         classes = given is not node and isinstance(node, ast.Call) and all(t.call is None for t in things)
         return tuple(Thing(t.name, use, node, t.made_of) for t in things) if classes else things  # type: ignore[arg-type]
 
-    def _made_return(self, function: Scope, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
+    def _made_return(
+        self,
+        function: Scope,
+        depth: int,
+        index: tuple[int, ...],
+        chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
+    ) -> tuple[Made, ...]:
         found: list[Made] = []
-        for value, use in self.returns(function):
+        for value, use in self.returns(function) if chosen is None else chosen:
             inner = self.made(value, use, depth + 1, index)
             if not inner:
                 return ()
@@ -1141,7 +1250,7 @@ def _chooses(node: ast.expr) -> bool:
     """Rows of a tensor, or a part of each."""
     if isinstance(node, ast.Tuple):
         return all(isinstance(each, (ast.Constant, ast.Call)) or _chooses(each) for each in node.elts)
-    return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp))
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp, ast.Subscript))
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -1242,8 +1351,13 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _knows(module: Module, function: Scope) -> bool:
-    """Whether a file defines or imports the class of a method."""
-    return module is function.module or (function.owner is not None and function.owner.node.name in module.top.bindings)
+    """Whether a file defines or imports the class of a method, or one that it inherits from."""
+    owner = function.owner.node if function.owner is not None else None
+    if module is function.module or owner is None:
+        return module is function.module
+    known, bases = module.top.bindings, [base.id for base in owner.bases if isinstance(base, ast.Name)]
+    near = [known[name][0].imported for name in bases if name in known]
+    return owner.name in known or any(not dotted.startswith("torch") for dotted in near)
 
 
 def _fits(call: ast.Call, function: Scope) -> bool:

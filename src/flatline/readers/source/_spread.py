@@ -25,6 +25,11 @@ def spread(project: Project, node: ast.expr, use: Use) -> Named | None:
     return _Spread(project, use.scope).named(node, use, {}, 0)
 
 
+def is_of_record(node: ast.Call) -> bool:
+    """``asdict(config)``."""
+    return ast.unparse(node.func) in OF_RECORDS and len(node.args) == 1
+
+
 class _Spread:
     """Followed from one place."""
 
@@ -67,7 +72,7 @@ class _Spread:
         own = [(k.arg, k.value) for k in node.keywords]
         if isinstance(node.func, ast.Name) and node.func.id == "dict":
             return self._joined([*((None, each) for each in node.args), *own], use, given, depth)
-        if ast.unparse(node.func) in OF_RECORDS and len(node.args) == 1:
+        if is_of_record(node):
             return self._record(node.args[0], use, given)
         function = self.project.callee(node, use)
         returns = self.project.returns(function) if function is not None else []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._edits import after, instead, renamed
+from flatline.readers.source._for_keys import Put
 from flatline.readers.source._scopes import Use, spelled
 from flatline.readers.source._seen import Seen
+from flatline.readers.source._values import origins
 
 UNCALLED = {"step", "zero_grad", "backward", "eval", "train", "unscale_"}
 CLOSED_FORM = {"LambdaLR", "OneCycleLR", "CyclicLR", "ConstantLR", "LRScheduler", "ReduceLROnPlateau"}
@@ -59,6 +62,12 @@ def anomaly(seen: Seen) -> Iterator[SourceFact]:
         on = isinstance(given, ast.Constant) and given.value is True
         if on and isinstance(use.statement, ast.Expr) and _unconditional(seen, use):
             yield seen.fact("anomaly", call, edit=instead(given, "False") if given is not None else None)
+        elif given is not None and isinstance(use.statement, ast.Expr):
+            asked = [given] if not on else []
+            asked += [n.test for n in _ifs_around(seen, use) if "__main__" not in ast.unparse(n.test)]
+            taken = all(part == "body" for block, part in use.path if block in seen.scope.choices)
+            if asked and taken and all(_is_usually_on(seen, each, use) for each in asked):
+                yield seen.fact("anomaly by settings", call, name=spelled(asked[0]))
 
     for use in seen.scope.statements:
         heads = [item.context_expr for item in getattr(use.statement, "items", ())]
@@ -72,10 +81,30 @@ def anomaly(seen: Seen) -> Iterator[SourceFact]:
                 yield seen.fact("anomaly", head)
 
 
+def _is_usually_on(seen: Seen, given: ast.expr, use: Use) -> bool:
+    """``cfg.detect_anomaly``, which is True if nobody says otherwise."""
+    known = seen.project.constant(given, use)
+    if known is not None or not isinstance(given, ast.Attribute):
+        return known is not None and known.value is True
+    owners = [thing.made_of for thing in seen.project.things(given.value, use)]
+    each = [o.fields.get(given.attr) if o is not None and o.is_record else None for o in owners]
+    return bool(each) and all(_is_true(value) for value in each)
+
+
+def _is_true(value: ast.expr | None) -> bool:
+    """``True`` and ``field(default=True)``."""
+    named = [k.value for k in value.keywords if k.arg == "default"] if isinstance(value, ast.Call) else []
+    return any(isinstance(each, ast.Constant) and each.value is True for each in (value, *named))
+
+
 def _unconditional(seen: Seen, use: Use) -> bool:
+    return all("__main__" in ast.unparse(node.test) for node in _ifs_around(seen, use))
+
+
+def _ifs_around(seen: Seen, use: Use) -> list[ast.If]:
     blocks = {block for block, _ in use.path}
     around = [s.statement for s in seen.scope.statements if id(s.statement) in blocks]
-    return all(not isinstance(node, ast.If) or "__main__" in ast.unparse(node.test) for node in around)
+    return [node for node in around if isinstance(node, ast.If)]
 
 
 def rates(seen: Seen) -> Iterator[SourceFact]:
@@ -90,13 +119,31 @@ def rates(seen: Seen) -> Iterator[SourceFact]:
 def coupled(seen: Seen) -> Iterator[SourceFact]:
     """``Adam(weight_decay=0.01)``."""
     for call, use in seen.scope.calls:
-        name = seen.project.dotted(call.func, use)
-        decay = next((k.value for k in call.keywords if k.arg == "weight_decay"), None)
-        switched = any(k.arg in (None, "decoupled_weight_decay") for k in call.keywords)
+        name, made = seen.project.dotted(call.func, use), call
+        if not name and isinstance(call.func, (ast.Subscript, ast.Name)):
+            name, made = _chosen(seen, call, use)
+        decay = next((k.value for k in made.keywords if k.arg == "weight_decay"), None)
+        switched = any(k.arg in (None, "decoupled_weight_decay") for k in made.keywords)
         if decay is None or switched or name not in ("torch.optim.Adam", "torch.optim.Adamax"):
             continue
         if (number := seen.project.number(decay, use)) is not None and number > 0:
             yield seen.fact("coupled", call, name=name.rpartition(".")[2], text=f"{number:g}")
+
+
+def _chosen(seen: Seen, call: ast.Call, use: Use) -> tuple[str, ast.Call]:
+    """The optimizer that a call of an entry of a table builds, also by a lambda of the same file."""
+    things = seen.project.things(call, use)
+    built = things[0].call if len(things) == 1 else None
+    if built is None or not things[0].is_optimizer or things[0].use.scope.module is not seen.module:
+        return "", call
+    found = origins(seen.project, call.func, use)
+    lambdas = [each.node.args.args for each in found if isinstance(each.node, ast.Lambda)]
+    if not lambdas:
+        return things[0].name, built
+    names = {given.arg: value for given, value in zip(lambdas[0], call.args, strict=False)}
+    made = Put(names).visit(copy.deepcopy(built))
+    seen.project.alive.append(made)
+    return things[0].name, made
 
 
 def closures(seen: Seen) -> Iterator[SourceFact]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._for_keys import for_key
 from flatline.readers.source._records import BAGS, own_field
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 STEPS = 12  # from a table to where it is written out
 TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
+OF_RECORDS = {"dataclasses.asdict", "vars"}
 SIZED = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "DataLoader", "TensorDataset"}
 DEVICE = re.compile(r"[\w.]*device\w*(?:\.type)? (==|!=) '(cuda|cpu)'")
 
@@ -311,7 +313,11 @@ def held(project: Project, node: ast.expr, key: ast.Constant | None, use: Use, d
     if depth > STEPS:
         return []
     if isinstance(node, ast.Dict):
-        return [] if None in node.keys else _listed([*zip(node.keys, node.values, strict=True)], key, use)
+        pairs = [*zip(node.keys, node.values, strict=True)]
+        return _joined(project, pairs, key, use, depth) if None in node.keys else _listed(pairs, key, use)
+    if isinstance(node, ast.DictComp) and key is not None:
+        value = for_key(project, node, key)
+        return [Source(value, use)] if value is not None else []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and key is None:
         return [s for part in (node.left, node.right) for s in held(project, part, None, use, depth + 1)]
     if isinstance(node, (ast.List, ast.Tuple)):
@@ -330,7 +336,31 @@ def held(project: Project, node: ast.expr, key: ast.Constant | None, use: Use, d
         found += [Source(s.node, s.use, (*(each.via if each else ()), *s.via)) for s in inner]
         if not inner:
             return project.put(node, key, use)
+    if project.written_below(node, key, use):
+        return []
     return found if not project.written_to(node, use) else project.put(node, key, use)
+
+
+def _joined(
+    project: Project,
+    pairs: Sequence[tuple[ast.expr | None, ast.expr]],
+    key: ast.Constant | None,
+    use: Use,
+    depth: int,
+) -> Sequence[Source]:
+    """Of ``{**usual, "width": 8}``, where it is known which of the parts has the key."""
+    for name, value in reversed(pairs) if key is not None else ():
+        if name is None:
+            if found := held(project, value, key, use, depth + 1):
+                return found
+            known = project.names_in(value, use)
+            if known is None or (key is not None and key.value in known):
+                return []
+        elif isinstance(name, ast.Constant) and key is not None and name.value == key.value:
+            return [Source(value, use)]
+        elif not isinstance(name, ast.Constant):
+            return []
+    return []
 
 
 def _listed(pairs: Sequence[tuple[ast.expr | None, ast.expr]], key: ast.Constant | None, use: Use) -> Sequence[Source]:
@@ -348,6 +378,8 @@ def _holders(project: Project, node: ast.Name | ast.Attribute, use: Use, depth: 
             found += [Source(*pair) for pair in given] or [None]
         elif binding.imported:
             found.append(project.elsewhere(binding.imported, binding.use))
+        elif binding.index and binding.value is not None:
+            found += origins(project, binding.value, binding.use, binding.index, depth + 1) or [None]
         else:
             plain = binding.value is not None and not binding.index
             found.append(Source(binding.value, binding.use) if plain and binding.value is not None else None)
@@ -358,12 +390,19 @@ def _holders(project: Project, node: ast.Name | ast.Attribute, use: Use, depth: 
 
 def _held_by_call(project: Project, call: ast.Call, key: ast.Constant | None, use: Use, depth: int) -> Sequence[Source]:
     dotted = project.dotted(call.func, use)
-    if isinstance(call.func, ast.Name) and call.func.id == "dict" and not call.args:
-        pairs = [(ast.Constant(k.arg), k.value) for k in call.keywords]
-        return _listed(pairs, key, use) if all(k.arg for k in call.keywords) else []
+    if isinstance(call.func, ast.Name) and call.func.id == "dict" and (not call.args or key is not None):
+        parts = [*((None, each) for each in call.args)]
+        pairs = [*parts, *((ast.Constant(k.arg) if k.arg else None, k.value) for k in call.keywords)]
+        plain = all(name is not None for name, _ in pairs)
+        return _listed(pairs, key, use) if plain else _joined(project, pairs, key, use, depth)
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "copy" and not call.args and not dotted:
+        return held(project, call.func.value, key, use, depth + 1)
     listed = isinstance(call.func, ast.Name) and call.func.id in ("list", "tuple")
     if (dotted in TABLES or listed) and len(call.args) == 1:
         return held(project, call.args[0], key, use, depth + 1)
+    if key is not None and dotted in OF_RECORDS and len(call.args) == 1:
+        each = [field_of(project, t, str(key.value)) for t in project.things(call.args[0], use, depth)]
+        return [s for inner in each for s in inner] if all(each) else []
     function = project.callee(call, use)
     found: list[Source] = []
     for value, place in project.returns(function) if function is not None else ():

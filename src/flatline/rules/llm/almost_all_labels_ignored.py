@@ -110,6 +110,14 @@ class AlmostAllLabelsIgnored(Rule):
         for fact in (*event.of("no label left"), *event.of("one label left")):
             left = "leaves no label" if fact.kind == "no label left" else "leaves labels of one token only"
             yield self.finding_at(event, fact.where, f"{fact.text} {left} in {fact.name}")
+        for fact in event.of("only padding left"):
+            yield self.finding_at(
+                event,
+                fact.where,
+                f"{fact.text} leaves out every token of {fact.name} but the padding",
+                cause="the mask is the wrong way round: what is attended to is ignored, and what is padding is learned",
+                fix="turn the mask round: labels[attention_mask == 0] = -100",
+            )
         for fact in event.of("measured in characters"):
             yield self.finding_at(
                 event,

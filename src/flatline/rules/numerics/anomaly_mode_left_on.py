@@ -82,3 +82,6 @@ class AnomalyModeLeftOn(Rule):
         for fact in event.of("anomaly"):
             message = f"{fact.text} is on for the whole run"
             yield self.finding_at(event, fact.where, message)
+        for fact in event.of("anomaly by settings"):
+            message = f"{fact.text} is on for the whole run: {fact.name} is True unless something says otherwise"
+            yield self.finding_at(event, fact.where, message, severity="hint")

@@ -110,6 +110,16 @@ class EqualStreamsInWorkers(Rule):
                 cause=UNDONE,
                 fix=LEFT_OUT,
             )
+        for fact in event.of("copied stream"):
+            yield self.finding_at(
+                event,
+                fact.where,
+                f"each worker of the DataLoader{beside(fact.other, fact.where)} begins with a copy of {fact.name}, which "
+                f"`{fact.text}` made: they draw the same numbers",
+                severity="hint",
+                cause="a data set is copied into each worker with the generators that it holds, in the state that they are in",
+                fix="make the generator in the worker, from torch.initial_seed(), or draw from torch, which seeds each worker",
+            )
 
     def _seeded(self, event: WorkersStarted) -> Finding:
         return self.finding(

@@ -1,0 +1,79 @@
+"""Generators of a data set that each worker of its loader has a copy of, in one and the same state."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from flatline.events import SourceFact
+from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._scopes import Class, Module, Scope, Use, spelled
+
+LOADER = "torch.utils.data.DataLoader"
+GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random"}
+ITEMS = ("__getitem__", "__iter__")
+CALLS = 16  # functions that make an item
+RENEWED = re.compile(
+    r"get_worker_info|worker_id|initial_seed|seed_worker|worker_seed"
+)  # beside a generator that is made or seeded
+MADE = re.compile(r"default_rng\(|RandomState\(|Random\(|\.seed\(|SeedSequence|manual_seed|spawn\(")
+
+
+def copied_streams(project: Project, module: Module) -> Iterator[SourceFact]:
+    """One fact a loader."""
+    if not any("num_workers" in line for line in module.text.lines):
+        return
+    for scope in module.scopes:
+        for call, use in scope.calls:
+            if project.dotted(call.func, use) != LOADER or not _has_workers(project, call, use):
+                continue
+            for data in project.things(argument_at(call, "dataset", 0), use):
+                for made, place in _drawn_from(project, data):
+                    yield SourceFact(
+                        kind="copied stream", name=f"self.{made.targets[0].attr}", text=spelled(made.value),  # type: ignore[attr-defined]
+                        where=place.scope.module.where(made, place.scope), other=module.where(call, scope),
+                    )  # fmt: skip
+
+
+def _has_workers(project: Project, call: ast.Call, use: Use) -> bool:
+    """Two or more, and nothing is done as each of them begins."""
+    named = project.keywords(call, use)
+    count = project.number(named.get("num_workers") or argument_at(call, "num_workers", 5), use)
+    started = argument_at(call, "worker_init_fn", 9) or named.get("worker_init_fn")
+    return None not in named and count is not None and count > 1 and started is None
+
+
+def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use]]:
+    """The generators that ``__init__`` makes, and that items are drawn from."""
+    owner = data.made_of
+    items = [m for name in ITEMS if owner is not None and (m := project.method(owner, name)) is not None]
+    if owner is None or not items or data.call is None or _is_renewed(owner):
+        return
+    text = "\n".join(ast.unparse(each.node) for each in _called_by(project, items[0]))
+    for name, bound in owner.attributes.items():
+        node, use = (bound[0].use.statement, bound[0].use) if len(bound) == 1 else (None, None)
+        value = bound[0].value if len(bound) == 1 and not bound[0].index else None
+        if use is None or not isinstance(node, ast.Assign) or not isinstance(value, ast.Call):
+            continue
+        start = (
+            use.scope.name.endswith(".__init__") and value is node.value and isinstance(node.targets[0], ast.Attribute)
+        )
+        if start and project.dotted(value.func, use) in GENERATORS and re.search(rf"\bself\.{name}\.\w+\(", text):
+            yield node, use
+
+
+def _is_renewed(owner: Class) -> bool:
+    """Something of the class asks which worker it is, and makes a generator of that."""
+    text = ast.unparse(owner.node)
+    once = len(MADE.findall(text)) <= 1
+    return not once and RENEWED.search(text) is not None
+
+
+def _called_by(project: Project, function: Scope) -> Sequence[Scope]:
+    """A function, and those of the project that it calls."""
+    found = [function]
+    for each in found:
+        inner = [project.callee(*pair) for pair in each.calls] if len(found) < CALLS else []
+        found += [scope for scope in inner if scope is not None and scope not in found]
+    return found

@@ -1,0 +1,69 @@
+"""Methods of other objects that a finished object hands itself to: ``hook.before_fit(self)``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Class, Module, Scope, Use
+from flatline.readers.source._seen import Seen, seen_in
+
+
+def handed_later(seen: Seen, name: str) -> Iterator[Seen]:
+    """Those that change something of the object, and can only run when ``__init__``, which this is, is over."""
+    owner, project = seen.scope.owner, seen.project
+    if owner is None or owner.methods.get("__init__") is not seen.scope:
+        return
+    modules = [m for m in project.modules.values() if m is not None]
+    again = any(project.set_from_outside(name.removeprefix("self."), m) for m in modules if _writers(m))
+    for function in [] if again else [function for each in modules for function in _writers(each)]:
+        calls = project.calls_of(function) if function.owner is not owner and _is_made(project, function) else []
+        scopes = [scope for call, use in calls for scope in _callers(project, function, call, use)]
+        known = all(use.scope.owner is owner or _hands_over(project, call, use, owner) for call, use in calls)
+        if scopes and known and not any(_in_start(seen.scope, scope) for scope in scopes):
+            yield seen_in(project, function)
+
+
+def _hands_over(project: Project, call: ast.Call, use: Use, owner: Class) -> bool:
+    """``adapt(engine)``, of an object that is finished."""
+    given = [each for each in call.args if isinstance(each, (ast.Name, ast.Attribute))]
+    return any(t.made_of is owner and t.call is not None for each in given for t in project.things(each, use))
+
+
+@cache
+def _writers(module: Module) -> Sequence[Scope]:
+    """The functions of a file that give a part of what they are handed a part of its own."""
+    return [s for s in module.scopes if s is not module.top and any(map(_writes_part, s.statements))]
+
+
+def _writes_part(use: Use) -> bool:
+    """``engine.model.head = ...``."""
+    target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+    deep = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute)
+    while isinstance(target, ast.Attribute):
+        target = target.value
+    given = use.scope.params[len(use.scope.own) :]
+    return deep and isinstance(target, ast.Name) and target.id in given
+
+
+def _is_made(project: Project, function: Scope) -> bool:
+    """An object of its class is made somewhere."""
+    return function.owner is None or bool(project.calls_by(function.owner.node.name))
+
+
+def _callers(project: Project, function: Scope, call: ast.Call, use: Use) -> Iterator[Scope]:
+    """The functions that have it called; of ``getattr(hook, name)(self)`` those that give its name."""
+    if not isinstance(call.func, ast.Call):
+        yield use.scope
+        return
+    name = getattr(function.node, "name", "")
+    for outer, place in project.calls_of(use.scope):
+        if any(isinstance(each, ast.Constant) and each.value == name for each in outer.args):
+            yield place.scope
+
+
+def _in_start(start: Scope, scope: Scope) -> bool:
+    """``__init__`` itself, or what it calls."""
+    return scope is start or f".{getattr(scope.node, 'name', '')}(" in ast.unparse(start.node)

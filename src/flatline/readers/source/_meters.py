@@ -1,0 +1,46 @@
+"""Objects in tables that make them as they are asked for, or hold one for each name: ``self.meters[key].update(value)``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._values import each_of, origins
+
+
+def meters(project: Project, call: ast.Call, use: Use) -> Iterator[Scope]:
+    """The method of the project that a call runs, also where the object comes out of a table."""
+    func = call.func
+    if not isinstance(func, ast.Attribute):
+        return
+    if (function := project.callee(call, use)) is not None:
+        yield function
+        return
+    held = {id(t.made_of): t.made_of for t in _held(project, func.value, use) if t.made_of is not None}
+    (owner, *more) = held.values() or [None]
+    method = project.method(owner, func.attr) if owner is not None and not more else None
+    if method is not None:
+        yield method
+
+
+def _held(project: Project, node: ast.expr, use: Use) -> Iterator[Thing]:
+    """What a table gives under any key."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault":
+        yield from project.things(node.args[1], use) if len(node.args) == 2 else ()
+        return
+    if not isinstance(node, ast.Subscript):
+        return
+    for each in origins(project, node.value, use):
+        made = each.node
+        if (
+            isinstance(made, ast.Call)
+            and project.dotted(made.func, each.use) == "collections.defaultdict"
+            and made.args
+        ):
+            factory = made.args[0]
+            yield from project.things(factory.body if isinstance(factory, ast.Lambda) else factory, each.use)
+            return
+    for source in each_of(project, node.value, use):
+        yield from project.things(source.node, source.use)
