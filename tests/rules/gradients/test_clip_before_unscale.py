@@ -78,3 +78,31 @@ def test_source_clip_before_unscale(late):
 )
 def test_near_miss_source(lines):
     assert lint(ClipBeforeUnscale, LOOP.format("\n    ".join(lines))) == []
+
+
+MIXED = """
+import torch
+class Scales:
+    def before(self): self.scaler.unscale_(self.opt)
+    def step(self): self.before(); self.scaler.step(self.opt); self.scaler.update(); self.opt.zero_grad()
+class Clips:
+    def before(self):
+        {first}
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+class Averages:
+    def step(self): super().step(); self.average()
+class Trainer(Averages, Clips, Scales):
+    def __init__(self):
+        self.net = torch.nn.Linear(3, 3)
+        self.opt, self.scaler = torch.optim.SGD(self.net.parameters(), 0.1), torch.amp.GradScaler()
+    def send(self, loss): self.scaler.scale(loss).backward()
+    def turn(self, x): self.send(self.net(x).mean()); self.step()
+    def fit(self):
+        for x in data: self.turn(x)
+Trainer().fit()
+"""
+
+
+@pytest.mark.parametrize(("first", "found"), [("super().before()", 0), ("pass", 1)])
+def test_source_mixins_many_calls_deep(first, found):
+    assert len(lint(ClipBeforeUnscale, MIXED.format(first=first))) == found

@@ -28,11 +28,11 @@ from flatline.readers.source._schedules import IN_STEPS, divisors, is_schedule, 
 from flatline.readers.source._scopes import FUNCTIONS, Class, Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._settled import settled
 from flatline.readers.source._updates import trains_nothing
-from flatline.readers.source._values import origins
+from flatline.readers.source._values import is_super, origins
 from flatline.readers.source._zoo import ready_made
 
 WAYS = 64  # through a loop; one with more is left alone
-INLINED = 4  # calls within calls
+INLINED = 6  # calls within calls
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 MODES = re.compile(
     r"torch\.nn\.((?:Alpha|Feature)?Dropout[123]?d?|(?:Sync)?BatchNorm(?:[123]d)?|Transformer(?:En|De)coderLayer)"
@@ -580,7 +580,11 @@ class _Walker:
         """The ways, with what a call does."""
         if self.within is not None and isinstance(call.func, ast.Name) and call.func.id == self.within[0]:
             return self._through(self.within[1](), ways, sure=sure)
-        if not self.loops.busy_call(call, use):
+        if self._goes_above(call, use):
+            tick = self._tick("opaque", call, name=spelled(call.func))
+            return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
+        concrete = runs(self.project, call, use, self.selves)
+        if not self.loops.busy_call(call, use) and (concrete is None or not self.loops.busy(concrete)):
             return ways
         if (self.callee(call, use) is None) and (each := each_of(self.project, call, use, self.keys)):
             if len(called_on(self.project, call, use, self.keys)[1]) > 1:
@@ -594,6 +598,13 @@ class _Walker:
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
         return self._through(self._inlined(self.callee(call, use), call, use), ways, sure=sure)
+
+    def _goes_above(self, call: ast.Call, use: Use) -> bool:
+        """``super().before()`` of a mixin, of which no object is known."""
+        func = call.func
+        if not isinstance(func, ast.Attribute) or not is_super(func.value):
+            return False
+        return func.attr not in NAMES and not func.attr.startswith("__") and self.callee(call, use) is None
 
     def _each(self, each: Sequence[Run], call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
         """Each of the hooks of a list, once: the loop over them is none over data."""
@@ -660,10 +671,11 @@ class _Walker:
 
     def _plainly(self, function: Scope | None, call: ast.Call, use: Use) -> list[tuple[SourceTick, ...]] | None:
         """The ways through the function itself."""
-        if self.depth >= INLINED:
-            return None
         if function is None or function is self.scope or isinstance(function.node, ast.Module):
             return None
+        if self.depth >= INLINED:
+            deeper = self._tick("opaque", call, name=spelled(call.func))
+            return [(deeper,)] if self.loops.busy(function) else None
         if is_manager(function) or (_goes_through(use.statement, call) and function.yields):
             return None  # it runs where its results are drawn
         if not self.loops.busy(function):
