@@ -216,7 +216,19 @@ class Mixed(nn.Module):
         return self.out(x @ self.mix)
 
 
-@pytest.mark.parametrize(("net", "told"), [(nn.Linear(4, 1), True), (Mixed(), False)])
+def whitened():
+    """A fixed map before the first layer that learns."""
+    return nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 1))
+
+
+def probed():
+    """A frozen body of several layers."""
+    return nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("net", "told"), [(nn.Linear(4, 1), True), (Mixed(), False), (whitened(), False), (probed(), True)]
+)
 def test_the_first_layer_is_judged_by_raw_inputs_only(net, told):
     with Watched() as watched:
         train(net, torch.randn(8, 4))

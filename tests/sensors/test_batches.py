@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.nn import functional
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+from watching import seen
 
-from flatline.events import PassEnded, WholeLabels
+from flatline.events import BatchesServed, PassEnded, WholeLabels
 from flatline.sensors import batches
 from flatline.sensors.data import DataSensor, Order, asks_for_each
 from flatline.sensors.loop import Loop
@@ -700,3 +701,33 @@ def test_loaders_that_ask_for_each_item_of_the_users():
     assert not asks_for_each(make(Items(), 4, sampler=again))
     assert not asks_for_each(make(Items(), batch_sampler=[[0] * 4, [1] * 4]))
     assert not asks_for_each(make(torch.utils.data.TensorDataset(torch.zeros(40, 3)), 4))
+
+
+# --------------------------------------------------------------------------- what the last steps learned from
+
+
+def stepping(taken, *, parts):
+    """Six steps over an unshuffled loader of four batches, which is started again for each; ``parts`` go backward in one."""
+    loader = DataLoader(TensorDataset(torch.arange(32.0).view(16, 2)), 4)
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def run():
+        for _ in range(6):
+            for (x,) in itertools.islice(loader, parts):
+                net(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return [event.fingerprints for event in seen(run, BatchesServed)][taken]
+
+
+def test_the_first_batches_again_and_again():
+    assert len(set(stepping(-1, parts=1))) == 1
+    assert len(stepping(-1, parts=1)) >= 4
+    assert len(set(stepping(-1, parts=2))) == 1
+
+
+def test_a_whole_pass_for_one_step_is_no_batch():
+    with pytest.raises(IndexError):
+        stepping(0, parts=4)

@@ -113,6 +113,7 @@ def test_fine_tuning_counts_from_0(script):
         "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)",
         "optimizer = torch.optim.AdamW([net.weight])",
         "optimizer = torch.optim.Adagrad(net.parameters())",
+        "optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)",  # of another stage
     ],
 )
 def test_another_optimizer(script, build):

@@ -147,6 +147,7 @@ class DataSensor:
         self.losses: Iterable[float] = ()  # the newest ones
         self.newest: Loader | None = None
         self._batch: tuple[int, int] | None = None
+        self._fed: set[tuple[int, int]] = set()  # pass and place of the batches learned from since the last step
         self._trained_on: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
         self._indices = 0
         self._served_at: set[int] = set()  # addresses of the newest batch's tensors, at a close look
@@ -230,15 +231,22 @@ class DataSensor:
         self.models.batch_is_foreign = bool(known) and not loader.fed
         if self.loop.dense:
             self._served_at = {t.data_ptr() for t in tensors_in(batch)}
-            prints = [fingerprint(t) for t in tensors_in(batch)]
-            self._batch = (hash(tuple(prints)), self._indices) if prints else None
+            self._batch = self._together(batch)
             for state in list(self.loop.optimizers.values()):
                 state.window.tick("batch")
+
+    def _together(self, batch: Any) -> tuple[int, int] | None:
+        """The prints of a batch, and of those that were learned from since the last step, in one."""
+        prints = [fingerprint(t) for t in tensors_in(batch)]
+        if self._batch is not None and self._fed:
+            return hash((self._batch[0], *prints)), hash((self._batch[1], self._indices))
+        return (hash(tuple(prints)), self._indices) if prints else None
 
     def after_backward(self) -> None:
         """The newest batch was learned from."""
         if self.newest is not None:
             self.newest.fed += 1
+            self._fed.add((self.newest.passes, self.newest.position))
         if self._looks >= FEW_LOOKS and self.loop.steps in LATER_STEPS:
             self._look_again()
 
@@ -261,7 +269,11 @@ class DataSensor:
             self.newest.told = True
             self._tell_workers(self.newest, where)
         batch, self._batch = self._batch, None
+        batches_fed, self._fed = len(self._fed), set()
         if not self.loop.dense or batch is None or self.newest is None:
+            return
+        if self.newest.length is not None and 1 < self.newest.length <= batches_fed:
+            self._trained_on.clear()  # a step learns from a whole pass
             return
         self._trained_on.append(batch)
         self.loop.emit(

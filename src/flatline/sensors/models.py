@@ -74,6 +74,10 @@ def _integers(args: Any, *, dimensions: int) -> Any:
     return None
 
 
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+
+
 def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
     """A few elements, evenly spread. Copies at most ``count`` numbers."""
     flat = tensor.detach()
@@ -586,6 +590,7 @@ class ModelSensor:
             self.inputs_seen(model.label, list(tensors_in(args)), call.module)
 
     _layer_input: LayerInput | None = None
+    _fixed = False  # the first layer is frozen
     _weighted = 0  # modules with a weight matrix, so far in this pass
 
     def _first_layer(self, model: Model, module: nn.Module, args: Any) -> None:
@@ -602,6 +607,9 @@ class ModelSensor:
                 rms = float(first.detach().float().pow(2).mean().sqrt())
                 label = model.path(module) or model.label
                 self._layer_input = LayerInput(layer=label, kind=type(module).__name__, rms=rms, low=low, high=high)
+                self._fixed = not _learns(module)
+        elif self._weighted == 2 and weighted and self._fixed and _learns(module):
+            self._layer_input = None  # a whitening, or another fixed map before the first layer that learns
         elif self._layer_input is not None and is_norm(module) and len(model.calls) >= 2:
             if model.calls[-2].module is not module and has_matrix(model.calls[-2].module):
                 seen = self._layer_input

@@ -25,6 +25,7 @@ class Saved:
 
     where: Where
     states: tuple[tuple[str, int, int, frozenset[str]], ...]  # key, groups' tensors, tensors with a state, its names
+    rates: frozenset[float]  # those that its optimizers began with, and had
     counts: Mapping[str, int]
     others: tuple[str, ...] = ()  # keys of generators' and schedules' states
     step: int = 0  # optimizer steps of this run when it was read
@@ -36,7 +37,8 @@ def saved_in(result: Any, where: Where | None, step: int = 0) -> Saved | None:
         return None
     counts = {key: value for key, value in result.items() if type(key) is str and type(value) is int and value > 0}
     states, others = tuple(_states(result)), tuple(_others(result))
-    return Saved(where, states, counts, others, step) if counts and (states or others) else None
+    rates = frozenset(rate for value in result.values() for rate in _rates(value))
+    return Saved(where, states, rates, counts, others, step) if counts and (states or others) else None
 
 
 def _states(result: Mapping[Any, Any]) -> Iterator[tuple[str, int, int, frozenset[str]]]:
@@ -49,6 +51,14 @@ def _states(result: Mapping[Any, Any]) -> Iterator[tuple[str, int, int, frozense
             tensors = sum(len(group.get("params", ())) for group in groups if isinstance(group, Mapping))
             if names:
                 yield key, tensors, len(state), frozenset(names)
+
+
+def _rates(value: Any) -> Iterator[float]:
+    """Of the groups of an optimizer, or of its state."""
+    groups = value.get("param_groups", ()) if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for group in groups if isinstance(groups, list) else ():
+        found = (group.get(name) for name in ("lr", "initial_lr")) if isinstance(group, Mapping) else ()
+        yield from (rate for rate in found if isinstance(rate, float))
 
 
 def _others(result: Mapping[Any, Any]) -> Iterator[str]:
@@ -94,6 +104,8 @@ class Resuming:
             counter = _goes_on(file)
             if not counter or not _is_fresh(optimizer) or not self._alone(state, file):
                 continue
+            if file.rates and not file.rates & set(_rates(optimizer.param_groups)):
+                continue  # another stage, with a rate of its own
             for key, tensors, kept, names in file.states:
                 if tensors == len(state.parameters) and names <= _running_names(optimizer):
                     self._tell(file, key, counter, kept, state)

@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -68,6 +69,13 @@ def test_fires_on_slices_by_hand():
     assert len(play(TrainingDataNotShuffled, *passes(sorted_labels(10), loader=0))) == 1
     whole = WholeLabels(count=1000, distinct=2, runs=2)
     assert len(play(TrainingDataNotShuffled, *passes(sorted_labels(2, 500), loader=0, whole=whole))) == 1
+
+
+def test_near_miss_a_whole_pass_for_one_step():
+    """The gradient of all classes, in parts."""
+    events = passes(sorted_labels(), steps=range(1, 31))
+    assert play(TrainingDataNotShuffled, *(replace(event, step=1) for event in events)) == []
+    assert len(play(TrainingDataNotShuffled, *(replace(event, step=event.step // 4) for event in events))) == 1
 
 
 def test_near_miss_mixed_labels():

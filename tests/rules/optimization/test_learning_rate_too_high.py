@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import FirstCrossEntropy, LayerNumbers, NumbersSampled, OptimizerFacts, RatesSwept
+from flatline.events import FirstCrossEntropy, LayerNumbers, NumbersSampled, OptimizerFacts, RatesSwept, RunEnded
 from flatline.rules.optimization.learning_rate_too_high import LearningRateTooHigh
 from flatline.testing import play
 
@@ -40,8 +40,16 @@ def test_fires_when_every_step_is_huge_and_nothing_is_learned():
 
 def test_fires_on_a_loss_that_diverges_slowly():
     losses = [2.0, 1.5] + [2.0 * 1.2**i for i in range(38)]
-    (finding,) = play(LearningRateTooHigh, *run([0.05] * 40, losses, optimizer=SGD))
+    (finding,) = play(LearningRateTooHigh, *run([0.05] * 40, losses, optimizer=SGD), RunEnded())
     assert "5.0% of their size" in finding.message
+    losses += [losses[-1]] * 60
+    (finding,) = play(LearningRateTooHigh, *run([0.05] * 100, losses, optimizer=SGD))
+    assert finding.step >= 60
+
+
+def test_near_miss_a_learner_whose_targets_grow():
+    losses = [0.01] * 30 + [1.4] * 12 + [0.02] * 60
+    assert play(LearningRateTooHigh, *run([0.05] * 102, losses), RunEnded()) == []
 
 
 def test_near_miss_a_high_rate_that_learns():

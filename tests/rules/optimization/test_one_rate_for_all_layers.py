@@ -61,6 +61,13 @@ def test_near_miss_a_body_that_moves_by_a_third():
     assert finding.severity == "hint"
 
 
+def test_near_miss_a_body_under_batch_norm():
+    """Its matrices have no size of their own."""
+    normed = LayerNumbers(name="body.1.weight", kind="BatchNorm2d", matrix=False)
+    events = [replace(event, layers=(*event.layers, normed)) for event in steps(ratio=0.12)]
+    assert [finding.severity for finding in play(OneRateForAllLayers, audit(), *events)] == ["hint"]
+
+
 def test_near_miss_one_small_rate():
     assert play(OneRateForAllLayers, audit(), *steps(ratio=0.005)) == []
 

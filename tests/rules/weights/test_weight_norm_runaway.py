@@ -1,4 +1,4 @@
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import LayerNumbers, NumbersSampled, RunEnded
 from flatline.rules.weights.weight_norm_runaway import WeightNormRunaway
 from flatline.testing import play
 
@@ -24,24 +24,36 @@ STILL = [2.3] * 40
 
 
 def test_fires_on_growth_without_end():
-    (finding,) = play(WeightNormRunaway, *run(GROWING, STILL))
+    (finding,) = play(WeightNormRunaway, *run(GROWING, STILL), RunEnded())
     assert finding.severity == "warning"
     assert "the weights of net.0 grew" in finding.message
     assert "1 of 2 weight matrices" in finding.message
 
 
 def test_fires_when_the_loss_runs_to_minus_infinity():
-    assert len(play(WeightNormRunaway, *run(GROWING, [2.0 - i for i in range(40)]))) == 1
+    assert len(play(WeightNormRunaway, *run(GROWING, [2.0 - i for i in range(40)]), RunEnded())) == 1
 
 
 def test_fires_on_geometric_growth_though_the_loss_falls():
     """A decay with the wrong sign: the same share at every step."""
-    assert len(play(WeightNormRunaway, *run(GROWING, [2.3 * 0.9**i for i in range(40)]))) == 1
+    assert len(play(WeightNormRunaway, *run(GROWING, [2.3 * 0.9**i for i in range(40)]), RunEnded())) == 1
 
 
 def test_near_miss_growth_that_slows_under_a_falling_loss():
     slowing = [0.01 + 0.02 * i for i in range(40)]
     assert play(WeightNormRunaway, *run(slowing, [2.3 * 0.9**i for i in range(40)])) == []
+
+
+def test_fires_before_the_end_of_a_long_run():
+    long = [0.05 * 1.02**i for i in range(700)]
+    finding, *_ = play(WeightNormRunaway, *run(long, [2.3] * 700))
+    assert finding.step > 4 * 200
+
+
+def test_near_miss_weights_that_come_to_the_size_of_their_targets():
+    weights = [0.05 * 1.1**i for i in range(30)] + [0.8 + 0.02 * i for i in range(40)]
+    losses = [70.0] * 30 + [70.0 * 0.97**i for i in range(40)]
+    assert play(WeightNormRunaway, *run(weights, losses), RunEnded()) == []
 
 
 def test_near_miss_growth_that_levels_off():

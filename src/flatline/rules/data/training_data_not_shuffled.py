@@ -87,6 +87,8 @@ class TrainingDataNotShuffled(Rule):
             self._spoil(event.stream)
             return
         places = [seen[at] for at in sorted(seen)]
+        if _together(places):
+            return
         if self._improbable(places) and (_sliced_from_sorted(event) or self._one_run_each(places)):
             yield self._found(event, places)
 
@@ -153,6 +155,16 @@ def _compressed(labels: Iterator[int]) -> list[int]:
     """Stretches of equal labels, each once."""
     found = list(labels)
     return found[:1] + [later for earlier, later in pairwise(found) if later != earlier]
+
+
+def _together(places: list[TargetsObserved]) -> bool:
+    """One step learns from batches of all classes that were seen so far: their gradients add up."""
+    classes: dict[int, set[int]] = {}
+    count = Counter(each.step for each in places)
+    for each in places:
+        classes.setdefault(each.step, set()).update(label for label, _ in each.labels.histogram)
+    every = set().union(*classes.values())
+    return len(every) > 1 and any(count[step] > 1 and found == every for step, found in classes.items())
 
 
 def _stored_mixed(event: TargetsObserved) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import FirstCrossEntropy, NumbersSampled, RatesSwept
+from flatline.events import FirstCrossEntropy, NumbersSampled, RatesSwept, RunEnded
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -67,12 +67,16 @@ class LearningRateTooHigh(Rule):
     late: int = 100  # step from which on standing still is enough
     learned: float = 1.0  # a loss under this share of the first one is falling, if slowly
     grown: float = 3.0  # recent loss over the first and over the best one
+    lasting: float = 2.0  # times the step at which it was first so; a learner whose targets grow comes down by then
     beyond: float = 10.0  # times the rate at which a sweep diverges, which comes to it after a warm-up (measured: < 4)
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
     def __init__(self) -> None:
         self._tracks: dict[int, _Track] = {}
         self._chance: float | None = None  # what guessing costs
+        self._grown: dict[
+            int, tuple[NumbersSampled, str]
+        ] = {}  # where the loss is far above its first one, and since when
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """How many classes there are, if one loss tells."""
@@ -95,11 +99,29 @@ class LearningRateTooHigh(Rule):
                 f"its first {self.early} steps carried the weights {track.path:.1f} times their own size, and since then the "
                 f"loss is what guessing costs, {self._chance:.4g}"
             )
-        elif recent >= self.grown * max(first, best) and track.updates.last >= self.fast:
-            what = f"a step changes the weights by {track.updates.last:.1%} of their size"
         else:
+            yield from self._diverging(event, track, recent >= self.grown * max(first, best))
             return
         yield self._tell(event, track, what)
+
+    def _diverging(self, event: NumbersSampled, track: _Track, grown: bool) -> Iterator[Finding]:
+        """A loss far above its first and its best one, that stays there."""
+        key = event.optimizer.key
+        if not grown or track.updates.last < self.fast:
+            if not grown:
+                self._grown.pop(key, None)
+            return
+        what = f"a step changes the weights by {track.updates.last:.1%} of their size"
+        since, _ = self._grown.setdefault(key, (event, what))
+        if event.index >= self.lasting * since.index:
+            yield self._tell(event, track, what)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """The run is over while the loss is as far up."""
+        for key, (since, what) in self._grown.items():
+            track = self._tracks[key]
+            if track.losses.last >= self.grown * max(since.first_loss or 0.0, min(track.losses.values)):
+                yield self._tell(since, track, what)
 
     def on_rates_swept(self, event: RatesSwept) -> Iterator[Finding]:
         """The rate that was set lies far inside what makes the loss diverge."""

@@ -60,6 +60,7 @@ class OneRateForAllLayers(Rule):
     cause = "the fresh head's first gradients are noise, and the body follows them at the head's rate"
     early: int = 5  # steps in which a pretrained layer should hardly move
     far: float = 0.4  # sizes of its own that a body layer travels in them: measured, docs/thresholds.md
+    far_normed: float = 1.0  # the same under BatchNorm, which gives back the size of what it is given
     noticeable: float = 0.1  # the same, told as a hint; usual fine-tuning is at 1e-3 to 1e-2 a step (CS231n)
     leap: float = 1.5  # highest loss of those steps over the first one
     all_too_fast: float = 3.0  # from here on the rate is too high for any layer, which is O28
@@ -93,6 +94,8 @@ class OneRateForAllLayers(Rule):
         path = median(self._path[key, layer.name] for layer in body)
         if share < self.body or not self.noticeable <= path < self.all_too_fast:
             return
+        normed = any("BatchNorm" in layer.kind for layer in event.layers)
+        far = self.far_normed if normed else self.far
         rate, first = head[0].learning_rate, event.first_loss or 0.0
         leapt = 0 < self.leap * first <= self._worst[key]
         jump = f"; the loss leapt from {first:.3g} to {self._worst[key]:.3g}" if leapt else ""
@@ -100,7 +103,7 @@ class OneRateForAllLayers(Rule):
             event,
             f"{len(body)} pretrained weight matrices moved by {path:.0%} of their own size in {self.early} steps, at the "
             f"rate of {rate:g} that they share with the fresh {head[0].name}{jump}",
-            severity="warning" if path >= self.far else "hint",
+            severity="warning" if path >= far else "hint",
             fix=f"give the pretrained layers a group of their own, with lr={rate / 10:g} or less",
             where=event.optimizer.where,
             key=str(key),

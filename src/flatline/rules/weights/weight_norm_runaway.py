@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import LayerNumbers, NumbersSampled, RunEnded
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -61,6 +61,9 @@ class WeightNormRunaway(Rule):
     smallest: float = 1e-3  # weights that begin smaller are allowed to grow
     samples_needed: int = 25  # fewer say nothing about a trend
     first_index: int = 30  # step from which on it is judged
+    lasting: float = (
+        4.0  # times the step at which it was first so; weights that must reach the size of targets slow down
+    )
     steady: float = 0.97  # share of pairs of samples where the later weight is larger
     share: float = 0.003  # growth of each step, in its logarithm: tenfold in 770 steps
     unslowed: float = 0.8  # growth of the later half beside that of the earlier one
@@ -72,6 +75,7 @@ class WeightNormRunaway(Rule):
     def __init__(self) -> None:
         self._weights: dict[tuple[int, str], History] = {}
         self._losses: dict[int, History] = {}
+        self._growing: dict[int, tuple[int, Finding | None]] = {}  # since which step, and what it came to
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of each weight matrix over the steps."""
@@ -82,7 +86,16 @@ class WeightNormRunaway(Rule):
         if self._turned(event):
             yield self._tell_turned(event, losses)
         elif grown and losses.count and (not self._learns(event, losses) or self._geometric(event, grown[0])):
-            yield self._tell(event, grown, losses)
+            since, _ = self._growing.setdefault(event.optimizer.key, (event.index, None))
+            self._growing[event.optimizer.key] = since, self._tell(event, grown, losses)
+            if event.index >= self.lasting * since:
+                yield self._tell(event, grown, losses)
+        else:
+            self._growing.pop(event.optimizer.key, None)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """The run is over while they grow."""
+        yield from (found for _, found in self._growing.values() if found is not None)
 
     def _runs_away(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         past = self._weights.setdefault((event.optimizer.key, layer.name), History(64))
