@@ -61,9 +61,7 @@ class WeightNormRunaway(Rule):
     smallest: float = 1e-3  # weights that begin smaller are allowed to grow
     samples_needed: int = 25  # fewer say nothing about a trend
     first_index: int = 30  # step from which on it is judged
-    lasting: float = (
-        4.0  # times the step at which it was first so; weights that must reach the size of targets slow down
-    )
+    lasting: float = 4.0  # times the step at which it was first so; what grows to the size of targets slows down
     steady: float = 0.97  # share of pairs of samples where the later weight is larger
     share: float = 0.003  # growth of each step, in its logarithm: tenfold in 770 steps
     unslowed: float = 0.8  # growth of the later half beside that of the earlier one
