@@ -46,7 +46,7 @@ class SameBatchEveryStep(Rule):
     -------------------
     One batch fetched once and learned by heart on purpose, which is O1; full-batch training; a loader of a
     single batch; a shuffling loader that is restarted at every step; a dummy dataset whose items only count steps; a split
-    that is cut out anew at every step without a draw.
+    that is cut out anew at every step without a draw; a whole pass over an unshuffled loader for one step.
 
     References
     ----------

@@ -46,7 +46,7 @@ class TrainingDataNotShuffled(Rule):
     -------------------
     A sequential loader over rows that were mixed once; batches of a few classes each, drawn for a triplet loss; tasks learned
     one after the other, each with its classes mixed; a series in time, whose states come again and again; real and fake
-    batches in turn; a stream in one class for good.
+    batches in turn; a stream in one class for good; one step for the added gradients of all classes.
 
     References
     ----------

@@ -48,7 +48,7 @@ class OptimizerStateLeft(Rule):
     Healthy look-alikes
     -------------------
     Fine-tuning that starts from a checkpoint, and counts its epochs from 0; another optimizer, or other parameters, than
-    the file has; a state without any numbers, as of plain SGD.
+    the file has; a stage with a rate of its own; a state without any numbers, as of plain SGD.
 
     References
     ----------

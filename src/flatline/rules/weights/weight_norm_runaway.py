@@ -44,7 +44,7 @@ class WeightNormRunaway(Rule):
     -------------------
     Tensors that begin at or near zero, such as LoRA's B; parameters that are no layer's weights, such as an image that is
     optimised; weights before a normalisation layer, which drift upwards slowly;
-    growth that levels off; a loss that keeps falling to its floor.
+    growth that levels off, as where a last layer comes to the size of its targets; a loss that keeps falling to its floor.
 
     References
     ----------
