@@ -41,8 +41,9 @@ class InputNotNormalised(Rule):
 
     Healthy look-alikes
     -------------------
-    Images of 0 to 255, which have an rms of 85 to 150 and never more than 255, as long as no ReLU dies of them; a model
-    that begins with a normalisation layer, or whose first layer is followed by one, or is a fixed whitening; token ids, which are no numbers to a network.
+    Images of 0 to 255, which have an rms of 85 to 150 and never more than 255, as long as no ReLU dies of them; a
+    model that begins with a normalisation layer, or whose first layer is followed by one, or is a fixed whitening;
+    token ids, which are no numbers to a network.
 
     References
     ----------

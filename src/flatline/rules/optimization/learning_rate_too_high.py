@@ -43,7 +43,8 @@ class LearningRateTooHigh(Rule):
     Healthy look-alikes
     -------------------
     A high rate under which the loss falls; losses of GANs and of reinforcement learning, which may rise while all is
-    well, as where bootstrapped targets grow from 0; large steps of tensors that begin at zero; an exploding gradient at an ordinary rate, which is G1.
+    well, as where bootstrapped targets grow from 0; large steps of tensors that begin at zero; an exploding gradient
+    at an ordinary rate, which is G1.
 
     References
     ----------

@@ -47,8 +47,9 @@ class OneRateForAllLayers(Rule):
 
     Healthy look-alikes
     -------------------
-    Groups with rates of their own; a body that moves less than half of its own size (a hint), or as far under BatchNorm; one small rate for all
-    layers, as for BERT; training from scratch, or on from a checkpoint that has every layer; a frozen body.
+    Groups with rates of their own; a body that moves less than half of its own size (a hint), or as far under
+    BatchNorm; one small rate for all layers, as for BERT; training from scratch, or on from a checkpoint that has
+    every layer; a frozen body.
 
     References
     ----------
