@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from flatline.events import GroupFacts, LayerNumbers, NumbersSampled, OptimizerCreated, OptimizerFacts, Where
@@ -99,6 +101,15 @@ def test_near_miss_published_recipe_with_a_small_l2_term():
 def test_near_miss_decoupled_or_not_adaptive():
     assert play(CoupledWeightDecay, *sampled(layer(), steps=9, optimizer=ADAMW)) == []
     assert play(CoupledWeightDecay, *sampled(layer(), steps=9, optimizer=SGD)) == []
+
+
+def test_near_miss_an_optimizer_of_ones_own():
+    """Nobody knows what its step makes of the setting."""
+    own = OptimizerFacts(name="DecoupledAdam", adaptive=True, own=True)
+    assert play(CoupledWeightDecay, *sampled(layer(), steps=9, optimizer=own)) == []
+    event = created("DecoupledAdam", GroupFacts(weight_decay=0.1))
+    event = replace(event, optimizer=replace(event.optimizer, own=True))
+    assert [finding.key for finding in play(CoupledWeightDecay, event)] == []
 
 
 def test_near_miss_gradients_that_vanished_or_vectors():

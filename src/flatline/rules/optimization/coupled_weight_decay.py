@@ -66,7 +66,8 @@ class CoupledWeightDecay(Rule):
         groups = [group for group in event.optimizer.groups if group.weight_decay > 0]
         if not groups:
             return
-        if event.optimizer.adaptive and not event.optimizer.decoupled:
+        known = not event.optimizer.own  # what the user's own step does with the decay is not
+        if event.optimizer.adaptive and not event.optimizer.decoupled and known:
             decay = max(group.weight_decay for group in groups)
             yield self.finding(
                 event,
@@ -88,7 +89,7 @@ class CoupledWeightDecay(Rule):
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """A warning when the decay is as large as the gradients that it is mixed with."""
         optimizer = event.optimizer
-        if not optimizer.adaptive or optimizer.decoupled:
+        if not optimizer.adaptive or optimizer.decoupled or optimizer.own:
             return
         layers = [n for n in event.layers if n.matrix and n.weight_decay >= self.strong and n.gradient_rms > 0]
         ruled = [n for n in layers if _decay_share(n) >= self.share]
