@@ -14,6 +14,8 @@ from flatline.readers.source._unrecorded import head_of
 from flatline.readers.source._values import Source, each_of, gone_through, held, origins
 
 DEEP = 8  # sums within sums
+KEEPING = {"clamp", "clip", "view", "reshape", "flatten", "squeeze", "unsqueeze", "permute", "repeat", "expand", "float",
+           "contiguous", "to", "mul", "div", "add", "sub"}  # fmt: skip
 CUTTING = ("item", "detach", "tolist")
 
 
@@ -242,7 +244,22 @@ def _is_reduced(node: ast.expr | None) -> bool:
 def _is_output(project: Project, node: ast.expr, use: Use) -> bool:
     """What a model returned that an optimizer of the file was given, and that was not cut off since."""
     found = origins(project, node, use)
-    return bool(found) and all(_within(project, each) for each in found)
+    return bool(found) and all(
+        _within(project, each)
+        or any(_is_output(project, inner, each.use) for inner in _behind(each.node) if inner is not node)
+        for each in found
+    )
+
+
+def _behind(node: ast.expr) -> Sequence[ast.expr]:
+    """``out`` of ``out.clamp(0, 1)``, and of ``(out - mean) / std``."""
+    func = node.func if isinstance(node, ast.Call) else None
+    if isinstance(func, ast.Attribute) and func.attr in KEEPING:
+        return _behind(func.value) or [func.value]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+        sides = [_behind(side) or [side] for side in (node.left, node.right)]
+        return [each for side in sides for each in side if isinstance(each, (ast.Name, ast.Attribute, ast.Call))]
+    return []
 
 
 def _within(project: Project, source: Source) -> bool:
