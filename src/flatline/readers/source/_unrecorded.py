@@ -33,6 +33,7 @@ def head_of(project: Project, term: Source, is_output: IsOutput, depth: int = 0)
     bound = project.holding(node, use, 0) if isinstance(node, ast.Name) else []
     bound = [b for b in bound if not isinstance(b.value, ast.Constant)] if len(bound) == 2 else bound
     value = bound[0].value if len(bound) == 1 and not bound[0].index and not bound[0].parameter else None
+    value = _added(bound[0].use.statement) if value is None and len(bound) == 1 else value
     if value is None:
         return None
     place = bound[0].use
@@ -40,6 +41,11 @@ def head_of(project: Project, term: Source, is_output: IsOutput, depth: int = 0)
     if head is not None:
         return Source(head, place) if _uses(project, value, place, is_output) else None
     return head_of(project, Source(value, place), is_output, depth + 1)
+
+
+def _added(node: ast.stmt) -> ast.expr | None:
+    """``term`` of ``total += term``."""
+    return node.value if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) else None
 
 
 def _above(project: Project, node: ast.Call, use: Use, is_output: IsOutput, depth: int) -> Source | None:
