@@ -10,6 +10,7 @@ from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, seen_in
+from flatline.readers.source._numbered import of_same_table
 from flatline.readers.source._unrecorded import head_of
 from flatline.readers.source._values import Source, each_of, gone_through, held, origins
 
@@ -29,7 +30,7 @@ def cut_terms(project: Project, module: Module) -> Iterator[SourceFact]:
         for call, receiver, use in seen.methods("backward"):
             terms = list(_terms(project, receiver, use, 0))
             for term in terms if len(terms) > 1 else ():
-                cut = _cut(project, term)
+                cut = _cut(project, term) or of_same_table(project, term, terms)
                 if cut is not None and id(cut.node) not in told:
                     told.add(id(cut.node))
                     yield SourceFact(
@@ -64,8 +65,11 @@ def _terms(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[S
         yield from _terms(project, node.left, use, depth + 1)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and depth < DEEP:
         pairs = (node.left, node.right), (node.right, node.left)
-        for value in [one for one, other in pairs if project.constant(other, use) is not None][:1]:
+        scaled = [one for one, other in pairs if project.constant(other, use) is not None][:1]
+        for value in scaled:
             yield from _terms(project, value, use, depth + 1)
+        if not scaled:
+            yield Source(node, use)
     elif (listed := _summed(project, node, use)) and depth < DEEP:
         for each in listed:
             yield from _terms(project, each.node, each.use, depth + 1)
