@@ -18,7 +18,9 @@ TENSORS = {"torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.FloatTe
            "numpy.array", "numpy.asarray"}  # fmt: skip
 KEEPS = SHAPES | {"astype", "to_numpy", "copy"}
 ENCODERS = re.compile(r"\.(Label|OneHot|Ordinal)Encoder$|Binarizer$")  # a number for each name: nothing is estimated
-JOINED = re.compile(r"numpy\.(hstack|column_stack|concatenate|c_)|torch\.(cat|hstack)|pandas\.concat")  # columns beside others
+JOINED = re.compile(
+    r"numpy\.(hstack|column_stack|concatenate|c_)|torch\.(cat|hstack)|pandas\.concat"
+)  # columns beside others
 STATISTICS = {"mean", "std", "min", "max", "median", "var"}
 LIKELY = re.compile(r"fit|\.(mean|max)\(")
 DEEP = 8

@@ -27,7 +27,9 @@ def _tables(term: Source, use: Use) -> Iterator[str]:
         factors = [factors[0].left, factors[0].right, *factors[1:]]
     for each in factors:
         table = each.value if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) else None
-        own = isinstance(table, ast.Attribute) and [ast.unparse(table.value)] == [*use.scope.own] == [*term.use.scope.own]
+        own = isinstance(table, ast.Attribute) and [ast.unparse(table.value)] == [*use.scope.own] == [
+            *term.use.scope.own
+        ]
         if table is not None and (term.use.scope is use.scope or (own and term.use.scope.owner is use.scope.owner)):
             yield ast.unparse(table)
 

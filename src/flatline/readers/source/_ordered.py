@@ -92,7 +92,9 @@ def _in_call(project: Project, node: ast.expr, thing: Thing) -> ast.Constant | N
 def _sorted(project: Project, node: ast.expr | None, use: Use, depth: int) -> bool:
     found = origins(project, node, use) if depth < len(SAME_ORDER) else []
     sorts = bool(found) and all(_is_sorted(project, each, depth) for each in found)
-    return sorts or (depth == 0 and node is not None and (grouped(project, node, use) or labels_in_turn(project, node, use)))
+    return sorts or (
+        depth == 0 and node is not None and (grouped(project, node, use) or labels_in_turn(project, node, use))
+    )
 
 
 def _is_sorted(project: Project, source: Source, depth: int) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._numbered import of_same_table
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, seen_in
-from flatline.readers.source._numbered import of_same_table
 from flatline.readers.source._unrecorded import head_of
 from flatline.readers.source._values import Source, each_of, gone_through, held, origins
 

@@ -76,7 +76,9 @@ def _worked_out(node: ast.expr, use: Use) -> Source:
     """What a name is given in this function."""
     bound = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
     value = bound[0].value if len(bound) == 1 and not bound[0].parameter else None
-    value = _of_zip(bound[0].use.statement, node.id) if value is None and bound and isinstance(node, ast.Name) else value
+    value = (
+        _of_zip(bound[0].use.statement, node.id) if value is None and bound and isinstance(node, ast.Name) else value
+    )
     return _worked_out(value, bound[0].use) if value is not None else Source(node, use)
 
 
