@@ -405,7 +405,7 @@ def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
     listed = listed or (isinstance(usual, ast.Constant) and isinstance(usual.value, (int, float)))
     once = _begun_in_start(project, begun) or (listed and not begun)
     name = re.escape(keeper.removeprefix("self"))
-    grows = rf"\w+{name}(\[[^=]*\]|\.get\(.*\)) \+ "
+    grows = rf"(\w+{name}(\[[^=]*\]|\.get\(.*\)) \+ |\w+ \+ \w+{name}(\[|\.get\())"
     taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = (?!{grows}))|\bdel \S*{name}")
     outside = project.set_from_outside(keeper.removeprefix("self."), function.module)
     plain = once and not outside and all(map(_plain_binding, begun))

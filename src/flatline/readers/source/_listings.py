@@ -110,7 +110,7 @@ def _in_turn(project: Project, node: ast.expr | None, use: Use, name: str, place
 
 def _by_name(project: Project, node: ast.Name, use: Use, place: int | None, depth: int) -> bool:
     """A list under a name, perhaps one that every call hands over."""
-    found = use.scope.bindings.get(node.id, [])
+    found = [b for b in use.scope.bindings.get(node.id, []) if use.path or b.use.order <= use.order]
     if not found or MIXED.search(ast.unparse(use.scope.node).replace("shuffle=False", "")):
         return False
     begun = found[0]
