@@ -359,3 +359,48 @@ for x, y in data:
 )
 def test_eps_of_a_record(eps, given, expected):
     assert ("eps of zero" in kinds(HALF.format(eps=eps, given=given))) is expected
+
+
+# --------------------------------------------------------------------------- checkpoints of a trunk
+
+PRETEXT = """
+class Pretext(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.{trunk} = models.resnet18()
+        self.{trunk}.fc = nn.Identity()
+        self.turn = nn.Linear(512, 4)
+    def forward(self, x):
+        return self.turn(self.{trunk}(x))
+def pretrain():
+    net = {saved}
+    torch.save({{"state": net.state_dict()}}, "pretext.pt")
+def build():
+    net = {loaded}
+    {more}
+    state = torch.load("pretext.pt")["state"]
+    {change}
+    net.load_state_dict(state, strict=False)
+    return net
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"loaded": "models.vgg16(num_classes=2)"}, True),
+        ({"trunk": "layer1"}, False),
+        ({"saved": "models.resnet18()"}, False),
+        ({"saved": "Pretext().encoder"}, False),
+        ({"loaded": "models.vit_b_16()"}, False),
+        ({"loaded": "make()"}, False),
+        ({"more": "net.encoder = models.resnet18()"}, False),
+        ({"change": "state = {k.replace('encoder.', ''): v for k, v in state.items()}"}, False),
+        ({"change": "for k in list(state):\n        state[k[8:]] = state.pop(k)"}, False),
+    ],
+)
+def test_a_trunk_under_another_name(changed, expected):
+    usual = {"trunk": "encoder", "saved": "Pretext()", "loaded": "models.resnet18(num_classes=2)"}
+    code = PRETEXT.format(**{**usual, "more": "pass", "change": "pass", **changed})
+    assert ("unmatched load" in kinds(code)) is expected
