@@ -25,6 +25,7 @@ x, y = read()
         (11, "y = torch.tensor(y)\nx = torch.tensor((x - x.mean()) / x.std()).float()\n"
              "train, val = random_split(TensorDataset(x, y), [80, 20])"),
         (10, "x = (x - x.min(0)) / (x.max(0) - x.min(0))\ntrain, val = train_test_split(x)"),
+        (10, "z = StandardScaler().fit_transform(x)\nw = np.hstack([z, y]).astype('float32')\na, b = train_test_split(w)"),
         (11, "def prepare(x):\n    return StandardScaler().fit_transform(x)\nx = prepare(x)\na, b = train_test_split(x)"),
     ],
 )  # fmt: skip

@@ -39,3 +39,45 @@ def test_source():
 )
 def test_near_miss_source(then):
     assert lint(BenchmarkBesideDeterministic, FLAGS.format(then)) == []
+
+
+TABLE = """
+from dataclasses import dataclass, field
+import torch
+import torch.backends.cudnn as cudnn
+FLAGS = {flags}
+@dataclass
+class Runtime:
+    seed: int = 0
+    fast: bool = {fast}
+    flags: dict = field(default_factory=lambda: {flags})
+    def start(self):
+        {start}
+{made}.start()
+"""
+BOTH = '{"enabled": True, "deterministic": True, "benchmark": True}'
+OF_TABLE = "for name, on in {}.items():\n            setattr(torch.backends.cudnn, name, on)"
+OF_SETTINGS = "cudnn.deterministic = True\n        cudnn.benchmark = self.fast"
+
+
+@pytest.mark.parametrize("start", [OF_TABLE.format("FLAGS"), OF_TABLE.format("self.flags"), OF_SETTINGS])
+def test_source_settings(start):
+    (finding,) = lint(BenchmarkBesideDeterministic, TABLE.format(flags=BOTH, fast=True, start=start, made="Runtime()"))
+    assert (finding.severity, finding.where.line) == ("hint", 12)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"flags": BOTH.replace('"benchmark": True', '"benchmark": False')},
+        {"flags": BOTH.replace('"benchmark": True', '"benchmark": chosen')},
+        {"start": OF_TABLE.format("given")},
+        {"start": OF_TABLE.format("self.flags"), "made": "Runtime(flags=other)"},
+        {"start": OF_TABLE.format("FLAGS").replace("torch.backends.cudnn", "settings")},
+        {"start": OF_SETTINGS, "fast": False},
+        {"start": OF_SETTINGS, "made": "Runtime(fast=quick)"},
+    ],
+)
+def test_near_miss_source_settings(changed):
+    usual = {"flags": BOTH, "fast": True, "start": OF_TABLE.format("FLAGS"), "made": "Runtime()"}
+    assert lint(BenchmarkBesideDeterministic, TABLE.format(**{**usual, **changed})) == []

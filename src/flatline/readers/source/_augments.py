@@ -143,8 +143,12 @@ def _behind(project: Project, node: ast.expr, use: Use, settings: Known) -> Iter
     filled = grown(project, node, use, settings) if isinstance(node, ast.Name) else []
     yield from ((value, place, settings) for value, place in filled)
     made = settled(project, node, use, settings)
+    taken = project.holding(node, use, 0) if isinstance(node, ast.Name) and made[0] is node else []
+    value = taken[0].value if len(taken) == 1 and not taken[0].index and not taken[0].parameter else None
     if not filled and made[0] is not node:
         yield made
+    elif not filled and value is not None:
+        yield value, taken[0].use, settings
 
 
 def _is_random(project: Project, thing: Thing) -> bool:

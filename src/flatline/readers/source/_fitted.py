@@ -18,6 +18,9 @@ TENSORS = {"torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.FloatTe
            "numpy.array", "numpy.asarray"}  # fmt: skip
 KEEPS = SHAPES | {"astype", "to_numpy", "copy"}
 ENCODERS = re.compile(r"\.(Label|OneHot|Ordinal)Encoder$|Binarizer$")  # a number for each name: nothing is estimated
+JOINED = re.compile(
+    r"numpy\.(hstack|column_stack|concatenate|c_)|torch\.(cat|hstack)|pandas\.concat"
+)  # columns beside others
 STATISTICS = {"mean", "std", "min", "max", "median", "var"}
 LIKELY = re.compile(r"fit|\.(mean|max)\(")
 DEEP = 8
@@ -93,6 +96,9 @@ def _by_call(project: Project, call: ast.Call, source: Source, depth: int) -> It
     dotted = project.dotted(func, source.use)
     if dotted in TENSORS and call.args:
         yield from _fits(project, call.args[0], source.use, depth + 1)
+    elif JOINED.fullmatch(dotted) and call.args:
+        for part in getattr(call.args[0], "elts", ()):
+            yield from _fits(project, part, source.use, depth + 1)
     elif isinstance(func, ast.Attribute) and func.attr == "fit_transform":
         made = project.things(func.value, source.use)
         if made and all(t.name.startswith("sklearn.") and not ENCODERS.search(t.name) for t in made):

@@ -38,8 +38,9 @@ def halved(project: Project, module: Module) -> Iterator[SourceFact]:
 
 def _eps(project: Project, call: ast.Call, use: Use) -> float | None:
     """What float16 turns into 0."""
-    known = all(k.arg is not None for k in call.keywords) and not any(isinstance(a, ast.Starred) for a in call.args)
-    given = argument_at(call, "eps", DIVIDES[project.dotted(call.func, use)])
+    named = project.keywords(call, use)
+    known = None not in named and not any(isinstance(a, ast.Starred) for a in call.args)
+    given = named.get("eps", argument_at(call, "eps", DIVIDES[project.dotted(call.func, use)]))
     size = USUAL if given is None else project.number(given, use)
     return size if known and size is not None and 0 < size < SMALLEST else None
 

@@ -89,7 +89,7 @@ def keeping(seen: Seen, use: Use) -> tuple[str, ast.expr | None, bool]:
         return keeper, value, False
     function = seen.project.callee(call, use) if _from_outside(seen, call.func.value, use) else None
     for name, inner in _adds_up(seen.project, function) if function is not None and function.owner else ():
-        lasting = seen.loop_of(use) is not None or _never_emptied(seen.project, function, inner)  # type: ignore[arg-type]
+        lasting = seen.loop_of(use) is not None or _never_emptied(seen.project, function, inner.partition("[")[0])  # type: ignore[arg-type]
         if lasting and (given := _given_as(call, function, name)) is not None:  # type: ignore[arg-type]
             receiver = ast.unparse(call.func.value)
             return inner if receiver == "self" else receiver, given, True
@@ -138,6 +138,8 @@ def _from_outside(seen: Seen, node: ast.expr, use: Use) -> bool:
         return seen.called_again and _is_global(seen, whole.id) and _begun_once(seen, whole.id)
     if loop is None and isinstance(whole, ast.Attribute) and isinstance(whole.value, ast.Name):
         return seen.called_again and _made_once(seen, whole)
+    if loop is None and isinstance(whole, ast.Name) and seen.scope.own == (whole.id,):
+        return seen.called_again
     found = seen.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in seen.scope.bindings else []
     if loop is not None and isinstance(node, ast.Name) and node.id not in seen.scope.bindings:
         return _is_global(seen, node.id)
@@ -289,9 +291,17 @@ def _added_to(node: ast.Assign | ast.AugAssign) -> tuple[str, ast.expr] | None:
         return None
     for own, added in ((value.left, value.right), (value.right, value.left)):
         scaled = isinstance(own, ast.BinOp) and isinstance(own.op, ast.Mult)
-        if text in (ast.unparse(part) for part in ((own.left, own.right) if scaled else (own,))):  # type: ignore[attr-defined]
+        if text in (_entry_of(part) for part in ((own.left, own.right) if scaled else (own,))):  # type: ignore[attr-defined]
             return text, added
     return None
+
+
+def _entry_of(node: ast.expr) -> str:
+    """``totals[k]``, also for ``totals.get(k, 0.0)``."""
+    func = node.func if isinstance(node, ast.Call) and len(node.args) == 2 else None
+    if isinstance(node, ast.Call) and isinstance(func, ast.Attribute) and func.attr == "get":
+        return f"{ast.unparse(func.value)}[{ast.unparse(node.args[0])}]"
+    return ast.unparse(node)
 
 
 def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
@@ -395,7 +405,8 @@ def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
     listed = listed or (isinstance(usual, ast.Constant) and isinstance(usual.value, (int, float)))
     once = _begun_in_start(project, begun) or (listed and not begun)
     name = re.escape(keeper.removeprefix("self"))
-    taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = )|\bdel \S*{name}")
+    grows = rf"(\w+{name}(\[[^=]*\]|\.get\(.*\)) \+ |\w+ \+ \w+{name}(\[|\.get\())"
+    taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = (?!{grows}))|\bdel \S*{name}")
     outside = project.set_from_outside(keeper.removeprefix("self."), function.module)
     plain = once and not outside and all(map(_plain_binding, begun))
     return plain and not any(taken.search(line) for line in function.module.text.lines)
@@ -431,7 +442,9 @@ def _held_by(value: ast.expr | None, key: object) -> ast.expr | None:
 
 def _is_table(value: ast.expr | None) -> bool:
     """An empty dictionary."""
-    return isinstance(value, ast.Dict) and not value.keys
+    made = isinstance(value, ast.Call) and not value.args and not value.keywords
+    named = made and spelled(value.func).rpartition(".")[2] in ("dict", "OrderedDict", "Counter")  # type: ignore[union-attr]
+    return named or (isinstance(value, ast.Dict) and not value.keys)
 
 
 def _sets(node: ast.stmt, keeper: str) -> bool:

@@ -16,7 +16,8 @@ TOUCHED = (
     r"|(?:^|;)\s*(?!print)[\w.]+\((?:.*[(, ])?\w+\.(?:{0})\b"
 )  # a write, a call of a method, another name for it, a call that may change it
 WRAPS = {"int", "torch.tensor", "torch.as_tensor", "torch.LongTensor", "float"}
-ARRAYS = {"numpy.array", "numpy.asarray", "torch.tensor", "torch.as_tensor", "torch.LongTensor"}
+ARRAYS = {"numpy.array", "numpy.asarray", "torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.from_numpy"}
+CASTS = {"long", "float", "int", "astype", "type"}
 STEPS = 6  # from an attribute to the list that is filled
 
 
@@ -36,6 +37,11 @@ def listed_by_class(project: Project, owner: Class) -> bool:
     mixed = MIXED.search(ast.unparse(owner.node)) is not None
     plain = len(found) == 1 and not mixed
     return plain and _bound(project, found[0], f"{method.own[0]}.{name}", place, 0)
+
+
+def labels_in_turn(project: Project, node: ast.expr, use: Use) -> bool:
+    """A list of labels that was filled class by class, or a tensor of it."""
+    return _in_turn(project, node, use, "", None, 0)
 
 
 def rearranged(project: Project, owner: Class) -> bool:
@@ -97,19 +103,30 @@ def _in_turn(project: Project, node: ast.expr | None, use: Use, name: str, place
         return _by_name(project, node, use, place, depth)
     if isinstance(node, ast.Call) and node.args and project.dotted(node.func, use) in ARRAYS:
         return _in_turn(project, node.args[0], use, "", place, depth + 1)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CASTS:
+        return _in_turn(project, node.func.value, use, "", place, depth + 1)
     return isinstance(node, ast.Call) and _returned(project, node, use, None, place, depth)
 
 
 def _by_name(project: Project, node: ast.Name, use: Use, place: int | None, depth: int) -> bool:
     """A list under a name, perhaps one that every call hands over."""
-    found = use.scope.bindings.get(node.id, [])
-    if not found or MIXED.search(ast.unparse(use.scope.node)):
+    found = [b for b in use.scope.bindings.get(node.id, []) if use.path or b.use.order <= use.order]
+    if not found or MIXED.search(ast.unparse(use.scope.node).replace("shuffle=False", "")):
         return False
     begun = found[0]
+    if not all(_keeps_order(project, each) for each in found[1:]):
+        return False
     if begun.parameter:
         given = project.given(node.id, begun.use) if len(found) == 1 else []
         return bool(given) and all(_in_turn(project, *each, "", place, depth + 1) for each in given)
     return (not begun.index or len(found) == 1) and _bound(project, begun, node.id, place, depth)
+
+
+def _keeps_order(project: Project, later: Binding) -> bool:
+    """``labels += ...`` or ``labels = np.array(labels)``, and nothing of which the order is not known."""
+    value = later.value
+    called = isinstance(value, ast.Call) and project.callee(value, later.use) is not None
+    return isinstance(later.use.statement, ast.AugAssign) or not called
 
 
 def _bound(project: Project, begun: Binding, name: str, place: int | None, depth: int) -> bool:

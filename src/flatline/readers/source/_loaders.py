@@ -11,6 +11,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._collated import LIKELY as COLLATED
 from flatline.readers.source._collated import by_chance, collate_of, same
+from flatline.readers.source._imported import all_reached
 from flatline.readers.source._ordered import told
 from flatline.readers.source._passes import iterables, scores_within
 from flatline.readers.source._resolve import Project, Thing, argument_at
@@ -51,7 +52,8 @@ def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterat
     if any(name in text for name in ("DistributedSampler",)) and OTHER_EPOCHS.search(text) is None:
         for scope in module.scopes:
             yield from _same_shuffle(project, module, scope)
-    if LIKELY.search(text) is not None and OTHER_TRANSFORMS.search(text) is None:
+    below = "\n".join(line for each in all_reached(project, module) for line in each.text.lines)
+    if LIKELY.search(below) is not None and OTHER_TRANSFORMS.search(below) is None:
         yield from _augmented(project, module)
     if "collate_fn" in text and COLLATED.search(text) is not None and OTHER_TRANSFORMS.search(text) is None:
         yield from _collated(project, module)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from flatline.readers.source._grouped import grouped, grouped_rows
-from flatline.readers.source._listings import listed_by_class, rearranged
+from flatline.readers.source._listings import labels_in_turn, listed_by_class, rearranged
+from flatline.readers.source._makers import of_its_object
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
 from flatline.readers.source._scopes import Class, Use, spelled
 from flatline.readers.source._values import Source, origins
@@ -43,7 +44,8 @@ def _batch_size(project: Project, loader: Thing) -> ast.expr | None:
 def _fits(project: Project, loader: Thing) -> bool:
     given = _batch_size(project, loader)
     here = _in_call(project, given, loader) if given is not None else None
-    size = here.value if here is not None and isinstance(here.value, int) else project.number(given, loader.use)
+    own = of_its_object(project, given, loader) or Source(given or ast.Constant(1), loader.use)
+    size = here.value if here is not None and isinstance(here.value, int) else project.number(own.node, own.use)
     return size is not None and 1 < size <= MANY
 
 
@@ -82,13 +84,17 @@ def _in_call(project: Project, node: ast.expr, thing: Thing) -> ast.Constant | N
     if known is not None and isinstance(node, ast.Name):
         value = argument(known[0], scope, node.id) or default(scope, node.id)
         return project.constant(value, known[1], strict=True)
+    if (own := of_its_object(project, node, thing)) is not None:
+        return project.constant(own.node, own.use, strict=True)
     return project.constant(node, thing.use, strict=True)
 
 
 def _sorted(project: Project, node: ast.expr | None, use: Use, depth: int) -> bool:
     found = origins(project, node, use) if depth < len(SAME_ORDER) else []
     sorts = bool(found) and all(_is_sorted(project, each, depth) for each in found)
-    return sorts or (depth == 0 and node is not None and grouped(project, node, use))
+    return sorts or (
+        depth == 0 and node is not None and (grouped(project, node, use) or labels_in_turn(project, node, use))
+    )
 
 
 def _is_sorted(project: Project, source: Source, depth: int) -> bool:

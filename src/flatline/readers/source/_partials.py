@@ -56,7 +56,5 @@ def _runs(project: Project, thing: Thing, function: Scope) -> bool:
 
 
 def is_plain(given: ast.Call) -> bool:
-    """What it gives is written out, and means the same everywhere."""
-    return all(
-        isinstance(each, ast.Constant) for each in [*given.args[1:], *(k.value for k in given.keywords)]
-    ) and all(k.arg is not None for k in given.keywords)
+    """What it gives is written out one by one."""
+    return all(k.arg is not None for k in given.keywords) and not any(isinstance(a, ast.Starred) for a in given.args)

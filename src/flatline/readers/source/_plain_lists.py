@@ -17,7 +17,7 @@ from flatline.readers.source._values import Source, origins
 DICTIONARIES = {"dict", "OrderedDict", "defaultdict"}
 OWN = re.compile(r"\bself\.(\w+)")
 TAKEN = re.compile(r"param|Module(List|Dict)|add_module|register|setattr")
-FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|\[[^\]]*\] = |(?:: [\w\[\]., ]+)? = )")
+FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|\[[^\]]*\]\)? = |(?:: [\w\[\]., ]+)?\)? = )")
 
 
 def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> Iterator[SourceFact]:

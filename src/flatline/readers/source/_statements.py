@@ -5,18 +5,19 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Collection, Iterator
+from functools import cache
 
 from flatline.events import SourceFact
 from flatline.readers.source._edits import after, instead, renamed
 from flatline.readers.source._for_keys import Put
-from flatline.readers.source._scopes import Use, spelled
+from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import Seen
+from flatline.readers.source._switches import switches
 from flatline.readers.source._values import origins
 
 UNCALLED = {"step", "zero_grad", "backward", "eval", "train", "unscale_"}
 CLOSED_FORM = {"LambdaLR", "OneCycleLR", "CyclicLR", "ConstantLR", "LRScheduler", "ReduceLROnPlateau"}
 READ_ONLY = ("get_last_lr", "get_lr", "state_dict", "last_epoch", "base_lrs")
-CUDNN = "torch.backends.cudnn."
 
 
 def uncalled(seen: Seen) -> Iterator[SourceFact]:
@@ -40,17 +41,16 @@ def _last_of_cell(seen: Seen, node: ast.stmt) -> bool:
 
 def stopwatch(seen: Seen) -> Iterator[SourceFact]:
     """``cudnn.benchmark = True`` beside ``cudnn.deterministic = True``, in one block."""
-    flags: dict[tuple[str, object], tuple[object, Use]] = {}
-    for use in seen.scope.statements:
-        node = use.statement
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
-        name = seen.project.dotted(target, use) if isinstance(target, ast.Attribute) else ""
-        if name.startswith(CUDNN) and isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            flags[name.removeprefix(CUDNN), use.path] = node.value.value, use
+    flags = {(name, use.path): (on, use) for name, on, use in switches(seen)} if _names_cudnn(seen.module) else {}
     for (name, path), (on, use) in flags.items():
         other, there = flags.get(("deterministic", path), (False, use))
         if name == "benchmark" and on is True and other is True:
             yield seen.fact("stopwatch", use.statement, other=there.statement)
+
+
+@cache
+def _names_cudnn(module: Module) -> bool:
+    return any("cudnn" in line for line in module.text.lines)
 
 
 def anomaly(seen: Seen) -> Iterator[SourceFact]:

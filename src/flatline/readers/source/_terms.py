@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._numbered import of_same_table
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, seen_in
@@ -14,6 +15,8 @@ from flatline.readers.source._unrecorded import head_of
 from flatline.readers.source._values import Source, each_of, gone_through, held, origins
 
 DEEP = 8  # sums within sums
+KEEPING = {"clamp", "clip", "view", "reshape", "flatten", "squeeze", "unsqueeze", "permute", "repeat", "expand", "float",
+           "contiguous", "to", "mul", "div", "add", "sub"}  # fmt: skip
 CUTTING = ("item", "detach", "tolist")
 
 
@@ -27,7 +30,7 @@ def cut_terms(project: Project, module: Module) -> Iterator[SourceFact]:
         for call, receiver, use in seen.methods("backward"):
             terms = list(_terms(project, receiver, use, 0))
             for term in terms if len(terms) > 1 else ():
-                cut = _cut(project, term)
+                cut = _cut(project, term) or of_same_table(project, term, terms)
                 if cut is not None and id(cut.node) not in told:
                     told.add(id(cut.node))
                     yield SourceFact(
@@ -62,8 +65,11 @@ def _terms(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[S
         yield from _terms(project, node.left, use, depth + 1)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and depth < DEEP:
         pairs = (node.left, node.right), (node.right, node.left)
-        for value in [one for one, other in pairs if project.constant(other, use) is not None][:1]:
+        scaled = [one for one, other in pairs if project.constant(other, use) is not None][:1]
+        for value in scaled:
             yield from _terms(project, value, use, depth + 1)
+        if not scaled:
+            yield Source(node, use)
     elif (listed := _summed(project, node, use)) and depth < DEEP:
         for each in listed:
             yield from _terms(project, each.node, each.use, depth + 1)
@@ -242,7 +248,22 @@ def _is_reduced(node: ast.expr | None) -> bool:
 def _is_output(project: Project, node: ast.expr, use: Use) -> bool:
     """What a model returned that an optimizer of the file was given, and that was not cut off since."""
     found = origins(project, node, use)
-    return bool(found) and all(_within(project, each) for each in found)
+    return bool(found) and all(
+        _within(project, each)
+        or any(_is_output(project, inner, each.use) for inner in _behind(each.node) if inner is not node)
+        for each in found
+    )
+
+
+def _behind(node: ast.expr) -> Sequence[ast.expr]:
+    """``out`` of ``out.clamp(0, 1)``, and of ``(out - mean) / std``."""
+    func = node.func if isinstance(node, ast.Call) else None
+    if isinstance(func, ast.Attribute) and func.attr in KEEPING:
+        return _behind(func.value) or [func.value]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+        sides = [_behind(side) or [side] for side in (node.left, node.right)]
+        return [each for side in sides for each in side if isinstance(each, (ast.Name, ast.Attribute, ast.Call))]
+    return []
 
 
 def _within(project: Project, source: Source) -> bool:

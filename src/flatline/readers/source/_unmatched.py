@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from flatline.readers.source._prefixed import saved_where
 from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Binding, Class, Use
+from flatline.readers.source._scopes import Binding, Class, Module, Use
 from flatline.readers.source._seen import is_module_class
 from flatline.readers.source._values import Source, origins
+from flatline.readers.source._zoo import parts_of
 
 REGISTERS = ("register_buffer", "register_parameter", "add_module", "register_module")
 RENAMES = (
@@ -31,9 +32,17 @@ def unmatched_by(project: Project, state: ast.expr, receiver: ast.expr, use: Use
     apart = bool(mine) and all(theirs and not theirs & mine for theirs in each)
     others = [name for theirs in each for name in theirs]
     grown = any(project.set_from_outside(name, use.scope.module) for name in others) or any(
-        project.set_from_outside(name, s.use.scope.module) for name in mine for s in saved
+        _is_put(s.use.scope.module, name, others) for name in mine for s in saved
     )
     return saved[0] if saved and len(each) == len(saved) and apart and not grown else None
+
+
+def _is_put(module: Module, name: str, parts: Collection[str]) -> bool:
+    """``net.head = ...`` is in the file, and not ``self.body.head = ...``, which is deeper in the model."""
+    targets = [t for scope in module.scopes for u in scope.statements for t in getattr(u.statement, "targets", ())]
+    named = [t.value for t in targets if isinstance(t, ast.Attribute) and t.attr == name]
+    inside = [v for v in named if isinstance(v, ast.Attribute) and v.attr in parts and ast.unparse(v.value) == "self"]
+    return len([v for v in named if ast.unparse(v) != "self"]) > len(inside)
 
 
 def _is_written_out(project: Project, source: Source) -> bool:
@@ -57,6 +66,8 @@ def _parts(project: Project, model: ast.expr, use: Use) -> set[str]:
     """The attributes of a model that may be in its state; nothing where they cannot be known."""
     things = project.things(model, use)
     owner = things[0].made_of if len(things) == 1 and things[0].call is not None else None
+    if len(things) == 1 and things[0].call is not None and (known := parts_of(things[0])):
+        return known
     start = owner.methods.get("__init__") if owner is not None else None
     if owner is None or start is None or not is_module_class(project, start):
         return set()

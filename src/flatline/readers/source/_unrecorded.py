@@ -31,7 +31,9 @@ def head_of(project: Project, term: Source, is_output: IsOutput, depth: int = 0)
     if isinstance(node, ast.Call):
         return _above(project, node, use, is_output, depth)
     bound = project.holding(node, use, 0) if isinstance(node, ast.Name) else []
+    bound = [b for b in bound if not isinstance(b.value, ast.Constant)] if len(bound) == 2 else bound
     value = bound[0].value if len(bound) == 1 and not bound[0].index and not bound[0].parameter else None
+    value = _added(bound[0].use.statement) if value is None and len(bound) == 1 else value
     if value is None:
         return None
     place = bound[0].use
@@ -41,10 +43,15 @@ def head_of(project: Project, term: Source, is_output: IsOutput, depth: int = 0)
     return head_of(project, Source(value, place), is_output, depth + 1)
 
 
+def _added(node: ast.stmt) -> ast.expr | None:
+    """``term`` of ``total += term``."""
+    return node.value if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) else None
+
+
 def _above(project: Project, node: ast.Call, use: Use, is_output: IsOutput, depth: int) -> Source | None:
     function = project.callee(node, use)
     if function is None and (kind_of(project, node, use) or is_mean(project, node, use)):
-        return _of_both(project, node, use, is_output, depth)
+        return _of_both(project, node, use, is_output)
     head = function.marked_without_grad if function is not None else None
     if function is None or (head is not None and function.name.endswith(".forward") and _is_model(project, node, use)):
         return None
@@ -57,17 +64,62 @@ def _above(project: Project, node: ast.Call, use: Use, is_output: IsOutput, dept
     return head_of(project, Source(values[0][0], values[0][1]), is_output, depth + 1)
 
 
-def _of_both(project: Project, node: ast.Call, use: Use, is_output: IsOutput, depth: int) -> Source | None:
+def _of_both(project: Project, node: ast.Call, use: Use, is_output: IsOutput) -> Source | None:
     """Of a loss of torch all of whose inputs are worked out without gradients, one of them from what a model put out."""
-    heads = [head_of(project, Source(each, use), is_output, depth + 1) for each in node.args]
-    off = all(_is_off(project, each, use) for each in node.args)
-    return next((head for head in heads if head is not None), None) if off else None
+    heads = [off_by(project, each, use) for each in node.args]
+    made = [_worked_out(each, use) for each in node.args]
+    used = [head for head, each in zip(heads, made, strict=True) if _uses(project, each.node, each.use, is_output)]
+    return used[0] if None not in heads and used else None
 
 
-def _is_off(project: Project, node: ast.expr, use: Use) -> bool:
-    """A name for what was worked out under no_grad in this function."""
-    bound = project.holding(node, use, 0) if isinstance(node, ast.Name) else []
-    return len(bound) == 1 and bound[0].use.scope is use.scope and _around(project, bound[0].use) is not None
+def _worked_out(node: ast.expr, use: Use) -> Source:
+    """What a name is given in this function."""
+    bound = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+    value = bound[0].value if len(bound) == 1 and not bound[0].parameter else None
+    value = (
+        _of_zip(bound[0].use.statement, node.id) if value is None and bound and isinstance(node, ast.Name) else value
+    )
+    return _worked_out(value, bound[0].use) if value is not None else Source(node, use)
+
+
+def off_by(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Source | None:
+    """The no_grad under which a value is worked out, here or in a function, also as one of several that a loop goes through."""
+    if depth > STEPS:
+        return None
+    if isinstance(node, ast.Name):
+        bound = project.holding(node, use, 0)
+        place = bound[0].use if len(bound) == 1 and not bound[0].parameter and bound[0].use.scope is use.scope else None
+        head = _around(project, place) if place is not None else None
+        if place is None or head is not None:
+            return Source(head, place) if place is not None and head is not None else None
+        value = bound[0].value if not bound[0].index else None
+        value = value if value is not None else _of_zip(place.statement, node.id)
+        return off_by(project, value, place, depth + 1) if value is not None else None
+    function = project.callee(node, use) if isinstance(node, ast.Call) else None
+    if function is None or _around(project, use) is not None:
+        return None
+    mark = function.marked_without_grad
+    if mark is not None:
+        return Source(mark, Use(function, -1, (), function.node)) if ast.unparse(mark) in OFF else None  # type: ignore[arg-type]
+    heads = [_returned_off(project, value, place, depth) for value, place in function.returns]
+    return heads[0] if heads and None not in heads and not isinstance(function.node, ast.Module) else None
+
+
+def _returned_off(project: Project, value: ast.expr | None, use: Use, depth: int) -> Source | None:
+    """The no_grad around a return, or around what made its value."""
+    head = _around(project, use)
+    if head is not None or value is None:
+        return Source(head, use) if head is not None else None
+    return off_by(project, value, use, depth + 1)
+
+
+def _of_zip(node: ast.stmt, name: str) -> ast.expr | None:
+    """``features(fake)`` of ``for a, b in zip(features(fake), features(real))``."""
+    head = node.iter if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple) else None
+    if not isinstance(head, ast.Call) or ast.unparse(head.func) != "zip" or head.keywords:
+        return None
+    pairs = zip(node.target.elts, head.args, strict=False)  # type: ignore[attr-defined]
+    return next((given for target, given in pairs if isinstance(target, ast.Name) and target.id == name), None)
 
 
 def _is_model(project: Project, node: ast.Call, use: Use) -> bool:
@@ -96,4 +148,6 @@ def _uses(project: Project, node: ast.expr, use: Use, is_output: IsOutput) -> bo
             names[name.id] = name
             bound = use.scope.bindings.get(name.id, ())
             waiting += [b.value for b in bound if b.value is not None and not b.parameter]
+            zips = [_of_zip(b.use.statement, name.id) for b in bound if b.value is None]
+            waiting += [each for each in zips if each is not None]
     return any(is_output(project, each, use) for each in names.values())

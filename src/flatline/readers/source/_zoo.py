@@ -33,6 +33,22 @@ WORDS = re.compile(
 )
 SWITCHES = {"BatchNorm": re.compile("norm"), "Dropout": re.compile("drop|config")}  # options that may leave them out
 
+PARTS = (
+    (
+        re.compile(r"torchvision\.models\.(wide_)?resne(x)?t\d+\w*"),
+        {"conv1", "bn1", "layer1", "layer2", "layer3", "layer4", "fc"},
+    ),
+    (
+        re.compile(r"torchvision\.models\.(vgg|densenet|mobilenet_v|efficientnet_|alexnet|convnext_)\w*"),
+        {"features", "classifier"},
+    ),
+)
+
+
+def parts_of(thing: Thing) -> set[str]:
+    """The names of what a model of torchvision is made of; nothing for others."""
+    return next((names for pattern, names in PARTS if pattern.fullmatch(thing.name)), set())
+
 
 def ready_made(project: Project, thing: Thing) -> str:
     """``BatchNorm`` of ``timm.create_model("resnet50")``; nothing where the name is not known, or layers are chosen."""
