@@ -1,0 +1,111 @@
+"""Reading Python source: learners with callbacks, events and plug-ins of their own."""
+
+import pytest
+from parsed import kinds_in
+
+from flatline.rules.gradients.clip_after_step import ClipAfterStep
+from flatline.testing import lint
+
+HEAD = """
+import itertools, torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+"""
+
+CALLBACKS = """
+class Callback:
+    def __getattr__(self, name):
+        if name.startswith("after_"):
+            return {lacking}
+        raise AttributeError(name)
+class Stop(Callback):
+    def after_loss(self):
+        print(self.learn.loss)
+class Clip(Callback):
+    def {when}(self):
+        torch.nn.utils.clip_grad_norm_(self.learn.net.parameters(), 1.0)
+class Learner:
+    def __init__(self, net, opt, cbs):
+        self.net, self.opt, self.cbs = net, opt, list(cbs)
+        for cb in self.cbs:
+            cb.learn = self
+    def emit(self, event):
+        for cb in self.cbs:
+            getattr(cb, event)()
+    def fit(self, data):
+        for x, y in data:
+            self.loss = F.cross_entropy(self.net(x), y)
+            self.emit("after_loss")
+            self.loss.backward()
+            self.emit("after_backward")
+            self.opt.step()
+            self.emit("after_step")
+            self.opt.zero_grad()
+net = nn.Linear(8, 2)
+Learner(net, torch.optim.Adam(net.parameters()), [Stop(), Clip()]).fit(torch.load("d.pt"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "lacking", "expected"),
+    [
+        ("after_step", "lambda: None", 1),
+        ("after_step", "lambda *given: 0", 1),
+        ("after_backward", "lambda: None", 0),
+        ("after_step", "getattr(self.learn, name)", 0),
+    ],
+)
+def test_callbacks_that_answer_to_every_name(when, lacking, expected):
+    assert len(lint(ClipAfterStep, HEAD + CALLBACKS.format(when=when, lacking=lacking))) == expected
+
+
+GROUPS = """
+def groups_of(items, size):
+    source = iter(items)
+    while chunk := list({drawn}):
+        yield chunk
+"""
+UPDATE = """
+class Runner:
+    def __init__(self, net, loader):
+        self.net, self.loader, self.per_step = net, loader, {per_step}
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def update(self, parts):
+        self.opt.zero_grad()
+        for x, y in parts:
+            loss = F.mse_loss(self.net(x), y){divided}
+            loss.backward()
+        self.opt.step()
+        return loss.item()
+    def epoch(self):
+        {each}
+Runner(nn.Linear(8, 2), DataLoader(torch.load("d.pt"))).epoch()
+"""
+GROUPED = {
+    "drawn": "itertools.islice(source, size)",
+    "per_step": "8",
+    "divided": "",
+    "each": "return [self.update(g) for g in groups_of(self.loader, self.per_step)]",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"each": "for g in groups_of(self.loader, self.per_step):\n            self.update(g)"}, True),
+        ({"each": "return sum(self.update(g) for g in groups_of(self.loader, 4))"}, True),
+        ({"divided": " / len(parts)"}, False),
+        ({"per_step": "1"}, False),
+        ({"drawn": "fetch(source, size)"}, False),
+        ({"each": "return [self.update(g) for g in self.loader]"}, False),
+    ],
+)
+def test_groups_that_are_handed_to_a_method(changed, expected):
+    code = (GROUPS + UPDATE).format(**{**GROUPED, **changed})
+    assert ("micro mean" in kinds_in(HEAD, code)) is expected
+
+
+def test_groups_of_another_file():
+    code, groups = UPDATE.format(**GROUPED), GROUPS.format(**GROUPED)
+    assert "micro mean" in kinds_in(HEAD, f"from batching import groups_of\n{code}", batching=groups)
