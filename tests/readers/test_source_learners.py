@@ -109,3 +109,43 @@ def test_groups_that_are_handed_to_a_method(changed, expected):
 def test_groups_of_another_file():
     code, groups = UPDATE.format(**GROUPED), GROUPS.format(**GROUPED)
     assert "micro mean" in kinds_in(HEAD, f"from batching import groups_of\n{code}", batching=groups)
+
+
+KINDS = """
+import contextlib, functools
+KINDS = {{"fp32": contextlib.nullcontext, "fp16": {half}}}
+class Trainer:
+    def __init__(self, net):
+        self.net, self.context = net, {kept}
+        self.opt = torch.optim.Adam(net.parameters())
+    def step(self, x, y):
+        self.opt.zero_grad()
+        with {entered}:
+            loss = F.mse_loss(self.net(x), y)
+        loss.backward()
+        self.opt.step()
+for x, y in DataLoader(torch.load("d.pt")):
+    Trainer(nn.Linear(8, 2)).step(x, y)
+"""
+ENTERED = {
+    "half": 'functools.partial(torch.autocast, "cuda", dtype=torch.float16)',
+    "kept": 'KINDS["fp16"]',
+    "entered": "self.context()",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"half": "torch.cuda.amp.autocast"}, True),
+        ({"half": 'lambda: torch.autocast("cuda", torch.float16)'}, True),
+        ({"kept": 'functools.partial(torch.autocast, device_type="cuda")'}, True),
+        ({"half": 'functools.partial(torch.autocast, "cuda", dtype=torch.bfloat16)'}, False),
+        ({"kept": 'KINDS["fp32"]'}, False),
+        ({"kept": "KINDS[net.kind]"}, False),
+        ({"entered": "self.context(enabled=False)"}, False),
+    ],
+)
+def test_contexts_that_are_made_by_what_is_kept(changed, expected):
+    assert ("half" in kinds_in(HEAD, KINDS.format(**{**ENTERED, **changed}))) is expected
