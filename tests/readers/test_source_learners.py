@@ -149,3 +149,58 @@ ENTERED = {
 )
 def test_contexts_that_are_made_by_what_is_kept(changed, expected):
     assert ("half" in kinds_in(HEAD, KINDS.format(**{**ENTERED, **changed}))) is expected
+
+
+LOGGED = """
+from dataclasses import dataclass
+@dataclass
+class Config:
+    lr: float = 0.1
+    epochs: int = 9
+class Callback:
+    def begin(self, trainer): ...
+    def end(self, trainer, logs): ...
+class Decay(Callback):
+    def begin(self, trainer):
+        self.schedule = torch.optim.lr_scheduler.StepLR(trainer.opt, 3)
+    def {when}(self, trainer, logs):
+        self.schedule.step()
+class Log(Callback):
+    def {told}(self, trainer, logs=()):
+        row = {{"epoch": trainer.epoch, "lr": {rate}, **dict(logs)}}
+        self.{write}(row)
+class Trainer:
+    def __init__(self, cfg, net, callbacks):
+        self.cfg, self.net, self.callbacks = cfg, net, callbacks
+        self.opt = torch.optim.SGD(net.parameters(), lr=cfg.lr)
+    def emit(self, name, *args):
+        for callback in self.callbacks:
+            getattr(callback, name)(self, *args)
+    def fit(self, data):
+        self.emit("begin")
+        for self.epoch in range(self.cfg.epochs):
+            for x, y in data:
+                self.opt.zero_grad()
+                loss = F.cross_entropy(self.net(x), y)
+                loss.backward()
+                self.opt.step()
+            self.emit("end", {{"loss": loss.item()}})
+Trainer(Config(), nn.Linear(8, 2), [Decay(), Log()]).fit(torch.load("d.pt"))
+"""
+HEARD = {"when": "end", "told": "end", "rate": "trainer.cfg.lr", "write": "writer.writerow"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"write": "append"}, True),
+        ({"rate": 'trainer.opt.param_groups[0]["lr"]'}, False),
+        ({"rate": "self.schedule.get_last_lr()[0]"}, False),
+        ({"told": "begin"}, False),
+        ({"when": "other"}, False),
+        ({"write": "save"}, False),
+    ],
+)
+def test_rates_that_one_callback_moves_and_another_tells(changed, expected):
+    assert ("constant rate" in kinds_in(HEAD, LOGGED.format(**{**HEARD, **changed}))) is expected
