@@ -204,3 +204,77 @@ HEARD = {"when": "end", "told": "end", "rate": "trainer.cfg.lr", "write": "write
 )
 def test_rates_that_one_callback_moves_and_another_tells(changed, expected):
     assert ("constant rate" in kinds_in(HEAD, LOGGED.format(**{**HEARD, **changed}))) is expected
+
+
+LEARNER = """
+import functools
+class Cb:
+    order = 0
+class Other(Cb):
+    order = -10
+    def {when}(self):
+        {written}
+class Meter(Cb):
+    order = 5
+    def after_step(self):
+        print(self.learn.loss)
+class Learner:
+    def __init__(self, data, model, make=functools.partial(torch.optim.SGD, momentum=0.9), cbs=()):
+        self.data, self.model = data, model.to("cuda")
+        self.opt = make(self.model.parameters(), lr=0.1)
+        self.cbs = sorted(cbs, key=lambda cb: cb.order)
+        for cb in self.cbs:
+            cb.learn = self
+        {first}
+    def __call__(self, event):
+        for cb in self.cbs:
+            getattr(cb, event, lambda: None)()
+    def fit(self, epochs):
+        self("before_fit")
+        {build}
+        for epoch in range(epochs):
+            for x, y in self.data:
+                self.loss = F.cross_entropy(self.model(x), y)
+                self.loss.backward()
+                self("after_backward")
+                self.opt.step()
+                self("after_step")
+                self.opt.zero_grad()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+    def forward(self, x):
+        return self.head(self.body(x))
+Learner(torch.load("d.pt"), Net(), cbs=[Other(), Meter()]).fit(9)
+"""
+ATTACHED = {
+    "when": "before_fit",
+    "first": "pass",
+    "build": "pass",
+    "written": "self.learn.model.head = nn.Linear(8, 5)",
+}
+NAMED = "learn = self.learn\n        learn.model.head = nn.Linear(learn.model.head.in_features, 5).cuda()"
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"written": NAMED}, True),
+        ({"when": "begin"}, False),
+        ({"first": 'self("before_fit")'}, False),
+        ({"build": "self.opt = torch.optim.Adam(self.model.parameters())"}, False),
+        ({"written": "self.learn.model.head = nn.Sequential(self.learn.model.head, nn.Dropout(0.1))"}, False),
+        ({"written": "self.learn.other.head = nn.Linear(8, 5)"}, False),
+        ({"written": "self.learn.model.head = nn.Linear(8, 5)\n        self.learn.opt = make()"}, False),
+    ],
+)
+def test_layers_that_a_callback_replaces(changed, expected):
+    assert ("rebound" in kinds_in(HEAD, LEARNER.format(**{**ATTACHED, **changed}))) is expected
+
+
+@pytest.mark.parametrize(("when", "expected"), [("after_step", 1), ("after_backward", 0), ("before_fit", 0)])
+def test_events_that_an_object_calls_itself_with(when, expected):
+    clip = "torch.nn.utils.clip_grad_norm_(self.learn.model.parameters(), 1.0)"
+    assert len(lint(ClipAfterStep, HEAD + LEARNER.format(**{**ATTACHED, "when": when, "written": clip}))) == expected
