@@ -4,6 +4,7 @@ import pytest
 from parsed import kinds_in
 
 from flatline.rules.gradients.clip_after_step import ClipAfterStep
+from flatline.rules.optimization.scheduler_out_of_step import SchedulerOutOfStep
 from flatline.testing import lint
 
 HEAD = """
@@ -278,3 +279,60 @@ def test_layers_that_a_callback_replaces(changed, expected):
 def test_events_that_an_object_calls_itself_with(when, expected):
     clip = "torch.nn.utils.clip_grad_norm_(self.learn.model.parameters(), 1.0)"
     assert len(lint(ClipAfterStep, HEAD + LEARNER.format(**{**ATTACHED, "when": when, "written": clip}))) == expected
+
+
+SIZED = """
+import functools
+from torch.optim.lr_scheduler import LambdaLR
+def ramp(step, warmup, total, floor=0.1):
+    if step < warmup:
+        return step / warmup
+    return floor + (total - step) / max(1, total - warmup)
+class Stream{base}:
+    def __init__(self, rows, steps):
+        self.rows, self.steps = rows, steps
+    def __len__(self):
+        return self.steps
+    def {drawn}:
+        yield self.rows[: self.steps]
+class Trainer:
+    def __init__(self, net, epochs):
+        self.net, self.epochs, self.stream = net, epochs, Stream(torch.load("d.pt"), 100)
+        self.opt = torch.optim.Adam(net.parameters())
+        total = {total}
+        self.schedule = LambdaLR(self.opt, functools.partial(ramp, warmup=total // 50, total=total))
+    def step(self, x, y):
+        self.opt.zero_grad()
+        F.mse_loss(self.net(x), y).backward()
+        self.opt.step()
+        {each}
+    def end(self, losses):
+        {last}
+    def run(self):
+        for epoch in range(self.epochs):
+            self.end([self.step(*batch) for batch in {over}])
+Trainer(nn.Linear(8, 1), 20).run()
+"""
+IN_STEPS = {
+    "base": "",
+    "drawn": "__iter__(self)",
+    "total": "epochs * len(self.stream)",
+    "each": "return 0",
+    "last": "self.schedule.step()",
+    "over": "self.stream",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, 1),
+        ({"total": "epochs"}, 0),
+        ({"each": "self.schedule.step()", "last": "pass"}, 0),
+        ({"base": "(torch.utils.data.IterableDataset)"}, 0),
+        ({"drawn": "__getitem__(self, at)"}, 0),
+        ({"over": "range(4)"}, 0),
+    ],
+)
+def test_schedules_that_a_stream_sizes(changed, expected):
+    assert len(lint(SchedulerOutOfStep, HEAD + SIZED.format(**{**IN_STEPS, **changed}))) == expected
