@@ -336,3 +336,73 @@ IN_STEPS = {
 )
 def test_schedules_that_a_stream_sizes(changed, expected):
     assert len(lint(SchedulerOutOfStep, HEAD + SIZED.format(**{**IN_STEPS, **changed}))) == expected
+
+
+PHASES = """
+import enum
+class Stage({kind}):
+    TRAIN = "train"
+    VALID = "valid"
+    TEST = "test"
+    @property
+    def learns(self):
+        return self is Stage.TRAIN
+    @property
+    def last(self):
+        return self in (Stage.TEST,)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.out = nn.Dropout(0.5), nn.Linear(8, 2)
+    def forward(self, x):
+        return self.out(self.drop(x))
+class Program:
+    def __init__(self):
+        self.net = Net()
+        self.opt = torch.optim.Adam(self.net.parameters())
+    def run(self, stage, loader):
+        self.net.train({mode})
+        with torch.set_grad_enabled({recorded}):
+            for x, y in loader:
+                scores = self.net(x)
+                loss = F.cross_entropy(scores, y)
+                if {recorded}:
+                    self.opt.zero_grad()
+                    loss.backward()
+                    self.opt.step()
+                print((scores.argmax(1) == y).sum().item())
+data = DataLoader(torch.load("d.pt"))
+program = Program()
+for epoch in range(9):
+    program.run({stages[0]}, data)
+    program.run({stages[1]}, data)
+program.run({stages[2]}, data)
+"""
+STAGES = {
+    "kind": "enum.Enum",
+    "mode": "not stage.last",
+    "recorded": "stage.learns",
+    "stages": ("Stage.TRAIN", "Stage.VALID", "Stage.TEST"),
+}
+WORDS = {"recorded": 'stage == "train"', "stages": ("'train'", "'valid'", "'test'")}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"mode": "stage is not Stage.TEST"}, True),
+        ({"mode": "stage in (Stage.TRAIN, Stage.VALID)"}, True),
+        ({**WORDS, "mode": 'stage != "test"'}, True),
+        ({"mode": "stage.learns"}, False),
+        ({"mode": "stage.value == 'train'"}, False),
+        ({"mode": "stage != 'test'", "kind": "str, enum.Enum"}, False),
+        ({"mode": "stage.kept"}, False),
+        ({"mode": "mode"}, False),
+        ({**WORDS, "mode": 'stage == "train"'}, False),
+        ({"recorded": "True"}, False),
+        ({"stages": ("Stage.TRAIN", "Stage.TEST", "Stage.TEST")}, False),
+    ],
+)
+def test_modes_that_a_phase_sets(changed, expected):
+    assert ("validated" in kinds_in(HEAD, PHASES.format(**{**STAGES, **changed}))) is expected
