@@ -275,6 +275,13 @@ def test_layers_that_a_callback_replaces(changed, expected):
     assert ("rebound" in kinds_in(HEAD, LEARNER.format(**{**ATTACHED, **changed}))) is expected
 
 
+def test_layers_of_the_object_that_a_callback_was_handed():
+    code = LEARNER.format(**ATTACHED).replace("cb.learn = self", "cb.join(self)")
+    handed = code.replace("    order = 0\n", "    order = 0\n    def join(self, learn):\n        self.learn = learn\n")
+    other = handed.replace("cb.join(self)", "cb.join(model)")
+    assert ["rebound" in kinds_in(HEAD, each) for each in (handed, code, other)] == [True, False, False]
+
+
 @pytest.mark.parametrize(("when", "expected"), [("after_step", 1), ("after_backward", 0), ("before_fit", 0)])
 def test_events_that_an_object_calls_itself_with(when, expected):
     clip = "torch.nn.utils.clip_grad_norm_(self.learn.model.parameters(), 1.0)"

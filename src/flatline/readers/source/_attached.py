@@ -17,14 +17,14 @@ def attached(seen: Seen, name: str, part: str) -> Iterator[tuple[Seen, Use]]:
     owner, project = seen.scope.owner, seen.project
     if owner is None or owner.methods.get("__init__") is not seen.scope or not part.startswith("self."):
         return
-    modules = [m for m in project.modules.values() if m is not None]
-    if any(project.set_from_outside(name.removeprefix("self."), m) for m in modules):
+    own, attribute = part.removeprefix("self."), name.removeprefix("self.")
+    modules = [m for m in project.modules.values() if m is not None and _writers(m, own)]
+    if any(project.set_from_outside(attribute, m) for m in modules):
         return
-    for link in _links(owner):
-        for method in (m for each in modules for m in _methods(each, link)):
-            if method.owner is not owner and _runs_later(project, seen.scope, method, owner):
-                own = part.removeprefix("self.")
-                yield from ((seen_in(project, method), u) for u in method.statements if _writes(u, link, own))
+    for method, use, link in (each for m in modules for each in _writers(m, own)):
+        if method.owner is not owner and _runs_later(project, seen.scope, method, owner):
+            if link.attr in _links(owner) or project.class_of(link, use) is owner:
+                yield seen_in(project, method), use
 
 
 @cache
@@ -42,11 +42,12 @@ def _links(owner: Class) -> Sequence[str]:
 
 
 @cache
-def _methods(module: Module, link: str) -> Sequence[Scope]:
-    """Those that mention what they were linked to."""
-    if f".{link}" not in "\n".join(module.text.lines):
+def _writers(module: Module, part: str) -> Sequence[tuple[Scope, Use, ast.Attribute]]:
+    """``self.learn.model.head = ...``, perhaps with a name for ``self.learn``, in a method; and what it is a part of."""
+    if f".{part}." not in "\n".join(module.text.lines):
         return []
-    return [s for s in module.scopes if s.owner is not None and s.own and f"{s.own[0]}.{link}" in ast.unparse(s.node)]
+    uses = [(s, use) for s in module.scopes if s.owner is not None and s.own for use in s.statements]
+    return [(scope, use, link) for scope, use in uses if (link := _link(scope, use, part)) is not None]
 
 
 def _runs_later(project: Project, start: Scope, method: Scope, owner: Class) -> bool:
@@ -57,17 +58,14 @@ def _runs_later(project: Project, start: Scope, method: Scope, owner: Class) -> 
     return bool(scopes) and inside and not any(runs_in_start(start, scope) for scope in scopes)
 
 
-def _writes(use: Use, link: str, part: str) -> bool:
-    """``self.learn.model.head = ...``, perhaps with a name for ``self.learn``."""
-    target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
-    if not isinstance(target, ast.Attribute):
-        return False
-    text, scope = ast.unparse(target), use.scope
-    names = [
-        n for n, b in scope.bindings.items() if len(b) == 1 and _is_link(b[0].value, scope, link) and not b[0].index
-    ]
-    return any(text.startswith(f"{root}.{part}.") for root in (*names, f"{scope.own[0]}.{link}"))
-
-
-def _is_link(node: ast.expr | None, scope: Scope, link: str) -> bool:
-    return node is not None and ast.unparse(node) == f"{scope.own[0]}.{link}"
+def _link(scope: Scope, use: Use, part: str) -> ast.Attribute | None:
+    """``self.learn``."""
+    node = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
+    node = node.value if isinstance(node, ast.Attribute) else None
+    while isinstance(node, ast.Attribute) and node.attr != part:
+        node = node.value
+    root: ast.expr | None = node.value if isinstance(node, ast.Attribute) else None
+    found = scope.bindings.get(root.id, []) if isinstance(root, ast.Name) else []
+    root = found[0].value if len(found) == 1 and not found[0].index else root
+    own = isinstance(root, ast.Attribute) and isinstance(root.value, ast.Name) and scope.own == (root.value.id,)
+    return root if own and isinstance(root, ast.Attribute) else None
