@@ -71,3 +71,49 @@ def test_near_miss_source_set_in_a_file_that_is_imported():
         "import torch\n", "from helpers import begin\n", 1
     )
     assert lint(SamplerEpochNotSet, code, helpers="\ndef begin(epoch):\n    sampler.set_epoch(epoch)") == []
+
+
+OVERRIDDEN = """
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+class Base:
+    def __init__(self, data):
+        self.sampler = DistributedSampler(data)
+        self.loader = DataLoader(data, batch_size=8, sampler=self.sampler)
+    def begin(self, epoch):
+        self.sampler.set_epoch(epoch)
+    def run(self, epochs):
+        for epoch in range(epochs):
+            self.begin(epoch)
+            for x, y in self.loader:
+                self.batch(x, y)
+class Mine(Base):
+    def {hook}(self, epoch):
+        {first}
+        self.started = epoch
+    def batch(self, x, y):
+        net(x).mean().backward()
+        opt.step()
+{more}
+{made}(torch.load("d.pt")).run(8)
+"""
+MINE = {"hook": "begin", "first": "print(epoch)", "more": "", "made": "Mine"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, 1),
+        ({"more": "class Other(Mine):\n    pass", "made": "Other"}, 1),
+        ({"hook": "end"}, 0),
+        ({"first": "super().begin(epoch)"}, 0),
+        ({"first": "super(Mine, self).begin(epoch)"}, 0),
+        ({"first": "Base.begin(self, epoch)"}, 0),
+        ({"first": "self.sampler.set_epoch(epoch)"}, 0),
+        ({"more": "Base(torch.load('e.pt')).run(8)"}, 0),
+        ({"more": "class Other(Base):\n    pass", "made": "Other"}, 0),
+        ({"more": "@register\nclass Other(Base):\n    pass"}, 0),
+    ],
+)
+def test_source_of_a_hook_that_a_class_below_replaces(changed, expected):
+    assert len(lint(SamplerEpochNotSet, OVERRIDDEN.format(**{**MINE, **changed}))) == expected

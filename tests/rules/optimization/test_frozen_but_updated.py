@@ -225,3 +225,77 @@ def test_fires_source_parts_of_the_model(changed):
 )
 def test_near_miss_source_parts_of_another(changed):
     assert lint(FrozenButUpdated, STAGED.format(**{**AT_TEN, **changed})) == []
+
+
+STAGES = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+class Hold:
+    def __init__(self, module, epoch):
+        self.module, self.epoch = module, epoch
+    def begin(self, epoch):
+        if epoch == self.epoch:
+            self.module.requires_grad_(False)
+def freeze(module):
+    for p in module.parameters():
+        p.requires_grad = False
+def train(model, optimizer, loader, hooks=()):
+    for epoch in range(8):
+        for hook in hooks:
+            hook.begin(epoch)
+        for x, y in loader:
+            optimizer.zero_grad(set_to_none=False)
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+def main(loader, part="body"):
+    model = Net()
+    {first}
+    optimizer = {optimizer}
+    {training}
+    {between}
+    {again}
+main([])
+"""
+TWICE = {
+    "first": "pass",
+    "optimizer": "torch.optim.AdamW(model.parameters())",
+    "training": "train(model, optimizer, loader)",
+    "between": "freeze(model.body)",
+    "again": "train(model, optimizer, loader)",
+}
+GROUPS = "torch.optim.SGD([dict(params=model.body.parameters(){}), dict(params=model.head.parameters())], momentum=0.9)"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"optimizer": GROUPS.format("")},
+        {"between": "model.body.weight.requires_grad_(False)"},
+        {"again": "losses = [train(model, optimizer, part) for part in loader]"},
+        {"training": "train(model, optimizer, loader, [Hold(model.body, 3)])", "between": "pass", "again": "pass"},
+    ],
+)
+def test_fires_source_between_two_trainings(changed):
+    assert len(lint(FrozenButUpdated, STAGES.format(**{**TWICE, **changed}))) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"again": "pass"},
+        {"training": "print(model)"},
+        {"first": "train(model, None, loader)", "training": "print(model)"},
+        {"optimizer": "torch.optim.AdamW(model.head.parameters())"},
+        {"optimizer": GROUPS.format(", momentum=0")},
+        {"between": "if loader.frozen:\n        freeze(model.body)"},
+        {"training": "train(model, optimizer, loader, [Hold(model.body, 0)])", "between": "pass", "again": "pass"},
+        {"again": "main(loader)"},
+    ],
+)
+def test_near_miss_source_one_training_or_other_parameters(changed):
+    assert lint(FrozenButUpdated, STAGES.format(**{**TWICE, **changed})) == []

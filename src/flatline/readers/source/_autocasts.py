@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._contexts import contexts
 from flatline.readers.source._scopes import Use, spelled
 from flatline.readers.source._seen import CUT_OFF, Seen, names_in, seen_in, trained_models
 from flatline.readers.source._values import Source, comes_by, on_cuda, origins
@@ -99,7 +100,7 @@ def _unpacked(seen: Seen, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
 
 def _is_half(seen: Seen, node: ast.expr, use: Use) -> bool:
     """A float16 autocast, perhaps from a function, or kept under a name."""
-    found = [s for s in origins(seen.project, node, use) if not _off_cuda(seen, s)]
+    found = [s for s in contexts(seen.project, node, use) if not _off_cuda(seen, s)]
     return bool(found) and all(isinstance(s.node, ast.Call) and _autocasts(seen, s.node, s.use) for s in found)
 
 

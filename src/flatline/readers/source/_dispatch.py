@@ -76,13 +76,20 @@ def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str])
         methods = [project.method(owner, name) for name in names] if owner is not None else []
         known = [Run(method, call, use, owner) for method in methods if method is not None]
         known = known or (_plainly(project, each, call, use) if names == [CALLED] else [])
-        if not known and (owner is None or not may_lack):
+        if not known and (owner is None or not (may_lack or _answers_all(project, owner))):
             return [Run(function, call, use) for function in hooks.called(project, call, use, keys)]
         found += known
     if found or (isinstance(receiver, ast.Name) and names == [CALLED] and in_order(project, receiver.id, use)):
         return found
     known = [Run(function, call, use) for function in hooks.called(project, call, use, keys)]
     return known or _kept_as(project, call, use)
+
+
+def _answers_all(project: Project, owner: Class) -> bool:
+    """Its ``__getattr__`` gives ``lambda: None`` for what it lacks."""
+    method = project.method(owner, "__getattr__")
+    given = [value for value, _ in method.returns] if method is not None else []
+    return bool(given) and all(isinstance(v, ast.Lambda) and isinstance(v.body, ast.Constant) for v in given)
 
 
 def _kept_as(project: Project, call: ast.Call, use: Use) -> list[Run]:

@@ -15,6 +15,7 @@ from flatline.readers.source._flags import flags
 from flatline.readers.source._imported import all_reached, reached
 from flatline.readers.source._kept import kept, kept_scores
 from flatline.readers.source._learned import logged_softmax
+from flatline.readers.source._left_on import left_on
 from flatline.readers.source._plain_lists import plain_lists
 from flatline.readers.source._rebound import rebound
 from flatline.readers.source._reheaded import reheaded
@@ -42,6 +43,7 @@ def facts(project: Project, module: Module) -> Iterator[SourceFact]:
         models = [t for each in _training(project, module) for t in trained_models(project, each)]
         modes = mode_lines(project, module)
         others = of_others(project, module, modes, models) if models else set()
+        others = others | left_on(project, module, modes)
         modes = [n for n in modes if n not in others]
         trained = {t.identity() for t in models} if len(modes) <= AFTERWARDS else set()
     for scope in module.scopes:

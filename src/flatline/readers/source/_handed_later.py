@@ -20,9 +20,9 @@ def handed_later(seen: Seen, name: str) -> Iterator[Seen]:
     again = any(project.set_from_outside(name.removeprefix("self."), m) for m in modules if _writers(m))
     for function in [] if again else [function for each in modules for function in _writers(each)]:
         calls = project.calls_of(function) if function.owner is not owner and _is_made(project, function) else []
-        scopes = [scope for call, use in calls for scope in _callers(project, function, call, use)]
+        scopes = [scope for call, use in calls for scope in callers_of(project, function, call, use)]
         known = all(use.scope.owner is owner or _hands_over(project, call, use, owner) for call, use in calls)
-        if scopes and known and not any(_in_start(seen.scope, scope) for scope in scopes):
+        if scopes and known and not any(runs_in_start(seen.scope, scope) for scope in scopes):
             yield seen_in(project, function)
 
 
@@ -53,7 +53,7 @@ def _is_made(project: Project, function: Scope) -> bool:
     return function.owner is None or bool(project.calls_by(function.owner.node.name))
 
 
-def _callers(project: Project, function: Scope, call: ast.Call, use: Use) -> Iterator[Scope]:
+def callers_of(project: Project, function: Scope, call: ast.Call, use: Use) -> Iterator[Scope]:
     """The functions that have it called; of ``getattr(hook, name)(self)`` those that give its name."""
     if not isinstance(call.func, ast.Call):
         yield use.scope
@@ -64,6 +64,6 @@ def _callers(project: Project, function: Scope, call: ast.Call, use: Use) -> Ite
             yield place.scope
 
 
-def _in_start(start: Scope, scope: Scope) -> bool:
+def runs_in_start(start: Scope, scope: Scope) -> bool:
     """``__init__`` itself, or what it calls."""
     return scope is start or f".{getattr(scope.node, 'name', '')}(" in ast.unparse(start.node)

@@ -19,6 +19,7 @@ from flatline.readers.source._rounds import Known, is_left_out, truth
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._seen import Seen, seen_in
 from flatline.readers.source._turns import Turn, reached, turns
+from flatline.readers.source._unrun import text_of
 from flatline.readers.source._unshuffled import drawn_from
 from flatline.readers.source._values import Source, origins
 
@@ -49,7 +50,7 @@ def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterat
     text = "\n".join(line for each in files for line in each.text.lines)
     if "DataLoader" not in text:
         return
-    if any(name in text for name in ("DistributedSampler",)) and OTHER_EPOCHS.search(text) is None:
+    if "DistributedSampler" in text and OTHER_EPOCHS.search(text_of(project, files, "set_epoch")) is None:
         for scope in module.scopes:
             yield from _same_shuffle(project, module, scope)
     below = "\n".join(line for each in all_reached(project, module) for line in each.text.lines)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._heard import heard, is_over_hooks
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, names_in, seen_in
@@ -14,7 +15,7 @@ from flatline.readers.source._seen import Seen, names_in, seen_in
 RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
 WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)
 PERCENT, BRACES = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]"), re.compile(r"\{(?::[^}]*)?\}")
-CALLS = 2  # from a step to the loop
+CALLS = 3  # from a step to the loop
 ROOTS = 6  # from a name to where it comes from
 SAVED = re.compile(r"save|dump|checkpoint|config|hparam|hyper", re.IGNORECASE)
 
@@ -30,7 +31,8 @@ def logged_rates(project: Project, module: Module) -> Iterator[SourceFact]:
             rate = _rate(project, receiver, use)
             for key, value, place in _constants(seen, use, rate) if rate is not None else ():
                 yield SourceFact(
-                    kind="constant rate", name=key, text=spelled(value), where=module.where(value, place.scope),
+                    kind="constant rate", name=key, text=spelled(value),
+                    where=place.scope.module.where(value, place.scope),
                     other=module.where(step, scope),
                 )  # fmt: skip
 
@@ -46,10 +48,11 @@ def _constants(seen: Seen, step: Use, rate: tuple[ast.expr, Thing]) -> Iterator[
 def _loops(seen: Seen, use: Use, depth: int) -> Iterator[tuple[Seen, ast.stmt]]:
     """The loop around a step, or around the calls of the function that makes it."""
     loop = seen.loop_of(use)
-    if loop is not None:
+    hooks = loop is not None and is_over_hooks(seen.project, loop, seen.scope)
+    if loop is not None and not hooks:
         yield seen, loop
-    for _, site in seen.project.calls_of(seen.scope) if loop is None and depth < CALLS else ():
-        if site.scope.module is seen.module and site.scope is not seen.scope:
+    for _, site in seen.project.calls_of(seen.scope) if (loop is None or hooks) and depth < CALLS else ():
+        if (hooks or site.scope.module is seen.module or seen.scope.owner is not None) and site.scope is not seen.scope:
             yield from _loops(seen_in(seen.project, site.scope), site, depth + 1)
 
 
@@ -82,14 +85,24 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use, ast.
         if function is not None and function.module is seen.module and function is not seen.scope:
             below = function.calls if not SAVED.search(function.name) else []
             yield from ((*told, outer) for pair in below for told in _given(*pair))
+        for hook in heard(seen.project, call, use):
+            below = [(c, u) for c, u in hook.calls if not SAVED.search(f"{hook.name} {spelled(c.func)}")]
+            yield from ((*told, outer) for pair in below for told in _given(*pair))
 
 
 def _given(call: ast.Call, use: Use) -> Iterator[tuple[str, ast.expr, Use]]:
     for given in call.args:
-        pairs = _in_dict(given) or _in_text(given) or _put_into_text(given)
+        pairs = _in_dict(_behind(given, use)) or _in_text(given) or _put_into_text(given)
         yield from ((key, value, use) for key, value in pairs if len(pairs) > 1 and RATE.fullmatch(key))
     if len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and RATE.fullmatch(str(call.args[0].value)):
         yield str(call.args[0].value), call.args[1], use
+
+
+def _behind(node: ast.expr, use: Use) -> ast.expr:
+    """The dictionary that a name was given, once."""
+    found = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+    value = found[0].value if len(found) == 1 and not found[0].index else None
+    return value if isinstance(value, ast.Dict) else node
 
 
 def _in_dict(node: ast.expr) -> list[tuple[str, ast.expr]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceLoop, SourceTick, SourceTickKind, Where
+from flatline.readers.source._batched import is_loader, over_data
 from flatline.readers.source._concrete import NOBODY, Selves, lowest, overriding, runs, within
 from flatline.readers.source._dispatch import (
     Run,
@@ -562,11 +563,14 @@ class _Walker:
         use = self._use_of(statement)
         if use is None:
             return ways
-        each = repeated(statement) if id(statement) in self.scope.masked else ()
+        each = repeated(statement) if id(statement) in self.scope.masked else set()
+        data, kept = over_data(statement) if each else (), self.over_data
         for call in self.calls.get(id(statement), ()):
             self.nested += id(call) in each
+            self.over_data = (id(call) in data) if id(call) in each else kept
             ways = self.call(call, use, ways, sure=sure)
             self.nested -= id(call) in each
+        self.over_data = kept
         if isinstance(node, ast.Assign) and (kind := _wipes(node)):
             owner = self._owned(node.targets[0])
             name = spelled(node.targets[0])
@@ -926,7 +930,7 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
         "length": 1.0 if name == "ExponentialLR" else length,
         "gamma": gamma if name in FACTORS else None,
         "in_batches": ((name == "OneCycleLR" or name in IN_STEPS) and bool(sizes))
-        or any(t.name == "torch.utils.data.DataLoader" for t in loaded),
+        or any(is_loader(project, t) for t in loaded),
     }
 
 
@@ -935,7 +939,7 @@ def _by_function(project: Project, thing: Thing) -> dict[str, object]:
     for node, use in divisors(project, thing):
         sizes = list(_lengths(project, node, use))
         loaded = [t for n, place in sizes for a in n.args for t in project.things(a, place)]
-        if any(t.name == "torch.utils.data.DataLoader" for t in loaded):
+        if any(is_loader(project, t) for t in loaded):
             return {"horizon": f"LambdaLR: {ast.unparse(node)}", "in_batches": True}
     return {}
 

@@ -20,16 +20,13 @@ BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 def micro(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a loop over parts."""
     text = "\n".join(module.text.lines)
-    if (
-        ".backward(" not in text
-        or not re.search(r"\.split\(|chunk\(|range\(0, |islice\(", text)
-        or BY_HAND.search(text)
-    ):
+    if ".backward(" not in text or BY_HAND.search(text):
         return
     for scope in module.scopes:
         seen = seen_in(project, scope)
-        for use in scope.statements:
-            if isinstance(use.statement, ast.For) and _in_parts(seen, use):
+        loops = {id(seen.loop_of(use)) for _, _, use in seen.methods("backward")}
+        for use in scope.statements if loops else ():
+            if isinstance(use.statement, ast.For) and id(use.statement) in loops and _in_parts(seen, use):
                 yield from _undivided(seen, use, use.statement)
 
 
@@ -37,20 +34,40 @@ def _in_parts(seen: Seen, use: Use) -> bool:
     """``for x, y in zip(xs.split(8), ys.split(8))``, perhaps as every call of the function gives them."""
     node, place = _drawn(seen, *seen.sole(iterated(use.statement.iter), use))  # type: ignore[attr-defined]
     if isinstance(node, ast.Name) and node.id in seen.scope.params:
-        given = [seen_in(seen.project, site.scope).sole(each, site) for each, site in seen.project.given(node.id, use)]
+        outer = [(seen_in(seen.project, site.scope), each, site) for each, site in seen.project.given(node.id, use)]
+        given = [_drawn(around, *around.sole(each, site)) for around, each, site in outer]
         return bool(given) and all(_are_parts(seen, each, site, use) for each, site in given)
     return _are_parts(seen, node, place, use)
 
 
 def _drawn(seen: Seen, node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
     """``list(islice(it, n))``, which a generator of the project yields in turn under a name."""
-    found = seen.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in seen.scope.bindings else []
-    drawn = [step for b in found if b.value is None for step in drawn_by(seen.project, b, ())]
-    if len(found) != 1 or len(drawn) != 1 or drawn[0][0] is None or drawn[0][2]:
+    drawn = list(_yielded(seen, node, use)) if isinstance(node, ast.Name) else []
+    if len(drawn) != 1:
         return node, use
-    value, place = seen_in(seen.project, drawn[0][1].scope).sole(drawn[0][0], drawn[0][1])
+    value, place = seen_in(seen.project, drawn[0][1].scope).sole(*drawn[0])
     listed = isinstance(value, ast.Call) and spelled(value.func) in ("list", "tuple") and len(value.args) == 1
     return (value.args[0], place) if listed and isinstance(value, ast.Call) else (value, place)
+
+
+def _yielded(seen: Seen, node: ast.Name, use: Use) -> Iterator[tuple[ast.expr, Use]]:
+    """What the generator yields that a loop, or a comprehension, goes through under a name."""
+    if node.id in seen.scope.masked.get(id(use.statement), ()):
+        function = _generator_of(seen, node.id, use)
+        yield from ((each.value, place) for each, place in function.yields if each.value) if function else ()
+        return
+    found = seen.scope.reaching(node.id, use) if node.id in seen.scope.bindings else []
+    steps = [step for b in found if b.value is None for step in drawn_by(seen.project, b, ())]
+    whole = len(found) == 1 and not any(inner for _, _, inner in steps)
+    yield from ((value, place) for value, place, _ in steps if whole and value is not None)
+
+
+def _generator_of(seen: Seen, name: str, use: Use) -> Scope | None:
+    """``groups_of`` of ``[step(group) for group in groups_of(loader, 8)]``."""
+    heads = [n for n in ast.walk(use.statement) if isinstance(n, ast.comprehension)]
+    named = [h.iter for h in heads if isinstance(h.target, ast.Name) and h.target.id == name]
+    head = iterated(named[0]) if len(named) == 1 else None
+    return seen.project.callee(head, use) if isinstance(head, ast.Call) else None
 
 
 def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:

@@ -249,7 +249,11 @@ def _rank(project: Project, source: Source, name: str) -> float | None:
         if owner is not None
         else []
     )
-    return project.number(bound[0].value, bound[0].use) if len(bound) == 1 and not bound[0].index else None
+    node = bound[0].value if len(bound) == 1 and not bound[0].index else None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        size = project.number(node.operand, bound[0].use)
+        return -size if size is not None else None
+    return project.number(node, bound[0].use)
 
 
 # --------------------------------------------------------------------------- loops

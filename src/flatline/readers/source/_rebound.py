@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._attached import attached
 from flatline.readers.source._handed_later import handed_later
 from flatline.readers.source._parameters import models_of
 from flatline.readers.source._plain_lists import is_made_by
@@ -37,6 +38,9 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
         for other in behind if bound_once(seen, name) else ():
             found = [use for use in new_layers(other) if _replaces(other, use, model, built, thing)]
             for use in found if not makes_another(other) else ():
+                yield other.fact("rebound", use.statement, name=name, other=built.statement)
+        for other, use in attached(seen, name, ast.unparse(model)) if bound_once(seen, name) else ():
+            if use in new_layers(other) and not keeps_old(use.statement) and not makes_another(other):  # type: ignore[arg-type]
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
 
 

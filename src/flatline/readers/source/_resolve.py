@@ -950,6 +950,9 @@ class Project:
             for heir in self.heirs(owner) if owner is not None and owner is use.scope.owner else ():
                 if (method := self.method(heir, func.attr)) is not None:
                     return method
+        if isinstance(func, ast.Name) and use.scope.owner is not None and use.scope.own == (func.id,):
+            if (method := self.method(use.scope.owner, "__call__")) is not None:
+                return method
         found = self.things(func, use, depth + 1)
         if len({id(t.made_of) for t in found}) == 1 and found[0].call is not None and found[0].made_of is not None:
             return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from flatline.readers.source._members import Member, alike, beside, member
 from flatline.readers.source._resolve import Project, argument, default
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._values import is_object, origins
@@ -60,7 +61,7 @@ def told(project: Project, function: Scope, call: ast.Call, use: Use, known: Kno
     for name in function.params if not spread else ():
         if len(function.bindings.get(name, ())) == 1 and name not in function.own:
             made = _given(project, argument(call, function, name), default(function, name), use, known)
-            if made is OBJECT or made is None or isinstance(made, (str, bool)):
+            if made is OBJECT or made is None or isinstance(made, (str, bool, Member)):
                 found[name] = made
     return found
 
@@ -69,6 +70,8 @@ def _given(project: Project, given: ast.expr | None, usual: ast.expr | None, use
     if given is None:
         return usual.value if isinstance(usual, ast.Constant) else UNKNOWN
     made = value(given, known, use)
+    if made is UNKNOWN and (found := member(project, given, use)) is not None:
+        return found
     may_be_none = isinstance(usual, ast.Constant) and usual.value is None
     return OBJECT if made is UNKNOWN and may_be_none and is_object(project, given, use, plain=True) else made
 
@@ -76,7 +79,7 @@ def _given(project: Project, given: ast.expr | None, usual: ast.expr | None, use
 def truth(test: ast.expr, known: Known, use: Use | None) -> bool | None:
     """What a condition comes to; None where that is not known."""
     found = value(test, known, use) if known and use is not None else UNKNOWN
-    return None if found is UNKNOWN else bool(found)
+    return None if found is UNKNOWN or isinstance(found, Member) else bool(found)
 
 
 def chosen_in(node: ast.expr, known: Known, use: Use, depth: int = 0) -> ast.expr:
@@ -207,6 +210,17 @@ def _name(node: ast.Name, known: Known, use: Use, depth: int) -> object:
     return value(found[0].value, known, found[0].use, depth + 1) if plain and known else UNKNOWN
 
 
+def _attribute(node: ast.Attribute, known: Known, use: Use, depth: int) -> object:
+    """A member of an enumeration, and what one that is known says of itself."""
+    held = known.get(node.value.id, UNKNOWN) if isinstance(node.value, ast.Name) else UNKNOWN
+    if not isinstance(held, Member):
+        return beside(known.values(), node) or UNKNOWN
+    if node.attr in ("name", "value"):
+        return held.name if node.attr == "name" else held.written or UNKNOWN
+    found = held.answer(node.attr)
+    return value(found[0], {found[2]: held}, found[1], depth + 1) if found is not None else UNKNOWN
+
+
 def _listed(node: ast.List | ast.Tuple | ast.Set, known: Known, use: Use, depth: int) -> object:
     found = [value(each, known, use, depth + 1) for each in node.elts]
     return UNKNOWN if UNKNOWN in found else tuple(found)
@@ -234,7 +248,7 @@ def _compared(node: ast.Compare, known: Known, use: Use, depth: int) -> object:
     left: Any = value(node.left, known, use, depth + 1)
     right: Any = value(node.comparators[0], known, use, depth + 1)
     asked = type(node.ops[0])
-    if UNKNOWN in (left, right) or len(node.ops) > 1:
+    if UNKNOWN in (left, right) or len(node.ops) > 1 or not alike(left, right):
         return UNKNOWN
     if asked in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq):
         known_apart = OBJECT not in (left, right) or None in (left, right)
@@ -261,6 +275,7 @@ def _method(node: ast.Call, known: Known, use: Use, depth: int) -> object:
 _READERS: dict[type[ast.expr] | type[None], Callable[[Any, Known, Use, int], object]] = {
     ast.Constant: _constant,
     ast.Name: _name,
+    ast.Attribute: _attribute,
     ast.List: _listed,
     ast.Tuple: _listed,
     ast.Set: _listed,

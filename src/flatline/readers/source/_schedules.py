@@ -48,9 +48,16 @@ def divisors(project: Project, thing: Thing) -> Iterator[tuple[ast.expr, Use]]:
     for each in origins(project, given[0], thing.use) if given else ():
         if isinstance(each.node, ast.Lambda):
             yield from ((n, each.use) for n in _below(each.node.body, {a.arg for a in each.node.args.args}))
-        for function in [t.function for t in project.things(each.node, each.use) if t.function is not None]:
+        node, bound = _partly(project, each.node, each.use)
+        for function in [t.function for t in project.things(node, each.use) if t.function is not None]:
             for use in function.statements:
-                yield from ((n, use) for n in _below(use.statement, {*function.params[:1]}))
+                yield from ((n, use) for n in _below(use.statement, {*function.params[bound : bound + 1]}))
+
+
+def _partly(project: Project, node: ast.expr, use: Use) -> tuple[ast.expr, int]:
+    """The function in ``partial(ramp, 8, total=100)``, and how many of its parameters have their place."""
+    made = isinstance(node, ast.Call) and project.dotted(node.func, use) == "functools.partial" and node.args
+    return (node.args[0], len(node.args) - 1) if made and isinstance(node, ast.Call) else (node, 0)
 
 
 def _below(node: ast.AST, names: set[str]) -> Iterator[ast.expr]:

@@ -6,12 +6,16 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from flatline.events import SourceFact
 from flatline.readers.source._loaders import goes_backward
+from flatline.readers.source._parameters import models_of
 from flatline.readers.source._resolve import Project, Thing, builds_optimizer
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
-from flatline.readers.source._seen import model_of, names_in, seen_in
+from flatline.readers.source._seen import names_in, seen_in
+from flatline.readers.source._stages import between_trainings, comes_once
+from flatline.readers.source._values import Source
 
 KEEPS = re.compile(r"set_to_none\s*=\s*False|\.grad(\.data)?\.zero_\(")
 OTHERWISE = re.compile(  # it may be thawed again, or left without a gradient
@@ -23,6 +27,8 @@ MOVES = ("momentum", "weight_decay")
 DEEP = 8  # steps from a parameter to its model
 SAME = ("enumerate", "list", "reversed", "tuple")  # what runs over what it is given
 CALLS = 3  # from a loop to what freezes
+Way: TypeAlias = tuple[str, ...]
+Part: TypeAlias = tuple[str, Way]  # what a module is, or is a part of, and how one comes to it from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,9 @@ def still_moving(project: Project, module: Module, files: Sequence[Module]) -> I
     held = list(_held(project, scopes))
     if len(held) != 1 or ".backward(" not in text or held[0].use.scope.module is not module:
         return
-    why, models = _moved_by(project, held[0]), _models(project, held[0])
-    for frozen in (each for scope in scopes for each in _frozen(scope)) if why and models else ():
-        later = _in_training(project, frozen.use, 0) and _is_chosen(project, frozen.use, 0)
-        if later and _is_part(project, frozen.node, frozen.use, models):
+    why, parts = _moved_by(project, held[0]), _parts(project, held[0])
+    for frozen in (each for scope in scopes for each in _frozen(scope)) if why and parts else ():
+        if _comes_in_the_middle(project, frozen.use, held[0].use) and _is_part(project, frozen.node, frozen.use, parts):
             yield SourceFact(
                 kind="frozen but held", name=why, text=spelled(frozen.statement),
                 where=frozen.use.scope.module.where(frozen.statement, frozen.use.scope),
@@ -71,10 +76,39 @@ def _moved_by(project: Project, optimizer: Thing) -> str:
     return " and ".join(found).replace("_", " ")
 
 
-def _models(project: Project, optimizer: Thing) -> set[str]:
-    """The one whose parameters it was given, all of them; nothing where it is built again and again."""
-    found = project.things(model_of(optimizer), optimizer.use) if _comes_once(project, optimizer.use, 0) else ()
-    return {t.identity() for t in found if t.call is not None}
+def _parts(project: Project, optimizer: Thing) -> set[Part]:
+    """The models, or parts of them, whose parameters it was given; nothing where it is built again and again."""
+    call = optimizer.call if _comes_once(project, optimizer.use, 0) else None
+    given = models_of(project, call, optimizer.use) if call is not None else []
+    alike = not any(_moves_otherwise(node) for node in ast.walk(optimizer.use.scope.module.top.node))
+    return {part for each in given for part in _places(project, each)} if alike or len(given) == 1 else set()
+
+
+def _moves_otherwise(node: ast.AST) -> bool:
+    """A group of parameters with a momentum or a decay of its own."""
+    if isinstance(node, ast.Dict):
+        names = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+    else:
+        names = {k.arg for k in node.keywords} if isinstance(node, ast.Call) else set()
+    return "params" in names and not names.isdisjoint(MOVES)
+
+
+def _places(project: Project, source: Source) -> Iterator[Part]:
+    """A module, and what it is a part of, by the way that leads to it."""
+    node, way = source.node, Way()
+    while True:
+        yield from ((t.identity(), way) for t in project.things(node, source.use) if t.call is not None)
+        if not isinstance(node, ast.Attribute):
+            return
+        way = (node.attr, *way)
+        node = node.value
+
+
+def _comes_in_the_middle(project: Project, use: Use, built: Use) -> bool:
+    """In a later turn of the training, or between one training and another with the same optimizer."""
+    if _in_training(project, use, 0):
+        return _is_chosen(project, use, 0)
+    return comes_once(project, built) and between_trainings(project, use, built)
 
 
 def _comes_once(project: Project, use: Use, depth: int) -> bool:
@@ -142,19 +176,34 @@ def _counts(project: Project, name: str, use: Use, depth: int) -> bool:
     return bool(found) and all(isinstance(b.use.statement, ast.For) for b in found)
 
 
-def _is_part(project: Project, node: ast.expr, use: Use, models: set[str], depth: int = 0) -> bool:
+def _is_part(project: Project, node: ast.expr, use: Use, held: set[Part], way: Way = (), depth: int = 0) -> bool:
     """``p`` of ``for p in model.stages[0].parameters()``."""
     if depth > DEEP:
         return False
-    if {t.identity() for t in project.things(node, use)} & models:
+    made = {t.identity() for t in project.things(node, use)}
+    if any((each, way[:size]) in held for each in made for size in range(len(way) + 1)):
         return True
+    step = _step(node) if not _kept(project, node, use) else ()
     back = list(_back(project, node, use))
-    return bool(back) and all(_is_part(project, *each, models, depth + 1) for each in back)
+    return bool(back) and all(_is_part(project, *each, held, (*step, *way), depth + 1) for each in back)
+
+
+def _step(node: ast.expr) -> Way:
+    """What leads from a whole to a part of it."""
+    if isinstance(node, ast.Attribute):
+        return (node.attr,)
+    if isinstance(node, ast.Subscript):
+        return (f"[{ast.unparse(node.slice)}]",)
+    func = node.func if isinstance(node, ast.Call) else None
+    return (f"{func.attr}()",) if isinstance(func, ast.Attribute) else ()
 
 
 def _back(project: Project, node: ast.expr, use: Use) -> Iterator[tuple[ast.expr, Use]]:
     """What something is a part of, or a loop over; for a parameter, and for ``self``, what every call gives."""
-    if isinstance(node, (ast.Attribute, ast.Subscript)):
+    kept = _kept(project, node, use)
+    if kept:
+        yield from kept
+    elif isinstance(node, (ast.Attribute, ast.Subscript)):
         yield node.value, use
     elif isinstance(node, (ast.Tuple, ast.List)):
         yield from ((each.value if isinstance(each, ast.Starred) else each, use) for each in node.elts)
@@ -165,6 +214,16 @@ def _back(project: Project, node: ast.expr, use: Use) -> Iterator[tuple[ast.expr
         yield from ((each.value if isinstance(each, ast.Starred) else each, use) for each in given)
     elif isinstance(node, ast.Name):
         yield from _bound_to(project, node.id, use)
+
+
+def _kept(project: Project, node: ast.expr, use: Use) -> list[tuple[ast.expr, Use]]:
+    """What ``self.module`` was given, where that is a name, or a part of something else."""
+    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and use.scope.own == (node.value.id,)
+    held = project.holding(node, use, 0) if own else []
+    value = held[0].value if len(held) == 1 else None
+    for place in held[0].index if value is not None else ():
+        value = value.elts[place] if isinstance(value, (ast.Tuple, ast.List)) and place < len(value.elts) else None
+    return [(value, held[0].use)] if isinstance(value, (ast.Name, ast.Attribute)) else []
 
 
 def _bound_to(project: Project, name: str, use: Use) -> Iterator[tuple[ast.expr, Use]]:
