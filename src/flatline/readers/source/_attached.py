@@ -44,7 +44,7 @@ def _links(owner: Class) -> Sequence[str]:
 @cache
 def _writers(module: Module, part: str) -> Sequence[tuple[Scope, Use, ast.Attribute]]:
     """``self.learn.model.head = ...``, perhaps with a name for ``self.learn``, in a method; and what it is a part of."""
-    if f".{part}." not in "\n".join(module.text.lines):
+    if f".{part}." not in module.whole:
         return []
     uses = [(s, use) for s in module.scopes if s.owner is not None and s.own for use in s.statements]
     return [(scope, use, link) for scope, use in uses if (link := _link(scope, use, part)) is not None]

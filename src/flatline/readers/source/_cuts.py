@@ -34,7 +34,7 @@ ASKED = {"train", "eval", "to", "cuda", "cpu", "parameters", "state_dict", "zero
 
 def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a layer."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if "optim" not in text or ".backward(" not in text:
         return
     given = [thing for scope in module.scopes for thing in trained_models(project, scope)]
@@ -66,7 +66,7 @@ def _cuts(module: Module) -> bool:
 
 def _freezes(project: Project, module: Module) -> bool:
     """Weights may come from elsewhere, or stay as they are, on purpose."""
-    text = IMPORTS.sub("", "\n".join(module.text.lines))
+    text = IMPORTS.sub("", module.whole)
     if FROZEN.search(text) is None:
         return False
     for call, use in (pair for scope in module.scopes for pair in scope.calls):

@@ -33,7 +33,7 @@ AFTERWARDS = 2  # lines about modes, behind the training
 
 def facts(project: Project, module: Module) -> Iterator[SourceFact]:
     """Everything that one of the functions below sees."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     trains = _sends(module)
     scaling = trains and OTHER_SCALING.search(text) is not None
     learns = trains or ("softmax" in text and "log" in text and _is_learned_elsewhere(project, module))

@@ -21,7 +21,7 @@ WIDER = {"float", "double", "bfloat16", "type"}
 
 def halved(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact an optimizer."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if ".half()" not in text or ".backward(" not in text or MASTERS.search(text) is not None:
         return
     for scope in module.scopes:

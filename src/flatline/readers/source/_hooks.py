@@ -281,8 +281,8 @@ def sites(project: Project, function: Scope) -> Iterator[Site]:
         return
     places = [place for place, each in hooked(project).items() if any(e.function is function for e in each)]
     name = function.node.name
-    quoted = re.compile(rf"[\[(,]\s*{name}\s*[\]),]")
-    listed = any(quoted.search(line) for line in function.module.text.lines)
+    whole = function.module.whole
+    listed = whole.count(name) > 1 and re.search(rf"[\[(,]\s*{name}\s*[\]),]", whole) is not None
     for module in [m for m in project.modules.values() if m is not None] if places or listed else ():
         for call, use, head in _over_lists(module):
             found = behind(project, head, use)

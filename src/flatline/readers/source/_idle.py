@@ -17,7 +17,7 @@ PASSIVE = {"train", "to", "cuda", "cpu", "state_dict", "parameters"}  # of a mod
 
 def idle(project: Project, module: Module, zeroes: Sequence[Where]) -> Iterator[SourceFact]:
     """One fact an optimizer."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if text.count(".parameters()") < 2 or ".backward(" not in text:
         return
     mentions = Mentions(project, module)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from flatline.readers.source._resolve import Project
@@ -13,12 +14,15 @@ FILES = 48  # that one file comes by, and those come by
 
 def reached(project: Project, module: Module) -> list[Module]:
     """The module, and those of the project that it imports."""
-    found = {module.text.path: module}
-    for name in _names(module):
-        imported = project.module_of(name, module)
-        if imported is not None:
-            found.setdefault(imported.text.path, imported)
-    return list(found.values())
+    known = project.registries.get((id(module), "imports"))
+    if known is None:
+        found = {module.text.path: module}
+        for name in _names(module):
+            imported = project.module_of(name, module)
+            if imported is not None:
+                found.setdefault(imported.text.path, imported)
+        known = project.registries[id(module), "imports"] = list(found.values())
+    return known
 
 
 def all_reached(project: Project, module: Module) -> list[Module]:
@@ -31,6 +35,16 @@ def all_reached(project: Project, module: Module) -> list[Module]:
                 found[each.text.path] = each
                 waiting.append(each)
     return list(found.values())
+
+
+def one_says(files: Iterable[Module], pattern: re.Pattern[str]) -> bool:
+    """A file among some has what a pattern looks for."""
+    return any(_says(each, pattern) for each in files)
+
+
+@cache
+def _says(module: Module, pattern: re.Pattern[str]) -> bool:
+    return pattern.search(module.whole) is not None
 
 
 @cache

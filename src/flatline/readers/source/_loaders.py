@@ -11,7 +11,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._collated import LIKELY as COLLATED
 from flatline.readers.source._collated import by_chance, collate_of, same
-from flatline.readers.source._imported import all_reached
+from flatline.readers.source._imported import all_reached, one_says
 from flatline.readers.source._ordered import told
 from flatline.readers.source._passes import iterables, scores_within
 from flatline.readers.source._resolve import Project, Thing, argument_at
@@ -23,6 +23,7 @@ from flatline.readers.source._unrun import text_of
 from flatline.readers.source._unshuffled import drawn_from
 from flatline.readers.source._values import Source, origins
 
+SERVED, DEALT, PUT_TOGETHER = map(re.compile, ("DataLoader", "DistributedSampler", "collate_fn"))
 LOADER = "torch.utils.data.DataLoader"
 SUBSET = "torch.utils.data.Subset"
 SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
@@ -47,16 +48,15 @@ class Pass:
 
 def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
     """What the loops over loaders show."""
-    text = "\n".join(line for each in files for line in each.text.lines)
-    if "DataLoader" not in text:
+    if not one_says(files, SERVED):
         return
-    if "DistributedSampler" in text and OTHER_EPOCHS.search(text_of(project, files, "set_epoch")) is None:
+    if one_says(files, DEALT) and OTHER_EPOCHS.search(text_of(project, files, "set_epoch")) is None:
         for scope in module.scopes:
             yield from _same_shuffle(project, module, scope)
-    below = "\n".join(line for each in all_reached(project, module) for line in each.text.lines)
-    if LIKELY.search(below) is not None and OTHER_TRANSFORMS.search(below) is None:
+    below = all_reached(project, module)
+    if one_says(below, LIKELY) and not one_says(below, OTHER_TRANSFORMS):
         yield from _augmented(project, module)
-    if "collate_fn" in text and COLLATED.search(text) is not None and OTHER_TRANSFORMS.search(text) is None:
+    if one_says(files, PUT_TOGETHER) and one_says(files, COLLATED) and not one_says(files, OTHER_TRANSFORMS):
         yield from _collated(project, module)
 
 

@@ -22,7 +22,7 @@ SAVED = re.compile(r"save|dump|checkpoint|config|hparam|hyper", re.IGNORECASE)
 
 def logged_rates(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a value."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if "lr_scheduler" not in text or ".step(" not in text:
         return
     for scope in module.scopes:

@@ -21,7 +21,7 @@ DEEP = 6
 
 def measured_labels(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a mask."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if "-100" not in text or "len(" not in text or BY_CHARACTER.search(text) is not None:
         return
     for scope in module.scopes:

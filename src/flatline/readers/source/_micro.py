@@ -19,7 +19,7 @@ BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 
 def micro(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a loop over parts."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if ".backward(" not in text or BY_HAND.search(text):
         return
     for scope in module.scopes:

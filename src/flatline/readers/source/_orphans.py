@@ -26,7 +26,7 @@ ASKED = re.compile(r"\b(vars|getattr|setattr|locals|globals)\(|__dict__|\.childr
 
 def orphans(project: Project, module: Module) -> Iterator[SourceFact]:
     """Modules that train as far as the loss goes, and no further."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if "optim" not in text or ".backward(" not in text or ASKED.search(text):
         return
     modules = _Modules(project, module)

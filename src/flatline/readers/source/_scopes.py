@@ -156,11 +156,13 @@ class Module:
     functions: dict[int, Scope] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
 
+    whole: str = field(init=False)  # its lines, in one
     lambdas: bool = field(init=False)  # whether there are any
     _lambdas: dict[int, Scope] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.lambdas = any("lambda" in line for line in self.text.lines)
+        self.whole = "\n".join(self.text.lines)
+        self.lambdas = "lambda" in self.whole
         self.tree = unrolled(self.text, self.tree)
         self.top = _Builder(self).scope(self.tree, self.tree.body, parent=None, owner=None)
 

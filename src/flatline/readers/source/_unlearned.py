@@ -24,7 +24,7 @@ HARMLESS = ASKED | {"named_parameters", "modules", "eval"}
 
 def unlearned(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a model."""
-    text = "\n".join(module.text.lines)
+    text = module.whole
     if "optim" not in text or ".backward(" not in text:
         return
     files = all_reached(project, module)

@@ -269,7 +269,7 @@ def field_of(project: Project, thing: Thing, name: str) -> Sequence[Source]:
 def _of_class(project: Project, owner: Class, name: str) -> Sequence[Source]:
     """What the body of ``class CFG:`` gives a name, where nothing else does."""
     written = f"setattr({owner.node.name},"
-    if project.set_from_outside(name, owner.module) or any(written in line for line in owner.module.text.lines):
+    if project.set_from_outside(name, owner.module) or written in owner.module.whole:
         return []
     if owner.is_record:
         usual = owner.fields.get(name)
