@@ -106,3 +106,30 @@ Trainer().fit()
 @pytest.mark.parametrize(("first", "found"), [("super().before()", 0), ("pass", 1)])
 def test_source_mixins_many_calls_deep(first, found):
     assert len(lint(ClipBeforeUnscale, MIXED.format(first=first))) == found
+
+
+SWITCHED = """
+import torch
+net = torch.nn.Linear(3, 3)
+opt, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("cuda"{switch})
+for x in data:
+    opt.zero_grad()
+    scaler.scale(net(x).mean()).backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    scaler.step(opt)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "found"),
+    [
+        ("", 1),
+        (", enabled=True", 1),
+        (", enabled=amp", 1),
+        (", enabled=False", 0),
+        (", enabled=kind is torch.float16", 0),
+    ],
+)
+def test_source_a_scaler_that_is_switched_off(switch, found):
+    assert len(lint(ClipBeforeUnscale, SWITCHED.format(switch=switch))) == found

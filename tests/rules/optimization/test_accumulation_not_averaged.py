@@ -297,3 +297,37 @@ def test_source_the_mean_of_a_model_of_transformers(loss):
 )
 def test_near_miss_source_a_model_that_may_not_average(kind, loss):
     assert lint(AccumulationNotAveraged, READY.format(kind=kind, loss=loss)) == []
+
+
+HOOKED = """
+import torch
+from torch import nn
+net, criterion = nn.Linear(3, 3), nn.CrossEntropyLoss()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+{before}
+for i, (x, y) in enumerate(loader):
+    loss = criterion(net(x), y)
+    loss.backward({given})
+    if (i + 1) % 8 == 0:
+        {then}
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+def test_source_a_plain_sum_of_means():
+    assert len(lint(AccumulationNotAveraged, HOOKED.format(before="", given="", then="pass"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "then"),
+    [
+        ("for p in net.parameters(): p.register_hook(lambda g: g / 8)", "", "pass"),
+        ("", "gradient=torch.tensor(1 / 8)", "pass"),
+        ("", "torch.tensor(0.125)", "pass"),
+        ("", "", "for p in net.parameters(): p.grad /= 8"),
+        ("", "", "for p in net.parameters(): p.grad.div_(8)"),
+    ],
+)
+def test_near_miss_source_gradients_that_are_divided(before, given, then):
+    assert lint(AccumulationNotAveraged, HOOKED.format(before=before, given=given, then=then)) == []

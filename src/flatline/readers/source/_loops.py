@@ -68,6 +68,10 @@ LENGTHS = {  # place and name of the argument
     **IN_STEPS,
 }
 FACTORS = {"StepLR": ("gamma", 0.1), "ExponentialLR": ("gamma", 0.0), "MultiStepLR": ("gamma", 0.1)}
+RESCALES = re.compile(
+    r"register_(?:post_accumulate_grad_)?hook\(|\.grad(?:\.data)?\s*[/*]=|\.grad(?:\.data)?\.(?:div|mul)_\("
+    r"|\.grad(?:\.data)?\s*=[^=\n]*[/*]|_foreach_(?:div|mul)_"
+)
 SUSPECT = re.compile(
     r"backward|step|closure|train|update|optim|scaler|learn|fit|minimi[sz]e"
     r"|(set|assign|load|copy|average|reduce|sync|unflatten|apply|write|put)\w*grad",
@@ -591,7 +595,9 @@ class _Walker:
         if not self.loops.busy_call(call, use) and (concrete is None or not self.loops.busy(concrete)):
             return ways
         if (self.callee(call, use) is None) and (each := each_of(self.project, call, use, self.keys)):
-            if len(called_on(self.project, call, use, self.keys)[1]) > 1:
+            if (_in_loop_over(call, use) and self._shares_its_turn(use)) or len(
+                called_on(self.project, call, use, self.keys)[1]
+            ) > 1:
                 tick = self._tick("opaque", call, name=spelled(call.func))  # any of several events
                 return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
             return self._each(each, call, use, ways, sure=sure)
@@ -766,12 +772,35 @@ class _Walker:
             "zero", call, of=key if optimizer else "", name=spelled(func.value), known=optimizer, trains=trains
         )
 
+    def _scales(self, node: ast.expr, use: Use) -> bool:
+        """A scaler that is not switched off, and whose switch asks for no dtype."""
+        made = [t.call for t in self.project.things(node, use) if t.call is not None]
+        switches = [k.value for call in made for k in call.keywords if k.arg == "enabled"]
+        off = (isinstance(each, ast.Compare) or ast.unparse(each) == "False" for each in switches)
+        return not any(off)
+
+    def _rescales(self, loss: ast.expr, use: Use) -> bool:
+        """Gradients are divided where they arise or afterwards, or the loss by whoever else holds it."""
+        whole = f"{self.scope.module.whole}\n{self.loops.module.whole}"
+        files = [each for each in self.project.modules.values() if each is not None]
+        outside = isinstance(loss, ast.Attribute) and any(self.project.set_from_outside(loss.attr, m) for m in files)
+        return outside or RESCALES.search(whole) is not None
+
+    def _shares_its_turn(self, use: Use) -> bool:
+        """The loop over hooks has a backward beside the call: a turn is no part of something else."""
+        around = {block for block, part in use.path if part == "body"}
+        loops = [
+            u.statement for u in self.uses.values() if id(u.statement) in around and isinstance(u.statement, ast.For)
+        ]
+        return any(".backward(" in ast.unparse(each) for loop in loops[-1:] for each in loop.body)
+
     def _backward_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         scaled = isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Attribute)
-        scaled = scaled and func.value.func.attr == "scale"  # type: ignore[attr-defined]
+        scaled = scaled and func.value.func.attr == "scale" and self._scales(func.value.func.value, use)  # type: ignore[attr-defined]
         plain = not call.args or isinstance(func.value, ast.Call)
         loss = func.value.args[0] if scaled and func.value.args else func.value  # type: ignore[attr-defined]
-        mean = self._is_mean(loss, use)
+        weighted = bool(call.args) or any(k.arg == "gradient" for k in call.keywords)
+        mean = not weighted and not self._rescales(loss, use) and self._is_mean(loss, use)
         yield self._tick("backward", call, name=spelled(func.value), scaled=scaled, known=plain, mean=mean)
 
     def _is_mean(self, node: ast.expr, use: Use) -> bool:
