@@ -144,3 +144,55 @@ def test_source_rows_of_probabilities(rows):
 @pytest.mark.parametrize(("more", "rows"), [(", scores", "out[mask]"), ("", "parts[mask]"), (" @ cost", "out[mask]")])
 def test_near_miss_source_rows_of_something_else(more, rows):
     assert lint(DoubleSoftmax, PREDICTED.format(more, rows)) == []
+
+
+SWAPPED = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act = nn.Linear(8, 3), nn.Softmax(dim=1)
+    def forward(self, x):
+        return self.act(self.fc(x))
+{below}
+net = {made}
+{then}
+loss = nn.functional.cross_entropy(net(x), y)
+"""
+BELOW = "class Raw(Net):\n    def __init__(self):\n        super().__init__()\n        self.act = nn.Identity()"
+
+
+def test_source_the_softmax_that_the_class_makes():
+    assert len(lint(DoubleSoftmax, SWAPPED.format(below="", made="Net()", then="net.name = 'a'"))) == 1
+    assert len(lint(DoubleSoftmax, SWAPPED.format(below="", made="Net()", then="setattr(args, 'act', 1)"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("below", "made", "then"),
+    [
+        ("", "Net()", "net.act = nn.Identity()"),
+        ("", "Net()", "setattr(net, 'act', nn.Identity())"),
+        ("", "Net()", "net._modules['act'] = nn.Identity()"),
+        ("", "Net()", "net.forward = lambda x: nn.Identity()(net.fc(x))"),
+        (BELOW, "Raw()", ""),
+    ],
+)
+def test_near_miss_source_a_softmax_that_is_replaced(below, made, then):
+    assert lint(DoubleSoftmax, SWAPPED.format(below=below, made=made, then=then)) == []
+
+
+LISTED = """
+import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(8, 3), nn.Softmax(dim=1))
+{then}
+loss = nn.functional.cross_entropy(net(x), y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "found"), [("", 1), ("net.pop(1)", 0), ("del net[-1]", 0), ("net[1] = nn.Identity()", 0)]
+)
+def test_source_a_sequence_that_loses_its_last_layer(then, found):
+    assert len(lint(DoubleSoftmax, LISTED.format(then=then))) == found

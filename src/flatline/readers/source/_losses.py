@@ -9,6 +9,7 @@ from flatline.events import SourceLoss
 from flatline.readers.source._gathers import only_picks
 from flatline.readers.source._resolve import CLAMPED, Project, argument
 from flatline.readers.source._scopes import Module, Use, spelled
+from flatline.readers.source._swapped import is_swapped
 from flatline.readers.source._values import origins
 
 FUNCTIONS = {
@@ -39,7 +40,8 @@ def losses(project: Project, module: Module) -> Iterator[SourceLoss]:
             if not kind or given is None or (kind == "nll" and only_picks(call, use)):
                 continue
             made = project.made(given, use)
-            if made and len({m.by.removeprefix(CLAMPED) for m in made}) == 1:
+            alike = len({m.by.removeprefix(CLAMPED) for m in made}) == 1
+            if alike and not any(is_swapped(project, each) for each in made):
                 feed = made[0]
                 yield SourceLoss(
                     kind=kind,
