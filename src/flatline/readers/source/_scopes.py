@@ -67,6 +67,7 @@ class Scope:
     choices: dict[int, ast.If] = field(default_factory=dict)  # by the id that a path has
     matches: dict[int, ast.Match] = field(default_factory=dict)
     yields: list[tuple[ast.Yield, Use]] = field(default_factory=list)
+    _heads: list[str] | None = None  # the last names of its decorators
 
     @property
     def name(self) -> str:
@@ -77,8 +78,10 @@ class Scope:
 
     def marked(self, *decorators: str) -> bool:
         """Whether one of these stands above the function: ``property``, ``staticmethod``."""
-        heads = [] if isinstance(self.node, ast.Module) else self.node.decorator_list
-        return any(ast.unparse(head).rpartition(".")[2] in decorators for head in heads)
+        if self._heads is None:
+            heads = [] if isinstance(self.node, ast.Module) else self.node.decorator_list
+            self._heads = [ast.unparse(head).rpartition(".")[2] for head in heads]
+        return any(head in decorators for head in self._heads)
 
     @property
     def arguments(self) -> ast.arguments:

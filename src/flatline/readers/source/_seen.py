@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, repeated
@@ -291,9 +291,14 @@ class Seen:
         return takes and ("eq" in names or any(map(_is_equality, ast.walk(self.scope.node))))
 
 
+@cache
+def _said(module: Module) -> list[int]:
+    return [n for n, line in enumerate(module.text.lines, 1) if OTHER_MODE.search(line)]
+
+
 def mode_lines(project: Project, module: Module) -> list[int]:
     """Where a file sets a mode, or may do so."""
-    lines = [n for n, line in enumerate(module.text.lines, 1) if OTHER_MODE.search(line)]
+    lines = _said(module)
     bare = [n for n in lines if OTHER_MODE.search(module.text.lines[n - 1].replace(".train(", ".fit(")) is None]
     calls = [c for scope in module.scopes if bare for c in seen_in(project, scope).methods("train")]
     own = {c.lineno for c, _, use in calls if _is_training(project, c, use)}
