@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._batched import LOADER
 from flatline.readers.source._resolve import Project, Thing, argument_at
-from flatline.readers.source._scopes import Class, Module, Scope, Use, spelled
+from flatline.readers.source._scopes import Class, Module, Use, spelled
+from flatline.readers.source._workers import called_by
 
-LOADER = "torch.utils.data.DataLoader"
 GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random"}
 ITEMS = ("__getitem__", "__iter__")
-CALLS = 16  # functions that make an item
 RENEWED = re.compile(
     r"get_worker_info|worker_id|initial_seed|seed_worker|worker_seed"
 )  # beside a generator that is made or seeded
@@ -22,7 +22,7 @@ MADE = re.compile(r"default_rng\(|RandomState\(|Random\(|\.seed\(|SeedSequence|m
 
 def copied_streams(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a loader."""
-    if not any("num_workers" in line for line in module.text.lines):
+    if "num_workers" not in module.whole:
         return
     for scope in module.scopes:
         for call, use in scope.calls:
@@ -50,7 +50,7 @@ def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use
     items = [m for name in ITEMS if owner is not None and (m := project.method(owner, name)) is not None]
     if owner is None or not items or data.call is None or _is_renewed(owner):
         return
-    text = "\n".join(ast.unparse(each.node) for each in _called_by(project, items[0]))
+    text = "\n".join(ast.unparse(each.node) for each in called_by(project, items[0]))
     for name, bound in owner.attributes.items():
         node, use = (bound[0].use.statement, bound[0].use) if len(bound) == 1 else (None, None)
         value = bound[0].value if len(bound) == 1 and not bound[0].index else None
@@ -68,12 +68,3 @@ def _is_renewed(owner: Class) -> bool:
     text = ast.unparse(owner.node)
     once = len(MADE.findall(text)) <= 1
     return not once and RENEWED.search(text) is not None
-
-
-def _called_by(project: Project, function: Scope) -> Sequence[Scope]:
-    """A function, and those of the project that it calls."""
-    found = [function]
-    for each in found:
-        inner = [project.callee(*pair) for pair in each.calls] if len(found) < CALLS else []
-        found += [scope for scope in inner if scope is not None and scope not in found]
-    return found

@@ -77,7 +77,7 @@ def _is_learned_elsewhere(project: Project, module: Module) -> bool:
 
 @cache
 def _sends(module: Module) -> bool:
-    return any(".backward(" in line for line in module.text.lines)
+    return ".backward(" in module.whole
 
 
 def _training(project: Project, module: Module) -> Iterator[Scope]:

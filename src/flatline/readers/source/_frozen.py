@@ -31,7 +31,7 @@ DEEP = 6
 
 def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
     """One fact a file."""
-    text = "\n".join(line for each in reached for line in each.text.lines)
+    text = "\n".join(each.whole for each in reached)
     if "requires_grad" not in text or ".backward(" not in text:
         return
     scopes = [scope for each in reached for scope in each.scopes]

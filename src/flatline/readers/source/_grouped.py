@@ -90,7 +90,7 @@ def grouped_rows(project: Project, owner: Class) -> bool:
     value = method.returns[0][0] if method is not None and len(method.returns) == 1 else None
     if method is None or not isinstance(value, ast.Tuple) or len(value.elts) != 2:
         return False
-    if MIXES.search("\n".join(owner.module.text.lines)):
+    if MIXES.search(owner.module.whole):
         return False
     use, index = method.returns[0][1], method.params[-1]
     if len(method.bindings[index]) != 1:
@@ -225,7 +225,7 @@ def _table(project: Project, node: ast.Call, name: str, use: Use, depth: int) ->
 
 
 def _text_of(use: Use) -> str:
-    return "\n".join(use.scope.module.text.lines)
+    return use.scope.module.whole
 
 
 def _key(node: ast.Call) -> object:

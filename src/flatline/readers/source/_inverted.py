@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._labels import NOTHING, left_out
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._values import origins
@@ -14,20 +15,14 @@ from flatline.readers.source._values import origins
 ATTENDED = re.compile(r"(.*\W)?attention_mask(['\"]\])?")
 SHOWN = {"==": {"1", "True"}, "!=": {"0", "False"}, ">": {"0"}}
 PADS = re.compile(r"(.*\.)?pad(ding)?_?(token_id|id|idx|token|index)?", re.IGNORECASE)
-NOTHING = "-100"
 
 
 def inverted_masks(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a mask."""
-    if not any("-100" in line for line in module.text.lines):
-        return
-    for scope in module.scopes:
-        for use in scope.statements:
-            node = use.statement
-            target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-            written = isinstance(target, ast.Subscript) and ast.unparse(node.value) == NOTHING  # type: ignore[attr-defined]
-            if written and isinstance(target, ast.Subscript) and _is_attended(project, target.slice, use):
-                yield _fact(module, node, ast.unparse(target.value), use)
+    for target, use in left_out(module):
+        if _is_attended(project, target.slice, use):
+            yield _fact(module, use.statement, ast.unparse(target.value), use)
+    for scope in module.scopes if NOTHING in module.whole else ():
         for call, use in scope.calls:
             func = call.func.attr if isinstance(call.func, ast.Attribute) else ""
             filled = func in ("masked_fill", "masked_fill_") and [ast.unparse(a) for a in call.args[1:]] == [NOTHING]

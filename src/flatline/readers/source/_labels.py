@@ -16,28 +16,32 @@ CAUSAL = re.compile(
     r"ForCausalLM\.from_pretrained\(|LMHeadModel\.from_pretrained\("
 )  # leaves out -100, and nothing else
 MASKED = re.compile(r"-100|ignore_index|Collator|masked_fill|where\(|reduction|\.logits\b|Trainer\b")
+NOTHING = "-100"  # a label that the losses leave out
 LENGTH = ("shape[1]", "shape[-1]", "size(1)", "size(-1)")
 
 
 def masked_labels(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a statement."""
-    if not any("-100" in line for line in module.text.lines):
-        return
-    for scope in module.scopes:
-        for use in scope.statements:
-            node = use.statement
-            target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-            if not isinstance(target, ast.Subscript) or ast.unparse(node.value) != "-100":  # type: ignore[attr-defined]
-                continue
-            name = ast.unparse(target.value)
-            kind = _kind(target, name, _cloned_from(scope, name, use))
-            if kind and not _put_back(scope, name, use):
-                yield SourceFact(kind=kind, name=name, text=spelled(node), where=module.where(node, scope))
+    for target, use in left_out(module):
+        name = ast.unparse(target.value)
+        kind = _kind(target, name, _cloned_from(use.scope, name, use))
+        if kind and not _put_back(use.scope, name, use):
+            where = module.where(use.statement, use.scope)
+            yield SourceFact(kind=kind, name=name, text=spelled(use.statement), where=where)
+
+
+def left_out(module: Module) -> Iterator[tuple[ast.Subscript, Use]]:
+    """``labels[mask]`` of ``labels[mask] = -100``."""
+    for use in [u for scope in module.scopes for u in scope.statements] if NOTHING in module.whole else ():
+        node = use.statement
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        if isinstance(target, ast.Subscript) and ast.unparse(node.value) == NOTHING:  # type: ignore[attr-defined]
+            yield target, use
 
 
 def padded_labels(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
     """``labels = ids.clone()`` of ids that a tokenizer filled up, for a model that counts them all; one fact a statement."""
-    text = "\n".join(line for each in reached for line in each.text.lines)
+    text = "\n".join(each.whole for each in reached)
     if "padding=" not in text or CAUSAL.search(text) is None or MASKED.search(text) is not None:
         return
     for scope in module.scopes if ".backward(" in text else ():

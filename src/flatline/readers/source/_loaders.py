@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._augments import LIKELY, random_transform
+from flatline.readers.source._batched import LOADER
 from flatline.readers.source._collated import LIKELY as COLLATED
 from flatline.readers.source._collated import by_chance, collate_of, same
 from flatline.readers.source._imported import all_reached, one_says
@@ -24,7 +25,6 @@ from flatline.readers.source._unshuffled import drawn_from
 from flatline.readers.source._values import Source, origins
 
 SERVED, DEALT, PUT_TOGETHER = map(re.compile, ("DataLoader", "DistributedSampler", "collate_fn"))
-LOADER = "torch.utils.data.DataLoader"
 SUBSET = "torch.utils.data.Subset"
 SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 OTHER_EPOCHS = re.compile(r"set_epoch|accelerat|lightning|deepspeed|ignite|horovod|fabric", re.IGNORECASE)

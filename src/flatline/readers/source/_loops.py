@@ -20,6 +20,7 @@ from flatline.readers.source._dispatch import (
     is_presence,
     is_unknown,
 )
+from flatline.readers.source._imported import one_says
 from flatline.readers.source._listed import asked_for
 from flatline.readers.source._means import means
 from flatline.readers.source._ordered import is_whole
@@ -588,33 +589,28 @@ class _Walker:
         """The ways, with what a call does."""
         if self.within is not None and isinstance(call.func, ast.Name) and call.func.id == self.within[0]:
             return self._through(self.within[1](), ways, sure=sure)
-        if self._goes_above(call, use):
-            tick = self._tick("opaque", call, name=spelled(call.func))
-            return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
         concrete = runs(self.project, call, use, self.selves)
+        function = concrete or self.project.callee(call, use)
+        if function is None and _goes_above(call):
+            return self._unknown(call, ways)
         if not self.loops.busy_call(call, use) and (concrete is None or not self.loops.busy(concrete)):
             return ways
-        if (self.callee(call, use) is None) and (each := each_of(self.project, call, use, self.keys)):
-            if (_in_loop_over(call, use) and self._shares_its_turn(use)) or len(
-                called_on(self.project, call, use, self.keys)[1]
-            ) > 1:
-                tick = self._tick("opaque", call, name=spelled(call.func))  # any of several events
-                return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
+        if function is None and (each := each_of(self.project, call, use, self.keys)):
+            several = len(called_on(self.project, call, use, self.keys)[1]) > 1  # any of some events
+            if several or (_in_loop_over(call, use) and self._shares_its_turn(use)):
+                return self._unknown(call, ways)
             return self._each(each, call, use, ways, sure=sure)
-        if self.callee(call, use) is None and is_unknown(self.project, call, use):
-            tick = self._tick("opaque", call, name=spelled(call.func))
-            return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
+        if function is None and is_unknown(self.project, call, use):
+            return self._unknown(call, ways)
         ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
-        return self._through(self._inlined(self.callee(call, use), call, use), ways, sure=sure)
+        return self._through(self._inlined(function, call, use), ways, sure=sure)
 
-    def _goes_above(self, call: ast.Call, use: Use) -> bool:
-        """``super().before()`` of a mixin, of which no object is known."""
-        func = call.func
-        if not isinstance(func, ast.Attribute) or not is_super(func.value):
-            return False
-        return func.attr not in NAMES and not func.attr.startswith("__") and self.callee(call, use) is None
+    def _unknown(self, call: ast.Call, ways: list[Way]) -> list[Way]:
+        """The ways, with a call behind which nothing is judged."""
+        tick = self._tick("opaque", call, name=spelled(call.func))
+        return [replace(way, ticks=(*way.ticks, tick)) for way in ways]
 
     def _each(self, each: Sequence[Run], call: ast.Call, use: Use, ways: list[Way], *, sure: bool) -> list[Way]:
         """Each of the hooks of a list, once: the loop over them is none over data."""
@@ -781,10 +777,9 @@ class _Walker:
 
     def _rescales(self, loss: ast.expr, use: Use) -> bool:
         """Gradients are divided where they arise or afterwards, or the loss by whoever else holds it."""
-        whole = f"{self.scope.module.whole}\n{self.loops.module.whole}"
         files = [each for each in self.project.modules.values() if each is not None]
         outside = isinstance(loss, ast.Attribute) and any(self.project.set_from_outside(loss.attr, m) for m in files)
-        return outside or RESCALES.search(whole) is not None
+        return outside or one_says((self.scope.module, self.loops.module), RESCALES)
 
     def _shares_its_turn(self, use: Use) -> bool:
         """The loop over hooks has a backward beside the call: a turn is no part of something else."""
@@ -800,7 +795,7 @@ class _Walker:
         plain = not call.args or isinstance(func.value, ast.Call)
         loss = func.value.args[0] if scaled and func.value.args else func.value  # type: ignore[attr-defined]
         weighted = bool(call.args) or any(k.arg == "gradient" for k in call.keywords)
-        mean = not weighted and not self._rescales(loss, use) and self._is_mean(loss, use)
+        mean = not weighted and self._is_mean(loss, use) and not self._rescales(loss, use)
         yield self._tick("backward", call, name=spelled(func.value), scaled=scaled, known=plain, mean=mean)
 
     def _is_mean(self, node: ast.expr, use: Use) -> bool:
@@ -894,6 +889,13 @@ class _Walker:
 
     def _tick(self, kind: SourceTickKind, node: ast.AST, **facts: object) -> SourceTick:
         return SourceTick(kind=kind, where=self._where(node), depth=self.nested, **facts)  # type: ignore[arg-type]
+
+
+def _goes_above(call: ast.Call) -> bool:
+    """``super().before()``, by a name that says nothing of training."""
+    func = call.func
+    above = isinstance(func, ast.Attribute) and is_super(func.value)
+    return above and isinstance(func, ast.Attribute) and func.attr not in NAMES and not func.attr.startswith("__")
 
 
 def _told(loop: SourceLoop) -> list[list[tuple[object, ...]]]:

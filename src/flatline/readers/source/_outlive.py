@@ -16,7 +16,7 @@ from flatline.readers.source._seen import Seen, names_in, seen_in, trained_model
 
 def outliving(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a statement that keeps."""
-    if not any(".backward(" in line for line in module.text.lines):
+    if ".backward(" not in module.whole:
         return
     trained = {t.identity() for scope in module.scopes for t in trained_models(project, scope)}
     for scope in module.scopes:

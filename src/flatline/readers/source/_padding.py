@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from flatline.events import SourceFact
+from flatline.readers.source._batched import LOADER
 from flatline.readers.source._losses import kind_of
 from flatline.readers.source._own_losses import labels_for
 from flatline.readers.source._records import fields
@@ -24,7 +25,6 @@ DEEP = 24
 SAME = SHAPES | {"long", "int", "pin_memory", "detach", "transpose"}
 TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack"}
 PADS = "torch.nn.utils.rnn.pad_sequence"
-LOADER = "torch.utils.data.DataLoader"
 MASKED = re.compile(r"masked_fill|masked_select|torch\.where|\] = -100|\bignore_idx|nonzero\(")
 TOKENS = ("pad_token_id",)
 TOKEN = math.inf  # stands for one of them
@@ -33,7 +33,7 @@ USUALLY = -100.0  # ignore_index of torch
 
 def padded_targets(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
     """One fact a loss."""
-    text = "\n".join(line for each in reached for line in each.text.lines)
+    text = "\n".join(each.whole for each in reached)
     if ".backward(" not in text or "pad" not in text.lower() or MASKED.search(text) is not None:
         return
     for scope in module.scopes:

@@ -18,7 +18,7 @@ CALLS_LATER = re.compile(r"\.(backward|step|eval|train)\(|_grad\b|inference_mode
 
 def made_in(module: Module) -> Iterator[tuple[str, tuple[ast.Call, Use]]]:
     """The calls of ``partial()``, by the name of the function that they take."""
-    if not any("partial(" in line for line in module.text.lines):
+    if "partial(" not in module.whole:
         return
     for scope in module.scopes:
         for call, use in scope.calls:

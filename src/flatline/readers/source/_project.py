@@ -105,7 +105,7 @@ def _zeroes(module: Module) -> tuple[Where, ...]:
 @cache
 def _steps(module: Module) -> bool:
     """Anything that is called, or handed on, under the name of step, and is no schedule."""
-    if not any("step" in line for line in module.text.lines):
+    if "step" not in module.whole:
         return False
     called = (call.func for scope in module.scopes for call, _ in scope.calls)
     return any(map(_is_step, called)) or any(map(_is_step, ast.walk(module.tree)))

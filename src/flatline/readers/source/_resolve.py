@@ -429,7 +429,7 @@ class Project:
     def _all(self, name: str, bindings: list[Binding], depth: int) -> tuple[Thing, ...]:
         things: dict[tuple[str, str], Thing] = {}
         for binding in bindings:
-            if binding.value is not None and _is_none(binding.value):
+            if binding.value is not None and _values.is_none(binding.value):
                 continue
             found = self._parameter(name, binding.use, depth) if binding.parameter else self._bound(binding, depth + 1)
             if not found:
@@ -493,7 +493,7 @@ class Project:
                 continue  # it hands on its own
             left = given is None and not _is_spread(call)
             value, place = (usual, use) if left else (given, site)
-            if value is not None and _is_none(value):
+            if value is not None and _values.is_none(value):
                 continue
             found = (
                 self.things(value, place, depth + 1) if value is not None else self._spread(call, site, use.scope, name)
@@ -506,7 +506,7 @@ class Project:
     def _spread(self, call: ast.Call, site: Use, function: Scope, name: str) -> tuple[Thing, ...]:
         """What ``fit(model, *loaders, epochs)`` gives for a parameter, where a function returned the loaders."""
         if (handed := _forwarded.handed_on(self, call, site, function, name)) is not None:
-            return self._from([Source(*pair) for pair in handed if not _is_none(pair[0])], DEPTH - 8)
+            return self._from([Source(*pair) for pair in handed if not _values.is_none(pair[0])], DEPTH - 8)
         starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
         tables = [k.value for k in call.keywords if k.arg is None]
         if len(tables) == 1 and not starred:
@@ -556,7 +556,7 @@ class Project:
         if isinstance(node, ast.Attribute):
             return self._attribute(node, use, depth) if not index else ()
         if isinstance(node, ast.IfExp):
-            parts = [part for part in _values.chosen(self, node, use) if not _is_none(part)]
+            parts = [part for part in _values.chosen(self, node, use) if not _values.is_none(part)]
             both = [self.things(part, use, depth + 1, index) for part in parts]
             return tuple(thing for each in both for thing in each) if all(both) else ()
         if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
@@ -700,7 +700,11 @@ class Project:
     def _kept_from(self, node: ast.Attribute, use: Use, depth: int) -> Class | None:
         """The class of ``self.trainer``, which a method was handed by the object itself: ``hook.attach(self)``."""
         owner = self._class_of(node.value, use, depth + 1) if isinstance(node.value, ast.Name) else None
-        bound = [b for b in self.attributes(owner, node.attr) if not b.value or not _is_none(b.value)] if owner else []
+        bound = (
+            [b for b in self.attributes(owner, node.attr) if not b.value or not _values.is_none(b.value)]
+            if owner
+            else []
+        )
         given = bound[0].value if len(bound) == 1 and not bound[0].index else None
         if not isinstance(given, ast.Name) or given.id not in bound[0].use.scope.params:
             return None
@@ -1254,10 +1258,6 @@ def _chooses(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):
         return all(isinstance(each, (ast.Constant, ast.Call)) or _chooses(each) for each in node.elts)
     return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp, ast.Subscript))
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _via(node: ast.Call, things: tuple[Thing, ...]) -> tuple[Thing, ...]:

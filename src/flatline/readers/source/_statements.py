@@ -50,7 +50,7 @@ def stopwatch(seen: Seen) -> Iterator[SourceFact]:
 
 @cache
 def _names_cudnn(module: Module) -> bool:
-    return any("cudnn" in line for line in module.text.lines)
+    return "cudnn" in module.whole
 
 
 def anomaly(seen: Seen) -> Iterator[SourceFact]:

@@ -42,7 +42,7 @@ class Frozen:
 
 def still_moving(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
     """One fact a place that freezes."""
-    text = "\n".join(line for each in files for line in each.text.lines)
+    text = "\n".join(each.whole for each in files)
     if "requires_grad" not in text or KEEPS.search(text) is None or OTHERWISE.search(text) is not None:
         return
     scopes = [scope for each in files for scope in each.scopes]

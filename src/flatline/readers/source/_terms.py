@@ -22,7 +22,7 @@ CUTTING = ("item", "detach", "tolist")
 
 def cut_terms(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a term."""
-    if not any(".backward(" in line for line in module.text.lines):
+    if ".backward(" not in module.whole:
         return
     told = set[int]()
     for scope in module.scopes:

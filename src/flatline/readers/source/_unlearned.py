@@ -52,7 +52,7 @@ def unlearned(project: Project, module: Module) -> Iterator[SourceFact]:
 
 
 def _marks(module: Module) -> bool:
-    return any("no_grad" in line or "inference_mode" in line for line in module.text.lines)
+    return "no_grad" in module.whole or "inference_mode" in module.whole
 
 
 def _head(function: Scope) -> ast.expr | None:

@@ -45,7 +45,7 @@ def sources(project: Project, node: ast.expr, use: Use, depth: int) -> Sequence[
     func = node.func if isinstance(node, ast.Call) else None
     if isinstance(func, ast.Attribute) and func.attr == "get" and isinstance(node, ast.Call) and node.args:
         found = held(project, func.value, project.constant(node.args[0], use), use, depth)
-        return [*found, *(Source(each, use) for each in node.args[1:] if not _is_none(each))] if found else []
+        return [*found, *(Source(each, use) for each in node.args[1:] if not is_none(each))] if found else []
     return _of_lambda(project, node, use, depth) if isinstance(node, ast.Call) else []
 
 
@@ -110,7 +110,7 @@ def _is_false(project: Project, node: ast.expr, use: Use) -> bool:
     return found is not None and not found.value
 
 
-def _is_none(node: ast.expr) -> bool:
+def is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
@@ -511,7 +511,7 @@ def truth_of(project: Project, test: ast.expr, use: Use) -> bool | None:
 
 def _compared(project: Project, test: ast.Compare, use: Use) -> bool | None:
     left, right = project.constant(test.left, use, strict=True), test.comparators[0]
-    if left is None and _is_none(right) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+    if left is None and is_none(right) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
         there = is_object(project, test.left, use, plain=False)
         return isinstance(test.ops[0], ast.IsNot) if there else None
     if left is None:

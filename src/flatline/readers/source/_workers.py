@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from flatline.events import SourceFact
+from flatline.readers.source._batched import LOADER
 from flatline.readers.source._resolve import Project, argument, argument_at
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 
-LOADER = "torch.utils.data.DataLoader"
 SEEDS = {"numpy.random.seed": "numpy.random", "random.seed": "random", "torch.manual_seed": "torch"}
 DRAWS = re.compile(
     r"(numpy\.random|random|torch)\.((rand|randn|randint|random|uniform|normal|choice|choices|sample|shuffle|permutation|"
@@ -33,7 +33,7 @@ class Seed:
 
 def equal_streams(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a seed."""
-    if not any("worker_init_fn" in line for line in module.text.lines):
+    if "worker_init_fn" not in module.whole:
         return
     for scope in module.scopes:
         for call, use in scope.calls:
@@ -117,7 +117,7 @@ def _drawn_by_items(project: Project, loader: ast.Call, use: Use) -> Iterator[tu
     """Draws from the generators that all share, where none of the functions seeds them for an item."""
     for thing in project.things(argument_at(loader, "dataset", 0), use):
         item = project.method(thing.made_of, "__getitem__") if thing.made_of is not None else None
-        scopes = _called_by(project, item) if item is not None else []
+        scopes = called_by(project, item) if item is not None else []
         calls = [(call, project.dotted(call.func, place)) for scope in scopes for call, place in scope.calls]
         if not any(name in SEEDS for _, name in calls):
             yield from ((c, found[1]) for c, name in calls if (found := DRAWS.fullmatch(name)) and not _has_own(c))
@@ -128,7 +128,7 @@ def _has_own(call: ast.Call) -> bool:
     return any(keyword.arg == "generator" for keyword in call.keywords)
 
 
-def _called_by(project: Project, function: Scope) -> Sequence[Scope]:
+def called_by(project: Project, function: Scope) -> Sequence[Scope]:
     """A function, and those of the project that it calls."""
     found = [function]
     for each in found:

@@ -9,6 +9,8 @@ from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
 
+TIMES_RATE = "multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5"
+
 
 class WeightNormCollapse(Rule):
     """Weight decay shrinks the weights to nothing.
@@ -113,7 +115,7 @@ class WeightNormCollapse(Rule):
             f"{layer.name} and the others by {1 - rate:.4g} between each step of {event.optimizer.name} and the next, and the "
             f"loss stands at {losses.last:.4g} ({event.first_loss or losses.first:.4g} at first)",
             cause="a decay outside of the optimizer takes more than the gradient gives back: the model is pulled to zero",
-            fix="multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5",
+            fix=TIMES_RATE,
             where=event.optimizer.where or event.where,
             share=share,
             taken=rate,
@@ -136,7 +138,7 @@ class WeightNormCollapse(Rule):
             f"{median(taken):.2%} of every one of the {len(taken)} matrices, and the loss stands at {losses.last:.4g} "
             f"({event.first_loss or losses.first:.4g} at first)",
             cause="the decay in the step takes more than the gradient gives back: the model is pulled to zero",
-            fix="multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5",
+            fix=TIMES_RATE,
             share=median(shares),
         )
 
@@ -148,7 +150,7 @@ class WeightNormCollapse(Rule):
             f"{event.optimizer.name}(weight_decay={decay:g}), all {len(shares)} matrices to under {max(shares):.1%}, and the "
             f"loss stands at {losses.last:.4g} ({event.first_loss or losses.first:.4g} at first)",
             cause="the decay in its step takes more than the gradient gives back: the model is pulled to zero",
-            fix="multiply the decay by the learning rate, `p.mul_(1 - lr * weight_decay)`: lr × weight_decay near 1e-5",
+            fix=TIMES_RATE,
             where=event.optimizer.where or event.where,
             share=median(shares),
             weight_decay=decay,

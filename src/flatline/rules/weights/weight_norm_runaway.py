@@ -73,7 +73,7 @@ class WeightNormRunaway(Rule):
     def __init__(self) -> None:
         self._weights: dict[tuple[int, str], History] = {}
         self._losses: dict[int, History] = {}
-        self._growing: dict[int, tuple[int, Finding | None]] = {}  # since which step, and what it came to
+        self._growing: dict[int, tuple[int, Finding]] = {}  # since which step, and what it came to
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of each weight matrix over the steps."""
@@ -84,16 +84,17 @@ class WeightNormRunaway(Rule):
         if self._turned(event):
             yield self._tell_turned(event, losses)
         elif grown and losses.count and (not self._learns(event, losses) or self._geometric(event, grown[0])):
-            since, _ = self._growing.setdefault(event.optimizer.key, (event.index, None))
-            self._growing[event.optimizer.key] = since, self._tell(event, grown, losses)
+            found = self._tell(event, grown, losses)
+            since, _ = self._growing.get(event.optimizer.key, (event.index, found))
+            self._growing[event.optimizer.key] = since, found
             if event.index >= self.lasting * since:
-                yield self._tell(event, grown, losses)
+                yield found
         else:
             self._growing.pop(event.optimizer.key, None)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """The run is over while they grow."""
-        yield from (found for _, found in self._growing.values() if found is not None)
+        yield from (found for _, found in self._growing.values())
 
     def _runs_away(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         past = self._weights.setdefault((event.optimizer.key, layer.name), History(64))
