@@ -50,3 +50,25 @@ def test_a_model_that_is_replaced_is_not_judged_any_more():
                 model(torch.randn(8, 4)).pow(2).mean().backward()
                 optimizer.step()
     assert "O2" not in [finding.code for finding in run.findings]
+
+
+def small_optimizer():
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+
+
+def test_an_optimizer_that_is_collected_while_the_others_are_read():
+    """The collector runs wherever something is allocated: here somewhere in the midst of 4,000 optimizers."""
+    thresholds = gc.get_threshold()
+    try:
+        with flatline.watch() as run:
+            kept = [small_optimizer() for _ in range(4000)]
+            gc.collect()
+            gc.set_threshold(1_000_000)
+            dead = small_optimizer()
+            dead.itself = dead
+            del dead
+            gc.set_threshold(gc.get_count()[0] + 1000)
+            kept.append(small_optimizer())
+            assert run._session.notes == []
+    finally:
+        gc.set_threshold(*thresholds)

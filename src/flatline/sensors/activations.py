@@ -113,7 +113,7 @@ class ActivationSensor:
     def _untrained(self, model: Model) -> bool:
         """No step so far, and no parameter came from a checkpoint."""
         module = model.ref()
-        if module is None or self.loop.steps or any(state.steps for state in self.loop.optimizers.values()):
+        if module is None or self.loop.steps or any(state.steps for state in self.loop.states):
             return False
         return not any(id(parameter) in self.audit.loaded for parameter in parameters(module))
 
@@ -182,7 +182,7 @@ class ActivationSensor:
 
     def _touched(self, graph: Graph) -> bool:
         """Some optimizer stepped already, or some parameter under the loss came from a checkpoint."""
-        if any(state.steps for state in self.loop.optimizers.values()):
+        if any(state.steps for state in self.loop.states):
             return True
         return not self.audit.loaded.isdisjoint(graph.leaves)
 
@@ -317,7 +317,7 @@ def _parameter(node: Node | None) -> Tensor | None:
 def _owners(weight: Tensor, models: ModelSensor) -> tuple[str, str]:
     """Paths of the layer and of the embedding that hold a parameter, '' for none."""
     layer = tied = ""
-    for model in list(models.models.values()):
+    for model in models.known:
         module = model.ref()
         for child in modules(module) if module is not None else ():
             if any(parameter is weight for parameter in child._parameters.values()):
@@ -494,7 +494,7 @@ def _hidden(node: Node, above: dict[Node, list[Node]], models: ModelSensor) -> b
 def _within_one(node: Node, takers: list[Node], models: ModelSensor) -> bool:
     """Inside one model, and not the end of a part of several layers: an encoder's code, a generator's picture."""
     here, last = sequence(node), max(sequence(taker) for taker in takers)
-    for model in list(models.models.values()):
+    for model in models.known:
         calls = model.calls
         if not calls or calls[-1].depth or not here < last <= calls[-1].out_sequence:
             continue

@@ -89,7 +89,7 @@ class AttentionSensor:
     def _module(self, node: Node) -> str:
         """The module around the attention: what the layers just before and just after it have in common."""
         position = sequence(node)
-        for model in list(self.models.models.values()):
+        for model in self.models.known:
             leaves = sorted((c.out_sequence, c.path) for c in model.calls if c.leaf and c.out_sequence)
             before = [path for place, path in leaves if place <= position]
             after = [path for place, path in leaves if place > position]

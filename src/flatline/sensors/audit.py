@@ -84,21 +84,21 @@ class AuditSensor:
         if not self.loop.dense:
             return
         self._first_look()
-        held = [p for state in list(self.loop.optimizers.values()) for p in state.parameters]
+        held = [p for state in self.loop.states for p in state.parameters]
         held += [p for ref in self.backward.reached_refs.values() if (p := ref()) is not None and p.is_leaf]
         self._after_backward = _norms({id(p): p.grad for p in held if p.grad is not None})
         self._had_gradient.update(self._after_backward)
         self._nonzero.update(key for key, norm in self._after_backward.items() if norm != 0.0)
 
     def _first_look(self) -> None:
-        for model in list(self.models.models.values()):
+        for model in self.models.known:
             module = model.ref()
             for parameter in parameters(module) if module is not None else ():
                 self._remember(parameter)
             for child in modules(module) if module is not None else ():
                 if isinstance(child, BATCH_NORMS) and child.running_mean is not None and _plain(child.running_mean):
                     self._remember_norm(child)
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             for parameter in state.parameters:
                 self._remember(parameter)
 
@@ -129,7 +129,7 @@ class AuditSensor:
         if id(layer) not in self._affine_trained:
             return True
         held = {id(p) for p in affine}
-        active = [s for s in list(self.loop.optimizers.values()) if s.steps and self.loop.steps - s.last_step < RECENT]
+        active = [s for s in self.loop.states if s.steps and self.loop.steps - s.last_step < RECENT]
         return self._affine_trained[id(layer)] >= LONG_FROZEN and not any(held & s.ids for s in active)
 
     @property
@@ -162,7 +162,7 @@ class AuditSensor:
             self.loop.audited = True
 
     def _complete(self, state: OptimizerState) -> bool:
-        others = [s for s in list(self.loop.optimizers.values()) if s.backwards and s.idle_cycles < 2]
+        others = [s for s in self.loop.states if s.backwards and s.idle_cycles < 2]
         waited = state.steps >= 6
         return state.steps >= 2 and (waited or all(s.steps >= 2 for s in others))
 
@@ -188,7 +188,7 @@ class AuditSensor:
         self._trained_long = long.intersection(self._audited)
         seen: set[int] = set()
         facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
-        held = {id(p): p for s in list(self.loop.optimizers.values()) for p in s.parameters}
+        held = {id(p): p for s in self.loop.states for p in s.parameters}
         self._audited.update((key, weakref.ref(p)) for key, p in held.items())
         stale = [p for key, p in held.items() if not self.backward.reaches(p) and key not in seen]
         self.loop.emit(
@@ -197,7 +197,7 @@ class AuditSensor:
                 where=state.where,
                 parameters=tuple(fact for fact in facts if fact is not None),
                 norms=tuple(self._norm_facts()),
-                optimizers=tuple(s.facts for s in self.loop.optimizers.values()),
+                optimizers=tuple(s.facts for s in self.loop.states),
                 stale=len(stale),
                 held=len(held),
                 opaque=self.backward.opaque,
@@ -207,7 +207,7 @@ class AuditSensor:
 
     def _owners(self) -> Owners:
         found: Owners = {}
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             optimizer = state.ref()
             for group in optimizer.param_groups if optimizer is not None else ():
                 decay, rate = number(group.get("weight_decay")), number(group.get("lr"))
@@ -220,7 +220,7 @@ class AuditSensor:
         found: list[tuple[str, Tensor, Model | None]] = []
         known: set[int] = set()
         several = len(self.models.models) > 1
-        for model in list(self.models.models.values()):
+        for model in self.models.known:
             module = model.ref()
             for name, p in named_parameters(module) if module is not None and self._trains(model) else ():
                 if id(p) not in known:
@@ -240,7 +240,7 @@ class AuditSensor:
     def _plain_tensors(self) -> dict[int, str]:
         """Tensors that ask for gradients and are plain attributes of a module, not parameters."""
         found: dict[int, str] = {}
-        for model in list(self.models.models.values()):
+        for model in self.models.known:
             module = model.ref()
             for path, child in named_modules(module) if module is not None else ():
                 for name, value in vars(child).items():
@@ -290,7 +290,7 @@ class AuditSensor:
 
     def _layer_of(self, p: Tensor, model: Model | None) -> tuple[bool, Any]:
         """The mode of the parameter's model, and the module that owns it if that module ran."""
-        models = [model] if model is not None else list(self.models.models.values())
+        models = [model] if model is not None else self.models.known
         for candidate in models:
             for call in candidate.calls:
                 if any(q is p for q in own_parameters(call.module)):
@@ -308,12 +308,12 @@ class AuditSensor:
 
     def _is_new(self, p: Tensor) -> bool:
         """Made after the newest optimizer was built: nothing can hold it."""
-        newest = max((state.born for state in self.loop.optimizers.values()), default=0)
+        newest = max((state.born for state in self.loop.states), default=0)
         return self.loop.born.get(id(p), 0) > newest > 0
 
     def _norm_facts(self) -> list[NormLayerFacts]:
         found: dict[int, NormLayerFacts] = {}
-        for model in list(self.models.models.values()):
+        for model in self.models.known:
             module = model.ref()
             for path, layer in named_modules(module) if module is not None and model.grad_forwards else ():
                 if isinstance(layer, BATCH_NORMS) and self._followed(layer) and id(layer) not in found:

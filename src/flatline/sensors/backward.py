@@ -135,14 +135,14 @@ class BackwardSensor:
             self.begins()
         self.models.in_backward = True
         self._factor = None
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             if state.probes:
                 state.signature = _signature(state.probes[0])
         self._looked = self.loop.dense and readable(roots[0]) and self._may_look()
         if self._looked:
             self._look(roots[0])
         else:
-            for state in list(self.loop.optimizers.values()):
+            for state in self.loop.states:
                 state.unseen_backwards += 1
         if self._looked or self.loop.steps >= self.imbalance.due:
             self._look_at_labels(roots[0])
@@ -174,7 +174,7 @@ class BackwardSensor:
         graph = self._graph = walk(node) if node is not None else None
         step, looks, nodes = self._looks
         self._looks = step, looks + 1, nodes + (len(graph.nodes) if graph is not None else 0)
-        trainable = sum(len(state.ids) for state in self.loop.optimizers.values() if not state.by_hand)
+        trainable = sum(len(state.ids) for state in self.loop.states if not state.by_hand)
         if graph is None or not graph.leaves:
             self._tell_started(root, graph, trainable)
             return
@@ -207,11 +207,11 @@ class BackwardSensor:
         )
 
     def _held(self, root: torch.Tensor) -> bool:
-        return any(id(root) in state.ids for state in self.loop.optimizers.values())
+        return any(id(root) in state.ids for state in self.loop.states)
 
     def _leftovers(self) -> None:
         """Are gradients of before the last step still there, about to be added to?"""
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             window = state.window
             if wiped(state):
                 window.tick("zero")
@@ -226,7 +226,7 @@ class BackwardSensor:
             window.leftover = untouched and any(is_nonzero(g) for g in held)
 
     def _choose_probes(self, graph: Graph) -> None:
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             mine = [p for key, p in graph.leaves.items() if key in state.ids]
             if mine and not any(p is q for p in state.probes for q in mine):
                 state.probes = sorted(mine, key=lambda p: p.numel())[:PROBES]
@@ -295,7 +295,7 @@ class BackwardSensor:
         self.not_finite_told += 1
         if self.not_finite_told > (SCALED_TOLD if scaled else 1):
             return
-        states = list(loop.optimizers.values())
+        states = loop.states
         first = forensics.origin(root, self.models, states)
         calm = scaled and first.kind in ("operation", "unknown") and self._bad_in_a_row < LIVED_THROUGH
         where = caller() if root is not None else self.where
@@ -336,7 +336,7 @@ class BackwardSensor:
                 callback()
         if self.fed is not None:
             self.fed()
-        states = list(self.loop.optimizers.values())
+        states = self.loop.states
         reached = [state for state in states if self._reached(state, graph)]
         for state in reached:
             self._count(state)

@@ -76,7 +76,7 @@ class ClipSensor:
 
     def _clipped(self, parameters: Any, kind: str, threshold: float, norm: Any) -> None:
         held = _parameters(parameters)
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             if (held is not None and held.isdisjoint(state.ids)) or threshold == float("inf"):
                 continue
             state.window.tick("clip")
@@ -106,7 +106,7 @@ class ClipSensor:
         if self.loop.dense:
             self.scale = float(scaler.get_scale())
         self.backward.raw_losses[id(result)] = outputs, self.scale
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             state.window.scaled = True
         if not self._source_read and self.scale > 1:
             self._source_read = True

@@ -51,7 +51,7 @@ class CrashSensor:
         )
 
     def _all_frozen(self) -> bool:
-        alive = [m for m in (model.ref() for model in self.models.models.values()) if m is not None]
+        alive = [m for m in (model.ref() for model in self.models.known) if m is not None]
         found = [p for module in alive for p in parameters(module)]
         return bool(found) and not any(p.requires_grad for p in found)
 

@@ -191,7 +191,7 @@ class DataSensor:
             iterator._flatline_order = known.begin()
 
     def _pass_ended(self, loader: Loader) -> None:
-        states = [*self.loop.optimizers.values(), *self.loop.retired]
+        states = [*self.loop.states, *self.loop.retired]
         new = loader.end(frozenset(state.key for state in states if state.steps))
         if new is None or loader.order is None:
             return
@@ -232,7 +232,7 @@ class DataSensor:
         if self.loop.dense:
             self._served_at = {t.data_ptr() for t in tensors_in(batch)}
             self._batch = self._together(batch)
-            for state in list(self.loop.optimizers.values()):
+            for state in self.loop.states:
                 state.window.tick("batch")
 
     def _together(self, batch: Any) -> tuple[int, int] | None:

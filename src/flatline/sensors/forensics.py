@@ -61,7 +61,7 @@ def _by_tensor(node: Node) -> bool:
 
 
 def _bad_input(models: ModelSensor) -> Origin | None:
-    for model in models.models.values():
+    for model in models.known:
         tensor = model.last_input() if model.last_input is not None else None
         if tensor is not None and tensor.is_floating_point() and not finite(tensor):
             bad = int((~torch.isfinite(tensor.detach())).sum())
@@ -98,7 +98,7 @@ def parameter_names(models: ModelSensor) -> dict[int, str]:
     """Names of all parameters of all models; with the model's label where there are several, first of one that runs."""
     found: dict[int, str] = {}
     several = len(models.models) > 1
-    for model in sorted(models.models.values(), key=models.fell_silent):
+    for model in sorted(models.known, key=models.fell_silent):
         module = model.ref()
         for name, parameter in named_parameters(module) if module is not None else ():
             found.setdefault(id(parameter), f"{model.label}.{name}" if several else name)
@@ -250,7 +250,7 @@ def owner(node: Node, models: ModelSensor, shift: int) -> str:
     if exact:
         return exact
     position, best, distance = sequence(node) - shift, "", math.inf
-    for model in models.models.values():
+    for model in models.known:
         for call in model.calls:
             gap: Any = call.out_sequence - position
             if call.path and 0 <= gap < distance:

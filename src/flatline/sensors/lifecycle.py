@@ -192,7 +192,7 @@ class LifecycleSensor:
 
     def _fresh(self, module: nn.Module) -> bool:
         mine = {id(p) for p in parameters(module)}
-        if any(state.steps and not mine.isdisjoint(state.ids) for state in list(self.loop.optimizers.values())):
+        if any(state.steps and not mine.isdisjoint(state.ids) for state in self.loop.states):
             return False
         return all(mine.isdisjoint(id(p) for p in parameters(model)) for model in self.models.alive())
 
@@ -235,7 +235,7 @@ class LifecycleSensor:
             return
         self._over = True
         unused = [file for file in self.files if not file.used]
-        trained = {key for each in list(self.loop.optimizers.values()) for key in each.ids}
+        trained = {key for each in self.loop.states for key in each.ids}
         for load in self.loads:
             lost = self._lost(load, unused, trained)
             if lost is not None:
@@ -270,7 +270,7 @@ class LifecycleSensor:
     ) -> None:
         if module is None:
             return
-        ran = {key for model in list(self.models.models.values()) for key in model.ran}
+        ran = {key for model in self.models.known for key in model.ran}
         layers = [
             name
             for name, layer in named_modules(module)
@@ -351,11 +351,11 @@ class LifecycleSensor:
         return [flag for model in self.models.alive() for flag in flagged(model, files, self.loop.steps, trained)]
 
     def _states(self) -> list[OptimizerState]:
-        return [s for s in (*self.loop.retired, *list(self.loop.optimizers.values())) if s.steps]
+        return [s for s in (*self.loop.retired, *self.loop.states) if s.steps]
 
     def _frozen_and_trainable(self) -> tuple[int, int]:
         """Elements of the models that train now, and of those that did before they were frozen."""
-        now = {key for state in list(self.loop.optimizers.values()) for key in state.ids}
+        now = {key for state in self.loop.states for key in state.ids}
         trained = now.union(*(state.held for state in self.loop.retired))
         both: dict[int, Tensor] = {}
         for model in self.models.alive():

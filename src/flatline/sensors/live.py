@@ -210,8 +210,8 @@ class LiveSensors:
         loop.emit(RunEnded(step=loop.steps, how=how, loss=loop.last_loss, first_loss=loop.first_loss))
 
     def _never_stepped(self, how: str) -> None:
-        for state in list(self.loop.optimizers.values()):
-            alone = not any(other.steps for other in self.loop.optimizers.values())
+        for state in self.loop.states:
+            alone = not any(other.steps for other in self.loop.states)
             enough = state.backwards >= (2 if alone else NEVER) and not state.steps and not state.skipped
             if how == "finished" and enough and not self.audit.moved_by_hand(state):
                 zeroed = state.idle_cycles > 0

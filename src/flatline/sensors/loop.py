@@ -283,6 +283,11 @@ class Loop:
         """Hand an event to the engine."""
         self._emit(event)
 
+    @property
+    def states(self) -> list[OptimizerState]:
+        """Of the optimizers alive, as of now: one may be collected, or made in another thread, while they are read."""
+        return list(self.optimizers.values())
+
     def optimizer(self, optimizer: Any, where: Where | None = None) -> OptimizerState:
         """The state kept for an optimizer, made when it is first seen."""
         state = self.optimizers.get(id(optimizer))
@@ -302,9 +307,9 @@ class Loop:
     def drop_stand_in(self) -> None:
         """Steps by hand are not followed any more."""
         self.by_hand = False
-        for identity, state in list(self.optimizers.items()):
+        for identity, state in self.optimizers.copy().items():
             if state.by_hand:
-                del self.optimizers[identity]
+                self.optimizers.pop(identity, None)
                 state.retire()
 
     def _retire(self, identity: int) -> None:

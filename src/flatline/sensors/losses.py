@@ -310,14 +310,14 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
         padding_share=share,
         padding_id=pad,
         equals_input=_equals_input(target, models),
-        in_place=any(model.moved == 0 for model in models.models.values()),
+        in_place=any(model.moved == 0 for model in models.known),
         lone=_lone(target, ignore, models) if kept.numel() < target.numel() else None,
     )
 
 
 def _token_input(models: ModelSensor) -> torch.Tensor | None:
     """The integer [batch, time] tensor that a model was last called with."""
-    for model in models.models.values():
+    for model in models.known:
         tokens = model.integer_input() if model.integer_input is not None else None
         if isinstance(tokens, torch.Tensor) and tokens.dim() == 2 and tokens.dtype in (torch.int64, torch.int32):
             return tokens.detach()
@@ -328,7 +328,7 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
     tokens = _token_input(models)
     if tokens is None or tokens.numel() != target.numel() or tokens.numel() < 8:
         return False
-    if any(model.moved == 1 for model in models.models.values()):
+    if any(model.moved == 1 for model in models.known):
         return False
     return bool((tokens.reshape(-1) == target.reshape(-1)).all())
 
@@ -486,7 +486,7 @@ def module_of(node: Node | None, models: ModelSensor, shift: int = 0) -> str:
     if node is None:
         return ""
     position = sequence(node) - shift
-    for model in models.models.values():
+    for model in models.known:
         for call in model.calls:
             if call.leaf and call.out_sequence == position:
                 return call.path or model.label

@@ -421,7 +421,7 @@ class ModelSensor:
         self._validation(module, model, args)
 
     def _tick_forward(self) -> None:
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             tape = state.window.tape
             if not tape or tape[-1] != "forward":
                 state.window.tick("forward")
@@ -460,13 +460,13 @@ class ModelSensor:
 
     def _in_optimizer(self, module: nn.Module) -> bool:
         mine = {id(p) for p in parameters(module)}
-        return any(mine & state.ids for state in self.loop.optimizers.values())
+        return any(mine & state.ids for state in self.loop.states)
 
     def _adversarial(self, model: Model) -> bool:
         module = model.ref()
         mine = {id(p) for p in parameters(module)} if module is not None else set()
-        owners = [state for state in list(self.loop.optimizers.values()) if mine & state.ids]
-        return len([s for s in list(self.loop.optimizers.values()) if s.steps]) > len(owners) > 0
+        owners = [state for state in self.loop.states if mine & state.ids]
+        return len([s for s in self.loop.states if s.steps]) > len(owners) > 0
 
     # ------------------------------------------------------------------ close look
 
@@ -637,9 +637,14 @@ class ModelSensor:
         """A model known before it ran."""
         self._model(module)
 
+    @property
+    def known(self) -> list[Model]:
+        """As of now: one may be collected, or called first in another thread, while they are read."""
+        return list(self.models.values())
+
     def alive(self) -> list[nn.Module]:
         """The modules that the user's code called, and that are still there."""
-        return [module for model in list(self.models.values()) if (module := model.ref()) is not None]
+        return [module for model in self.known if (module := model.ref()) is not None]
 
     def note_classes(self) -> None:
         """Of the modules that there are: those built under a mode of torch's were not seen."""
@@ -671,7 +676,7 @@ class ModelSensor:
 
     def training_models(self, state: OptimizerState) -> Iterator[tuple[Model, nn.Module]]:
         """Models that ran with gradients and have parameters in this optimizer."""
-        for model in list(self.models.values()):
+        for model in self.known:
             module = model.ref()
             if module is not None and model.grad_forwards and any(id(p) in state.ids for p in parameters(module)):
                 yield model, module
@@ -693,7 +698,7 @@ class ModelSensor:
 
     def asleep(self) -> bool:
         """Some model woke up once, and is in eval mode now."""
-        for model in list(self.models.values()):
+        for model in self.known:
             if model.trained_in_train and model.sensitive:
                 module = model.ref()
                 if module is not None and not module.training:

@@ -249,7 +249,7 @@ class NumbersSensor:
         self._known_at = now
         self._names = parameter_names(self.models)
         self._order, self._kinds = {}, {}
-        for model in list(self.models.models.values()):
+        for model in self.models.known:
             for place, call in enumerate(sorted(model.calls, key=lambda c: c.out_sequence)):
                 for parameter in own_parameters(call.module):
                     self._order.setdefault(id(parameter), place)

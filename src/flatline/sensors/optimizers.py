@@ -130,7 +130,7 @@ class OptimizerSensor:
 
     def _module_zeroed(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
         mine = {id(p) for p in parameters(module)}
-        for state in list(self.loop.optimizers.values()):
+        for state in self.loop.states:
             if state.ids <= mine:
                 self._zero(state)
 
@@ -148,7 +148,7 @@ class OptimizerSensor:
 
     def _threw_away(self, state: OptimizerState) -> None:
         """Gradients were zeroed unread. Beside another optimizer's steps that is normal: a critic trains more often."""
-        steps = sum(other.steps for other in self.loop.optimizers.values())
+        steps = sum(other.steps for other in self.loop.states)
         state.idle_cycles = state.idle_cycles + 1 if steps == state.others_steps else 0
         state.others_steps = steps
         if state.idle_cycles == IDLE_CYCLES and not state.by_hand:

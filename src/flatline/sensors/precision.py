@@ -75,7 +75,7 @@ class PrecisionSensor:
         dtypes = [(node, dtype_of(node)) for node in spread]
         half = [node for node, dtype in dtypes if dtype is torch.float16]
         narrow = torch.float16 if half else next((d for _, d in dtypes if d is torch.bfloat16), torch.float32)
-        by_scaler = any(state.window.scaled for state in list(self.loop.optimizers.values()))
+        by_scaler = any(state.window.scaled for state in self.loop.states)
         self._scaled = by_scaler or bool(self.backward.raw_losses)
         self._facts = {"dtype": _name(narrow), **_of_leaves(graph)}
         if half and not self._scaled:

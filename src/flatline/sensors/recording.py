@@ -55,7 +55,7 @@ class RecordingSensor:
             return
         taken, losses[:] = list(losses), [entry for entry in losses if entry[0] > last]
         changed, rates[:] = list(rates), []
-        states = {state.key: state for state in (*self.loop.retired, *self.loop.optimizers.values())}
+        states = {state.key: state for state in (*self.loop.retired, *self.loop.states)}
         for key, means in _by_optimizer(taken, last):
             if key in states:
                 self._tell_one(

@@ -116,7 +116,7 @@ class Resuming:
 
     def _alone(self, state: OptimizerState, file: Saved) -> bool:
         """No other optimizer trains on: those of an earlier leg in this process took their last step before the file was read."""
-        others = [each for each in list(self.loop.optimizers.values()) if each is not state]
+        others = [each for each in self.loop.states if each is not state]
         return all(other.steps and other.last_step <= file.step for other in others)
 
     def _tell(self, file: Saved, key: str, counter: str, tensors: int, state: OptimizerState) -> None:

@@ -292,11 +292,11 @@ class ScheduleSensor:
         if own is None or ((state.steps or state.skipped) and not left):
             return None
         groups = {id(group) for group in own.param_groups}
-        for other in list(self.loop.optimizers.values()):
+        for other in self.loop.states:
             theirs = other.ref()
             if theirs is None or other.steps < 2 or other.last_step <= state.last_step or not state.ids <= other.ids:
                 continue
-            if any(each.state is other and each.calls for each in self.schedules.values()):
+            if any(each.state is other and each.calls for each in list(self.schedules.values())):
                 continue
             if not any(id(group) in groups for group in theirs.param_groups):
                 return other

@@ -136,7 +136,7 @@ class NonFiniteWatch:
         self._root, self._scaled, self._bad_loss = root, scaled, False
         pending, self._pending = self._pending, None
         if pending is not None and self.loop.stepping:  # a closure is called again: weights may have changed since
-            for state in list(self.loop.optimizers.values()):
+            for state in self.loop.states:
                 self._judge(pending, state)
 
     def loss_is_bad(self, calm: bool) -> None:
@@ -171,7 +171,7 @@ class NonFiniteWatch:
             self.tape.clear()
 
     def _look(self, root: Tensor) -> None:
-        held = list({id(p): p for state in self.loop.optimizers.values() for p in state.parameters}.values())
+        held = list({id(p): p for state in self.loop.states for p in state.parameters}.values())
         given = [p for p in held if p.grad is not None and readable(p.grad)]
         if not given or self.done:
             return
@@ -240,7 +240,7 @@ class NonFiniteWatch:
             self._note("a step of so many calls is not done again")
         if not self.tape.happenings:
             return None
-        labels = {key: model.label for key, model in self.sensors.models.models.items()}
+        labels = {key: model.label for key, model in self.sensors.models.models.copy().items()}
         started = time.perf_counter()
         again = Step(self.tape, root, labels, BUDGET).again()
         if again.why_not:
