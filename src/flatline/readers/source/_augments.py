@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.readers.source._grown import grown
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
 from flatline.readers.source._rounds import Known, told
 from flatline.readers.source._scopes import Class, Scope, Use
@@ -91,12 +92,12 @@ def _applied(project: Project, owner: Class) -> Source | None:
     method = project.method(owner, "__getitem__")
     for call, use in method.calls if method is not None else ():
         func = call.func
-        if method is None or not isinstance(func, ast.Attribute) or ast.unparse(func.value) not in method.own:
+        if method is None or not isinstance(func, ast.Attribute) or unparsed(func.value) not in method.own:
             continue
         bound = project.attributes(owner, func.attr)
         outside = project.set_from_outside(func.attr, owner.module)
         if len(bound) == 1 and not bound[0].index and bound[0].value is not None and not outside:
-            if _always(method, use, ast.unparse(func)):
+            if _always(method, use, unparsed(func)):
                 return Source(bound[0].value, bound[0].use)
     return None
 
@@ -105,7 +106,7 @@ def _always(method: Scope, use: Use, name: str) -> bool:
     """Under no condition but that there is one: ``if self.transform is not None``."""
     tests = [method.choices[block].test if block in method.choices else None for block, _ in use.path]
     plain = (name, f"{name} is not None", f"{name} != None")
-    return all(test is not None and ast.unparse(test) in plain for test in tests) and all(
+    return all(test is not None and unparsed(test) in plain for test in tests) and all(
         part == "body" for _, part in use.path
     )
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._contexts import contexts
+from flatline.readers.source._nodes import names_in, unparsed
 from flatline.readers.source._scopes import Use, spelled
-from flatline.readers.source._seen import CUT_OFF, Seen, names_in, seen_in, trained_models
+from flatline.readers.source._seen import CUT_OFF, Seen, seen_in, trained_models
 from flatline.readers.source._values import Source, comes_by, on_cuda, origins
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
@@ -67,7 +68,7 @@ def _half_results(seen: Seen) -> Iterator[tuple[ast.expr, Use]]:
             continue
         heads = [i.context_expr for i in node.items if _is_half(seen, *seen.sole(i.context_expr, use))]
         results = [u for u in seen.scope.statements if u.statement in node.body and _runs_trained(seen, u)]
-        results = [u for u in results if CUT_OFF.search(ast.unparse(u.statement)) is None]
+        results = [u for u in results if CUT_OFF.search(unparsed(u.statement)) is None]
         if heads and any(_goes_out(u.statement, returned) for u in results):
             yield heads[0], use
 
@@ -77,7 +78,7 @@ def _half_around(seen: Seen) -> Iterator[ast.expr]:
     wrapper, name = seen.project.wrapper(seen.scope) or (None, "")
     for use in wrapper.statements if wrapper is not None else ():
         node = use.statement
-        if isinstance(node, ast.With) and not use.path and f"{name}(" in ast.unparse(node):
+        if isinstance(node, ast.With) and not use.path and f"{name}(" in unparsed(node):
             outer = seen_in(seen.project, use.scope)
             yield from (i.context_expr for i in node.items if _is_half(outer, *outer.sole(i.context_expr, use)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing
 
 LOADER = "torch.utils.data.DataLoader"
@@ -22,12 +23,12 @@ def is_loader(project: Project, thing: Thing) -> bool:
 def over_data(statement: ast.stmt) -> set[int]:
     """The calls that a comprehension makes for each batch: not on what it goes through, and not a number of times."""
     found = set()
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if not isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) or len(node.generators) != 1:
             continue
-        head, targets = node.generators[0].iter, {n.id for n in ast.walk(node.generators[0].target) if hasattr(n, "id")}
-        counted = isinstance(head, ast.Call) and ast.unparse(head.func).endswith("range")
-        calls = [c for c in ast.walk(node.elt) if isinstance(c, ast.Call)] if not counted else []
+        head, targets = node.generators[0].iter, {n.id for n in walk(node.generators[0].target) if hasattr(n, "id")}
+        counted = isinstance(head, ast.Call) and unparsed(head.func).endswith("range")
+        calls = [c for c in walk(node.elt) if isinstance(c, ast.Call)] if not counted else []
         if not isinstance(head, (ast.List, ast.Tuple)):
             found |= {id(call) for call in calls if _root(call.func) not in targets}
     return found

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source import _registries, _spread
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Module, Scope, Use, plain_call
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ class _Given:
     def _starred(self, node: ast.Starred) -> list[ast.expr] | None:
         """What ``*args`` of the builder are in this call."""
         taken = getattr(self.function.node, "args", None)
-        own = taken is not None and taken.vararg is not None and ast.unparse(node.value) == taken.vararg.arg
+        own = taken is not None and taken.vararg is not None and unparsed(node.value) == taken.vararg.arg
         places = len(self.function.params) - len(self.function.own) - len(taken.kwonlyargs) if taken is not None else 0
         return self.call.args[places:] if own else None
 
@@ -310,9 +311,9 @@ def _filtered(node: ast.expr) -> tuple[set[object], ast.expr]:
     head = node.generators[0] if isinstance(node, ast.DictComp) and len(node.generators) == 1 else None
     asked = head.iter.func if head is not None and isinstance(head.iter, ast.Call) else None
     plain = head is not None and isinstance(node, ast.DictComp) and isinstance(asked, ast.Attribute)
-    if not plain or head is None or ast.unparse(head.target) != f"({ast.unparse(node.key)}, {ast.unparse(node.value)})":  # type: ignore[attr-defined]
+    if not plain or head is None or unparsed(head.target) != f"({unparsed(node.key)}, {unparsed(node.value)})":  # type: ignore[attr-defined]
         return set(), node
-    words: set[object] = {n.value for test in head.ifs for n in ast.walk(test) if isinstance(n, ast.Constant)}
+    words: set[object] = {n.value for test in head.ifs for n in walk(test) if isinstance(n, ast.Constant)}
     items = isinstance(asked, ast.Attribute) and asked.attr == "items"
     return words, asked.value if items and isinstance(asked, ast.Attribute) else node
 

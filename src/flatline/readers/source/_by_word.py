@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Scope, Use
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def returned(
 
 def _asks(function: Scope) -> bool:
     """A condition is about a parameter."""
-    names = {n.id for c in function.choices.values() for n in ast.walk(c.test) if isinstance(n, ast.Name)}
+    names = {n.id for c in function.choices.values() for n in walk(c.test) if isinstance(n, ast.Name)}
     return bool(names & {*function.params})
 
 
@@ -62,7 +63,7 @@ def _folded(function: Scope, name: str) -> str | None:
         return "" if bound[0].parameter else None
     value = bound[1].value if len(bound) == 2 and not bound[1].use.path else None
     func = value.func if isinstance(value, ast.Call) and not value.args else None
-    own = isinstance(func, ast.Attribute) and ast.unparse(func.value) == name and func.attr in FOLDS
+    own = isinstance(func, ast.Attribute) and unparsed(func.value) == name and func.attr in FOLDS
     return func.attr if own and isinstance(func, ast.Attribute) else None
 
 

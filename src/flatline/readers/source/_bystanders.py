@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Sequence
 
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._seen import OTHER_MODE, seen_in
@@ -54,6 +55,6 @@ def _same(one: Thing, other: Thing) -> bool:
 
 def _holds(project: Project, one: Thing, other: Thing) -> bool:
     """A model that was given the other, or made it itself."""
-    inside = [n for n in ast.walk(one.call) if isinstance(n, (ast.Name, ast.Call))] if one.call is not None else []
+    inside = [n for n in walk(one.call) if isinstance(n, (ast.Name, ast.Call))] if one.call is not None else []
     given = any(_same(t, other) for node in inside if node is not one.call for t in project.things(node, one.use))
     return given or (one.made_of is not None and other.use.scope.owner in [*project.bases(one.made_of)])

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 from flatline.readers.source._augments import first_random
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._values import origins
@@ -49,10 +50,8 @@ def by_chance(project: Project, collate: Thing) -> tuple[ast.expr, Use] | None:
 
 def _is_certain(call: ast.Call, use: Use) -> bool:
     """Under no condition."""
-    parts = [
-        n for n in ast.walk(use.statement) if isinstance(n, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension))
-    ]
-    below = any(inner is call for n in parts if not isinstance(n, ast.comprehension) for inner in ast.walk(n))
+    parts = [n for n in walk(use.statement) if isinstance(n, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension))]
+    below = any(inner is call for n in parts if not isinstance(n, ast.comprehension) for inner in walk(n))
     return not below and not any(block in use.scope.choices or block in use.scope.matches for block, _ in use.path)
 
 
@@ -83,7 +82,7 @@ def _is_drawn(node: ast.expr, use: Use) -> bool:
         return value is not None and not isinstance(value, ast.Name) and _is_drawn(value, found[0].use)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int" and node.args:
         node = node.args[0]
-    return isinstance(node, ast.Call) and DRAWN.match(ast.unparse(node)) is not None
+    return isinstance(node, ast.Call) and DRAWN.match(unparsed(node)) is not None
 
 
 def _flipped(function: Scope) -> tuple[ast.expr, Use] | None:
@@ -91,7 +90,7 @@ def _flipped(function: Scope) -> tuple[ast.expr, Use] | None:
     for use in function.statements:
         node = use.statement
         plain = isinstance(node, ast.If) and not any(block in function.choices for block, _ in use.path)
-        if plain and isinstance(node, ast.If) and COIN.fullmatch(ast.unparse(node.test)):
-            if any(isinstance(each, ast.Assign) and FLIPS.search(ast.unparse(each.value)) for each in node.body):
+        if plain and isinstance(node, ast.If) and COIN.fullmatch(unparsed(node.test)):
+            if any(isinstance(each, ast.Assign) and FLIPS.search(unparsed(each.value)) for each in node.body):
                 return node.test, use
     return None

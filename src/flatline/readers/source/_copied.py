@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._batched import LOADER
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Class, Module, Use, spelled
 from flatline.readers.source._workers import called_by
@@ -50,7 +51,7 @@ def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use
     items = [m for name in ITEMS if owner is not None and (m := project.method(owner, name)) is not None]
     if owner is None or not items or data.call is None or _is_renewed(owner):
         return
-    text = "\n".join(ast.unparse(each.node) for each in called_by(project, items[0]))
+    text = "\n".join(unparsed(each.node) for each in called_by(project, items[0]))
     for name, bound in owner.attributes.items():
         node, use = (bound[0].use.statement, bound[0].use) if len(bound) == 1 else (None, None)
         value = bound[0].value if len(bound) == 1 and not bound[0].index else None
@@ -65,6 +66,6 @@ def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use
 
 def _is_renewed(owner: Class) -> bool:
     """Something of the class asks which worker it is, and makes a generator of that."""
-    text = ast.unparse(owner.node)
+    text = unparsed(owner.node)
     once = len(MADE.findall(text)) <= 1
     return not once and RENEWED.search(text) is not None

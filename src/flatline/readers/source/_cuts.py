@@ -11,6 +11,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._imported import all_reached
 from flatline.readers.source._learned import is_learned_from, returns_learned
 from flatline.readers.source._mentions import Mentions
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Class, Module, Scope, Use, plain_call
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
@@ -71,14 +72,14 @@ def _freezes(project: Project, module: Module) -> bool:
         return False
     for call, use in (pair for scope in module.scopes for pair in scope.calls):
         rows = use.scope.owner is not None and "__getitem__" in use.scope.owner.methods  # a data set loads its own
-        if "load" in (name := ast.unparse(call.func)) and (rows or DATA.match(project.dotted(call.func, use))):
+        if "load" in (name := unparsed(call.func)) and (rows or DATA.match(project.dotted(call.func, use))):
             text = text.replace(f"{name}(", "(")
     return FROZEN.search(text) is not None
 
 
 def _cut_models(seen: Seen, mentions: Mentions) -> Iterator[SourceFact]:
     """A model that an optimizer steps, and of which only detached results go anywhere."""
-    stepped = {ast.unparse(receiver) for _, receiver, _ in seen.methods("step")}
+    stepped = {unparsed(receiver) for _, receiver, _ in seen.methods("step")}
     for name, thing, use in seen.optimizers():
         model = model_of(thing)
         binding = mentions.binding(model, thing.use) if isinstance(model, ast.Name) and name in stepped else None
@@ -95,7 +96,7 @@ def _cut_models(seen: Seen, mentions: Mentions) -> Iterator[SourceFact]:
         plain = [cut for cut in cuts if isinstance(cut, ast.Attribute)]
         if plain and all(cut is not None for cut in cuts):
             yield SourceFact(
-                kind="cut layer", name=name_of(model), text=ast.unparse(plain[0])[:60],
+                kind="cut layer", name=name_of(model), text=unparsed(plain[0])[:60],
                 where=seen.module.where(use.statement, seen.scope), other=seen.module.where(plain[0], seen.scope),
             )  # fmt: skip
 
@@ -110,7 +111,7 @@ def _asked(seen: Seen, mentions: Mentions, read: ast.expr, use: Use) -> str:
 
 def name_of(node: ast.expr | None) -> str:
     """How the source spells it."""
-    return ast.unparse(node) if node is not None else ""
+    return unparsed(node) if node is not None else ""
 
 
 def _back(seen: Seen, built: Use) -> bool:
@@ -124,7 +125,7 @@ def _result_cut(seen: Seen, mentions: Mentions, call: ast.Call) -> ast.AST | Non
         return None
     if mentions.asked(call) == "detach":
         return mentions.parent(call)
-    if seen.without_grad(use) or (isinstance(use.statement, ast.Expr) and CUT_OFF.search(ast.unparse(use.statement))):
+    if seen.without_grad(use) or (isinstance(use.statement, ast.Expr) and CUT_OFF.search(unparsed(use.statement))):
         return call
     found = _name_cut(seen.project, mentions, seen.scope, use, call)
     return found[1] if found is not None else None
@@ -160,7 +161,7 @@ def _cut(
     if cuts and all(cut is not None for cut in cuts):
         scope, cut = cuts[0]  # type: ignore[misc]
         yield SourceFact(
-            kind="cut layer", name=f"self.{name}", text=ast.unparse(cut)[:60],
+            kind="cut layer", name=f"self.{name}", text=unparsed(cut)[:60],
             where=bindings[0].use.scope.module.where(bindings[0].use.statement, bindings[0].use.scope),
             other=scope.module.where(cut, scope),
         )  # fmt: skip
@@ -196,7 +197,7 @@ def _detached(
     if (found := _cut_above(project, mentions, scope, call, use)) is not None:
         return scope, found
     head = _switched_off(seen_in(project, scope), use)
-    if head is not None and not ON_PURPOSE.search(ast.unparse(read)):
+    if head is not None and not ON_PURPOSE.search(unparsed(read)):
         return scope, head
     forward = project.method(thing.made_of, "forward") if thing.made_of is not None else None
     if forward is not None:
@@ -223,13 +224,13 @@ def _switched_off(seen: Seen, use: Use) -> ast.expr | None:
     withs = [u.statement for u in seen.scope.statements if isinstance(u.statement, ast.With)]
     heads = [i.context_expr for w in withs if w.lineno <= line <= (w.end_lineno or 0) for i in w.items]
     heads += [] if isinstance(seen.scope.node, ast.Module) else seen.scope.node.decorator_list
-    return next(head for head in heads if re.search(r"no_grad|inference_mode", ast.unparse(head)))
+    return next(head for head in heads if re.search(r"no_grad|inference_mode", unparsed(head)))
 
 
 def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
     """The forward, or a method that the forward, or one that is learned from, calls, in which something is called."""
     forward = owner.methods.get("forward")
-    text = ast.unparse(forward.node) if forward is not None else ""
+    text = unparsed(forward.node) if forward is not None else ""
     found = [(name, scope) for name, scope in owner.methods.items() if any(c is call for c, _ in scope.calls)]
     own = next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
     return own or next(
@@ -244,7 +245,7 @@ def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
 
 def _is_learned_from(project: Project, owner: Class, name: str) -> bool:
     """What a method that calls it returns goes backward somewhere."""
-    near = [m for m in owner.methods.values() if f"self.{name}(" in ast.unparse(m.node)]
+    near = [m for m in owner.methods.values() if f"self.{name}(" in unparsed(m.node)]
     sites = [pair for method in near for pair in project.calls_of(method) if pair[1].scope.owner is not owner]
     return any(is_learned_from(seen_in(project, use.scope), use, call) for call, use in sites)
 

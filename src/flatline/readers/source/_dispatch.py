@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from flatline.readers.source import _hooks as hooks
 from flatline.readers.source._listed import asked_for
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._objects import in_turn as in_order
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Class, Scope, Use
@@ -115,7 +116,7 @@ def _has_value(func: ast.expr, use: Use) -> bool:
     values = [b.value for b in bound]
     return any(
         isinstance(v, (ast.Attribute, ast.Subscript, ast.Name))
-        or (isinstance(v, ast.Call) and "partial" in ast.unparse(v.func))
+        or (isinstance(v, ast.Call) and "partial" in unparsed(v.func))
         for v in values
     )
 
@@ -157,11 +158,7 @@ def _is_asked_for(use: Use) -> bool:
 
 def is_presence(test: ast.expr, use: Use) -> bool:
     """``hasattr(hook, name)``, and ``fn is not None`` or ``callable(fn)`` of what ``getattr`` gave."""
-    if (
-        isinstance(test, ast.Compare)
-        and isinstance(test.ops[0], ast.IsNot)
-        and ast.unparse(test.comparators[0]) == "None"
-    ):
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and unparsed(test.comparators[0]) == "None":
         test = test.left
     if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.args:
         if test.func.id == "hasattr":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from flatline.events import SourceEdit
+from flatline.readers.source._nodes import unparsed, walk
 
 
 def after(node: ast.expr, text: str) -> SourceEdit:
@@ -29,13 +30,13 @@ def log_softmaxed(call: ast.Call, given: ast.expr) -> SourceEdit | None:
     func = given.func if isinstance(given, ast.Call) else None
     if not isinstance(func, ast.Attribute) or func.attr != "softmax" or call.lineno != call.end_lineno:
         return None
-    made = ast.unparse(given)
-    name = ast.unparse(func)
+    made = unparsed(given)
+    name = unparsed(func)
     put = f"{name.removesuffix('softmax')}log_softmax{made[len(name) :]}"
     return SourceEdit(call.lineno, call.col_offset, call.end_col_offset or 0, put)
 
 
 def detached(value: ast.expr | None, name: str) -> SourceEdit | None:
     """``loss`` -> ``loss.detach()``: still a tensor, so that nothing after it has to change."""
-    found = [n for n in ast.walk(value) if isinstance(n, ast.Name) and n.id == name] if value is not None else []
+    found = [n for n in walk(value) if isinstance(n, ast.Name) and n.id == name] if value is not None else []
     return after(found[0], ".detach()") if len(found) == 1 else None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from flatline.events import SourceFact, Where
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._resolve import SHAPES, Project, argument_at
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._values import Source, origins
@@ -76,7 +77,7 @@ def _slices(statement: ast.stmt) -> list[ast.Subscript]:
     """Parts of names that a statement gives to other names."""
     if not isinstance(statement, ast.Assign):
         return []
-    parts = [node for node in ast.walk(statement.value) if isinstance(node, ast.Subscript)]
+    parts = [node for node in walk(statement.value) if isinstance(node, ast.Subscript)]
     return [part for part in parts if isinstance(part.value, ast.Name) and isinstance(part.slice, ast.Slice)]
 
 

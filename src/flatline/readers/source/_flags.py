@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Use, spelled
 from flatline.readers.source._seen import Seen, is_module
 
@@ -23,7 +24,7 @@ def flags(seen: Seen) -> Iterator[SourceFact]:
         if not isinstance(target, ast.Attribute) or target.attr != "requires_grad" or not isinstance(node, ast.Assign):
             continue
         if isinstance(node.value, ast.Constant) and _is_whole(seen, target.value, use):
-            yield seen.fact("flag on module", node, name=spelled(target.value), text=ast.unparse(node.value))
+            yield seen.fact("flag on module", node, name=spelled(target.value), text=unparsed(node.value))
 
 
 def _is_whole(seen: Seen, node: ast.expr, use: Use) -> bool:
@@ -34,7 +35,7 @@ def _is_whole(seen: Seen, node: ast.expr, use: Use) -> bool:
         return True
     things = seen.project.things(node, use)
     made = bool(things) and all(t.call is not None and is_module(seen.project, t) for t in things)
-    own = any(t.made_of is not None and "requires_grad" in ast.unparse(t.made_of.node) for t in things)
+    own = any(t.made_of is not None and "requires_grad" in unparsed(t.made_of.node) for t in things)
     return (made and not own) or _is_ready(seen, node, use)
 
 
@@ -54,9 +55,7 @@ def _drawn(use: Use, name: str) -> bool | None:
         last = node.target.elts[-1] if isinstance(node.target, ast.Tuple) and node.target.elts else node.target
         if isinstance(last, ast.Name) and last.id == name:
             calls = [
-                c.func.attr
-                for c in ast.walk(node.iter)
-                if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute)
+                c.func.attr for c in walk(node.iter) if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute)
             ]
             return bool(set(calls) & (NAMED if last is not node.target else CHILDREN))
     return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
@@ -101,7 +102,7 @@ def _chosen(project: Project, use: Use) -> bool | None:
 def _choices(use: Use) -> tuple[tuple[int, str], ...]:
     """The conditions around a place, but for whether the file is run as a script."""
     scope = use.scope
-    tests = {block: ast.unparse(scope.choices[block].test) for block, _ in use.path if block in scope.choices}
+    tests = {block: unparsed(scope.choices[block].test) for block, _ in use.path if block in scope.choices}
     named = {block for block, test in tests.items() if "__name__" not in test}
     return tuple(each for each in use.path if each[0] in named or each[0] in scope.matches)
 
@@ -126,7 +127,7 @@ def _frozen(project: Project, scope: Scope) -> Iterator[Source]:
 def _switches_off(project: Project, scope: Scope, loop: ast.stmt) -> bool:
     """``p.requires_grad = False`` for each of them, also where every call of the function gives the False."""
     body = loop.body if isinstance(loop, ast.For) else []
-    found = re.fullmatch(r"\w+\.requires_grad(?: = |_\()(\w+)\)?", ast.unparse(body[0])) if len(body) == 1 else None
+    found = re.fullmatch(r"\w+\.requires_grad(?: = |_\()(\w+)\)?", unparsed(body[0])) if len(body) == 1 else None
     return found is not None and (found[1] == "False" or _is_off(project, scope, found[1], loop))
 
 
@@ -184,7 +185,7 @@ def _wholes(frozen: Source) -> list[Source]:
     node, scope = frozen.node, frozen.use.scope
     if isinstance(node, ast.Name):
         heads = (u.statement.targets[0] for u in scope.statements if isinstance(u.statement, ast.Assign))
-        new = any(isinstance(t, ast.Attribute) and ast.unparse(t.value) == node.id for t in heads)
+        new = any(isinstance(t, ast.Attribute) and unparsed(t.value) == node.id for t in heads)
         kept = [each for u in scope.statements if u.order > frozen.use.order for each in _kept_as(node.id, u)]
         return [*([frozen] if new else []), *_held_as(node.id, frozen.use), *kept]
     if isinstance(node, ast.Call):
@@ -200,7 +201,7 @@ def _kept_as(name: str, use: Use) -> list[Source]:
     """``self`` of ``self.trunk = trunk``."""
     node = use.statement
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-    own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
+    own = isinstance(target, ast.Attribute) and use.scope.own == (unparsed(target.value),)
     plain = own and isinstance(node, ast.Assign) and _is_name(node.value, name)
     return [Source(target.value, use)] if plain and isinstance(target, ast.Attribute) else []
 
@@ -210,8 +211,8 @@ def _held_as(name: str, use: Use) -> list[Source]:
     node = use.statement
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     given = node.value.args if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else []
-    own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
-    plain = own and len(given) == 1 and ast.unparse(given[0]) == name
+    own = isinstance(target, ast.Attribute) and use.scope.own == (unparsed(target.value),)
+    plain = own and len(given) == 1 and unparsed(given[0]) == name
     return [Source(target.value, use)] if plain and isinstance(target, ast.Attribute) else []
 
 
@@ -219,7 +220,7 @@ def _made_in_place(call: ast.Call, use: Use) -> list[Source]:
     """``self`` of ``self.trunk = freeze(resnet18())``, ``= resnet18().requires_grad_(False)`` and ``= Frozen()``."""
     node = use.statement
     target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-    own = isinstance(target, ast.Attribute) and use.scope.own == (ast.unparse(target.value),)
+    own = isinstance(target, ast.Attribute) and use.scope.own == (unparsed(target.value),)
     outer = node.value if own and isinstance(node, ast.Assign) else None
     given = [*outer.args, *(k.value for k in outer.keywords)] if isinstance(outer, ast.Call) else []
     fluent = isinstance(outer, ast.Call) and isinstance(outer.func, ast.Attribute) and outer.func.value is call
@@ -297,8 +298,8 @@ def _has_norms(project: Project, thing: Thing, depth: int) -> bool:
 
 def _inside(node: ast.expr) -> Iterator[ast.expr]:
     """The names and calls in an argument, but for ``net`` of ``net.conv1``, which is no norm."""
-    bare = {id(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and BARE.fullmatch(n.attr)}
-    yield from (n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Call)) and id(n) not in bare)
+    bare = {id(n.value) for n in walk(node) if isinstance(n, ast.Attribute) and BARE.fullmatch(n.attr)}
+    yield from (n for n in walk(node) if isinstance(n, (ast.Name, ast.Call)) and id(n) not in bare)
 
 
 def _within(project: Project, node: ast.expr, use: Use, depth: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Use
 
 NORMALIZES = re.compile(r"logsumexp|logaddexp|\.exp\(.*\.sum\(.*\.log\(|torch\.log\(.*\bexp\(")
@@ -17,7 +18,7 @@ def only_picks(call: ast.Call, use: Use) -> bool:
     for place in use.scope.statements:
         node = place.statement
         if not any(isinstance(inner, ast.stmt) for inner in ast.iter_child_nodes(node)):
-            text = ast.unparse(node) if "log" in ast.dump(node) else ""
+            text = unparsed(node) if "log" in ast.dump(node) else ""
             if NORMALIZES.search(text) or _turns(node, call, names):
                 return True
     return False
@@ -30,7 +31,7 @@ def _assigned(node: ast.stmt) -> set[str]:
 
 def _turns(node: ast.stmt, call: ast.Call, names: set[str]) -> bool:
     """``-F.nll_loss(...)``, ``-1 * F.nll_loss(...)`` and ``other - F.nll_loss(...)``; also by a name."""
-    return any(_has(part, call, names) for inner in ast.walk(node) for part in _turned(inner))
+    return any(_has(part, call, names) for inner in walk(node) for part in _turned(inner))
 
 
 def _turned(node: ast.AST) -> list[ast.expr]:
@@ -49,4 +50,4 @@ def _is_neg(func: ast.expr) -> bool:
 
 
 def _has(part: ast.expr, call: ast.Call, names: set[str]) -> bool:
-    return any(inner is call or (isinstance(inner, ast.Name) and inner.id in names) for inner in ast.walk(part))
+    return any(inner is call or (isinstance(inner, ast.Name) and inner.id in names) for inner in walk(part))

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Use
 
@@ -46,7 +47,7 @@ def grouped(project: Project, node: ast.expr | None, use: Use, depth: int = 0) -
 
 
 def _call(project: Project, node: ast.Call, use: Use, depth: int) -> bool:
-    name = project.dotted(node.func, use) or (ast.unparse(node.func) if isinstance(node.func, ast.Name) else "")
+    name = project.dotted(node.func, use) or (unparsed(node.func) if isinstance(node.func, ast.Name) else "")
     if name in ("numpy.concatenate", "numpy.hstack", "torch.cat") and node.args:
         return _in_blocks(project, getattr(node.args[0], "elts", []), use)
     if name in ("numpy.repeat",) and node.args:
@@ -76,10 +77,10 @@ def _filled_with(project: Project, node: ast.expr, use: Use) -> str | None:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "astype":
         node = node.func.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List):
-        return ast.unparse(node.left) if [isinstance(e, ast.Constant) for e in node.left.elts] == [True] else None
+        return unparsed(node.left) if [isinstance(e, ast.Constant) for e in node.left.elts] == [True] else None
     name = project.dotted(node.func, use) if isinstance(node, ast.Call) else ""
     if name in ("numpy.full", "torch.full") and isinstance(node, ast.Call) and len(node.args) > 1:
-        return ast.unparse(node.args[1]) if isinstance(node.args[1], ast.Constant) else None
+        return unparsed(node.args[1]) if isinstance(node.args[1], ast.Constant) else None
     of_one = isinstance(node, ast.Call) and node.args and not isinstance(node.args[0], (ast.Tuple, ast.List))
     return {"numpy.zeros": "0", "numpy.ones": "1", "torch.zeros": "0", "torch.ones": "1"}.get(name) if of_one else None
 
@@ -97,11 +98,11 @@ def grouped_rows(project: Project, owner: Class) -> bool:
         return False
     label = _label(project, value.elts[1], use)
     row = _label(project, label.value, use) if isinstance(label, (ast.Subscript, ast.Attribute)) else None
-    if row is not None and isinstance(row, ast.Subscript) and ast.unparse(row.slice) == index:
+    if row is not None and isinstance(row, ast.Subscript) and unparsed(row.slice) == index:
         key = label.slice if isinstance(label, ast.Subscript) else ast.Constant(getattr(label, "attr", ""))
         table = row.value.value if isinstance(row.value, ast.Attribute) and row.value.attr in ("iloc", "loc") else None
         return isinstance(key, ast.Constant) and _column(project, table, str(key.value), use, 0)
-    plain = isinstance(label, ast.Subscript) and ast.unparse(label.slice) == index
+    plain = isinstance(label, ast.Subscript) and unparsed(label.slice) == index
     return plain and isinstance(label, ast.Subscript) and grouped(project, label.value, use)
 
 
@@ -125,7 +126,7 @@ def _counts_up(project: Project, node: ast.expr, use: Use) -> bool:
         each = [e.value for e in node.elts if isinstance(e, ast.Constant) and isinstance(e.value, int)]
         return len(each) == len(node.elts) > 1 and each == sorted(each)
     name = project.dotted(node.func, use) if isinstance(node, ast.Call) else ""
-    return name == "numpy.arange" or (isinstance(node, ast.Call) and ast.unparse(node.func) == "range")
+    return name == "numpy.arange" or (isinstance(node, ast.Call) and unparsed(node.func) == "range")
 
 
 def _item(project: Project, node: ast.Subscript, use: Use, depth: int) -> bool:
@@ -152,10 +153,8 @@ def _sorts(project: Project, key: ast.expr, inner: ast.expr, use: Use) -> bool:
         if not isinstance(value, ast.Call):
             return False
         name = project.dotted(value.func, place)
-        found = ORDERS.fullmatch(
-            ast.unparse(value).replace(ast.unparse(value.func), name or ast.unparse(value.func), 1)
-        )
-        if found is None or (found[2] or found[4]) != ast.unparse(inner):
+        found = ORDERS.fullmatch(unparsed(value).replace(unparsed(value.func), name or unparsed(value.func), 1))
+        if found is None or (found[2] or found[4]) != unparsed(inner):
             return False
     return bool(made)
 
@@ -171,7 +170,7 @@ def _in_order(project: Project, node: ast.expr | None, use: Use, depth: int) -> 
         return True
     return (
         isinstance(node, ast.Call)
-        and SORTS.fullmatch(project.dotted(node.func, use) or ast.unparse(node.func)) is not None
+        and SORTS.fullmatch(project.dotted(node.func, use) or unparsed(node.func)) is not None
     )
 
 
@@ -237,12 +236,12 @@ def _key(node: ast.Call) -> object:
 
 def _told(node: ast.expr, name: str, use: Use) -> str | None:
     """The one label of a table: ``fake["label"] = 0``."""
-    wanted = (f"{ast.unparse(node)}['{name}']", f"{ast.unparse(node)}.{name}")
+    wanted = (f"{unparsed(node)}['{name}']", f"{unparsed(node)}.{name}")
     found = [
         u.statement.value for u in use.scope.statements[: use.order]
-        if isinstance(u.statement, ast.Assign) and ast.unparse(u.statement.targets[0]) in wanted
+        if isinstance(u.statement, ast.Assign) and unparsed(u.statement.targets[0]) in wanted
     ]  # fmt: skip
-    return ast.unparse(found[0]) if len(found) == 1 and isinstance(found[0], ast.Constant) else None
+    return unparsed(found[0]) if len(found) == 1 and isinstance(found[0], ast.Constant) else None
 
 
 def _put_elsewhere(table: str, use: Use) -> bool:
@@ -251,14 +250,14 @@ def _put_elsewhere(table: str, use: Use) -> bool:
     moved = (c.func for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr not in KEEPS)
     written = [t for u in use.scope.statements for t in getattr(u.statement, "targets", ())]
     rows = (t.value for t in written if isinstance(t, ast.Subscript) and isinstance(t.slice, ast.Slice))
-    return table in {ast.unparse(each) for each in (*(f.value for f in moved), *rows)}
+    return table in {unparsed(each) for each in (*(f.value for f in moved), *rows)}
 
 
 def _sorted_in_place(table: str, name: str, use: Use) -> bool:
     """``table.sort_values("label", inplace=True)`` before it, and no other table under the name since."""
     sorts = [
         (c, u) for c, u in use.scope.calls
-        if isinstance(c.func, ast.Attribute) and c.func.attr == "sort_values" and ast.unparse(c.func.value) == table
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "sort_values" and unparsed(c.func.value) == table
     ]  # fmt: skip
     here = [(c, u) for c, u in sorts if any(k.arg == "inplace" for k in c.keywords) and u.before(use)]
     if any(k.arg == "key" for c, _ in sorts for k in c.keywords) or f"{table}.sort_index(" in _text_of(use):

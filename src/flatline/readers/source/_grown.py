@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._rounds import Known, truth
 from flatline.readers.source._scopes import Use
@@ -31,11 +32,11 @@ def grown(project: Project, name: ast.Name, use: Use, settings: Known) -> list[t
 def _added(name: str, use: Use) -> Iterator[tuple[ast.expr, Use]]:
     for place in use.scope.statements:
         node = place.statement
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and ast.unparse(node.target) == name:
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and unparsed(node.target) == name:
             yield node.value, place
     for call, place in use.scope.calls:
         func = call.func
-        if isinstance(func, ast.Attribute) and ast.unparse(func.value) == name and place.statement is not use.statement:
+        if isinstance(func, ast.Attribute) and unparsed(func.value) == name and place.statement is not use.statement:
             at = (ONE | MANY).get(func.attr, len(call.args))
             if len(call.args) == at + 1:
                 given = call.args[at]
@@ -45,8 +46,8 @@ def _added(name: str, use: Use) -> Iterator[tuple[ast.expr, Use]]:
 def _shrinks(name: str, use: Use) -> bool:
     text = [c.func for c, _ in use.scope.calls if isinstance(c.func, ast.Attribute) and c.func.attr in SHRINKS]
     written = [t for u in use.scope.statements for t in getattr(u.statement, "targets", ())]
-    return any(ast.unparse(func.value) == name for func in text) or any(
-        isinstance(t, ast.Subscript) and ast.unparse(t.value) == name for t in written
+    return any(unparsed(func.value) == name for func in text) or any(
+        isinstance(t, ast.Subscript) and unparsed(t.value) == name for t in written
     )
 
 

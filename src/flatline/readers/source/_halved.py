@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._parameters import models_of, whole_of
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Use
@@ -58,7 +59,7 @@ def _half(project: Project, call: ast.Call, use: Use) -> tuple[ast.Call, Use] | 
                 continue
             if not any(t.call is model.call for t in project.things(func.value, place)):
                 continue
-            if func.attr in WIDER or (func.attr == "to" and "dtype" in ast.unparse(other)):
+            if func.attr in WIDER or (func.attr == "to" and "dtype" in unparsed(other)):
                 return None
             if func.attr == "half" and not other.args and _goes_before(project, place, use, model):
                 found.append((other, place))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Module, Scope, Use
 from flatline.readers.source._seen import Seen, seen_in
@@ -66,4 +67,4 @@ def callers_of(project: Project, function: Scope, call: ast.Call, use: Use) -> I
 
 def runs_in_start(start: Scope, scope: Scope) -> bool:
     """``__init__`` itself, or what it calls."""
-    return scope is start or f".{getattr(scope.node, 'name', '')}(" in ast.unparse(start.node)
+    return scope is start or f".{getattr(scope.node, 'name', '')}(" in unparsed(start.node)

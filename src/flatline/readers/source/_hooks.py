@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import FUNCTIONS, Class, Module, Scope, Use
 
 if TYPE_CHECKING:
@@ -103,11 +104,11 @@ def begun(project: Project, place: List) -> list[Hooked] | None:
     if isinstance(value, ast.Call):
         return (
             []
-            if ast.unparse(value) in ("defaultdict(list)", "collections.defaultdict(list)", "dict()", "list()")
+            if unparsed(value) in ("defaultdict(list)", "collections.defaultdict(list)", "dict()", "list()")
             else None
         )
     if isinstance(value, ast.DictComp):
-        return [] if ast.unparse(value.value) == "[]" else None
+        return [] if unparsed(value.value) == "[]" else None
     if not isinstance(value, (ast.Dict, ast.List)):
         return None
     pairs = [*zip(value.keys, value.values, strict=True)] if isinstance(value, ast.Dict) else [(None, value)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact, Where
 from flatline.readers.source._mentions import Mentions
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing, builds_optimizer
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
 from flatline.readers.source._seen import Seen, model_of, seen_in
@@ -83,7 +84,7 @@ def _key(seen: Seen, mentions: Mentions, read: ast.expr) -> str | None:
     loop = mentions.parent(call) if call is not None else None
     if not isinstance(loop, ast.For) or loop.iter is not call or len(loop.body) != 1:
         return None
-    return "" if ast.unparse(loop.body[0]).startswith(f"{ast.unparse(loop.target)}.zero_grad(") else None
+    return "" if unparsed(loop.body[0]).startswith(f"{unparsed(loop.target)}.zero_grad(") else None
 
 
 class Optimizer:
@@ -209,5 +210,5 @@ class Optimizer:
     def _within(self, part: Thing, whole: Thing) -> bool:
         assert whole.call is not None
         given = (*whole.call.args, *(k.value for k in whole.call.keywords))
-        names = [n for each in given for n in ast.walk(each) if isinstance(n, (ast.Name, ast.Attribute))]
+        names = [n for each in given for n in walk(each) if isinstance(n, (ast.Name, ast.Attribute))]
         return any(t.identity() == part.identity() for n in names for t in self.project.things(n, whole.use))

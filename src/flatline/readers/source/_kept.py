@@ -11,6 +11,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._edits import after, detached
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._meters import meters
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Binding, Scope, Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, seen_in, trained_models
@@ -44,7 +45,7 @@ def _of_tables(seen: Seen) -> Iterator[tuple[str, str, ast.Call, Use]]:
     for call, receiver, use in seen.methods("backward"):
         held = receiver.value if isinstance(receiver, ast.Subscript) else None
         if isinstance(held, ast.Name) and not seen.project.written_to(held, use):
-            yield held.id, ast.unparse(receiver), call, use
+            yield held.id, unparsed(receiver), call, use
 
 
 def kept_scores(seen: Seen) -> Iterator[SourceFact]:
@@ -61,7 +62,7 @@ def kept_scores(seen: Seen) -> Iterator[SourceFact]:
             continue
         goes = any(lies_in(back.statement, loop) for back in backs) and outlives(seen, keeper, use)
         flows = seen.flowing(name for name, _, _ in seen.backwards())
-        if goes and not emptied(seen, keeper, use) and not {keeper, ast.unparse(value)} & flows:  # type: ignore[arg-type]
+        if goes and not emptied(seen, keeper, use) and not {keeper, unparsed(value)} & flows:  # type: ignore[arg-type]
             name = spelled(value)  # type: ignore[arg-type]
             edit = after(value, ".detach()") if value is not None else None
             yield seen.fact("kept", use.statement, name=name, text=keeper, edit=edit)
@@ -81,7 +82,7 @@ def keeping(seen: Seen, use: Use) -> tuple[str, ast.expr | None, bool]:
     """What is kept and in what; and whether that is an object from outside of the turn which adds it up."""
     keeper, value = kept_by(use.statement)
     if value is None and isinstance(use.statement, ast.Assign) and _is_counted(seen, use.statement.targets[0], use):
-        return ast.unparse(use.statement.targets[0].value), use.statement.value, False  # type: ignore[attr-defined]
+        return unparsed(use.statement.targets[0].value), use.statement.value, False  # type: ignore[attr-defined]
     call = use.statement.value if isinstance(use.statement, ast.Expr) else None
     if value is None and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
         return _kept_by_closure(seen, call, call.func.id, use)
@@ -91,7 +92,7 @@ def keeping(seen: Seen, use: Use) -> tuple[str, ast.expr | None, bool]:
     for name, inner in _adds_up(seen.project, function) if function is not None and function.owner else ():
         lasting = seen.loop_of(use) is not None or _never_emptied(seen.project, function, inner.partition("[")[0])  # type: ignore[arg-type]
         if lasting and (given := _given_as(call, function, name)) is not None:  # type: ignore[arg-type]
-            receiver = ast.unparse(call.func.value)
+            receiver = unparsed(call.func.value)
             return inner if receiver == "self" else receiver, given, True
     return "", None, False
 
@@ -104,7 +105,7 @@ def _kept_by_closure(seen: Seen, call: ast.Call, called: str, use: Use) -> tuple
     inside = [b for b in found if loop is not None and lies_in(b.use.statement, loop)]
     if function is None or outer is None or isinstance(outer.node, ast.Module) or loop is None or inside or not found:
         return "", None, False
-    text = ast.unparse(outer.node)
+    text = unparsed(outer.node)
     for each in function.statements:
         keeper, value = kept_by(each.statement)
         begun = outer.bindings.get(keeper, []) if keeper not in function.bindings else []
@@ -123,7 +124,7 @@ def _is_counted(seen: Seen, target: ast.expr, use: Use) -> bool:
     key = target.slice if isinstance(target, ast.Subscript) else None
     found = seen.scope.reaching(key.id, use) if isinstance(key, ast.Name) and key.id in seen.scope.bindings else []
     counted = len(found) == 1 and isinstance(loop := found[0].use.statement, ast.For) and loop is seen.loop_of(use)
-    return counted and re.match(r"(enumerate|range|trange|tqdm)\(", ast.unparse(loop.iter)) is not None  # type: ignore[attr-defined]
+    return counted and re.match(r"(enumerate|range|trange|tqdm)\(", unparsed(loop.iter)) is not None  # type: ignore[attr-defined]
 
 
 def _from_outside(seen: Seen, node: ast.expr, use: Use) -> bool:
@@ -162,7 +163,7 @@ def _outer_bindings(seen: Seen, name: str) -> list[Binding]:
 
 def _made_once(seen: Seen, node: ast.Attribute) -> bool:
     """``self.history``, which ``__init__`` makes, and nothing else."""
-    owner = seen.scope.owner if seen.scope.own == (ast.unparse(node.value),) else None
+    owner = seen.scope.owner if seen.scope.own == (unparsed(node.value),) else None
     found = seen.project.attributes(owner, node.attr) if owner is not None else []
     outside = seen.project.set_from_outside(node.attr, seen.module)
     return not outside and [b.use.scope.name.rpartition(".")[2] for b in found] == ["__init__"]
@@ -171,15 +172,15 @@ def _made_once(seen: Seen, node: ast.Attribute) -> bool:
 def emptied(seen: Seen, keeper: str, use: Use) -> bool:
     """Something takes out of it again, or what was added up is begun anew in the loop."""
     for each in _together(seen, keeper):
-        taken = [ast.unparse(receiver) for _, receiver, _ in each.methods("clear", "pop", "popleft")]
-        if keeper in taken or any(keeper in ast.unparse(r) for _, r, _ in each.methods("backward") if "." in keeper):
+        taken = [unparsed(receiver) for _, receiver, _ in each.methods("clear", "pop", "popleft")]
+        if keeper in taken or any(keeper in unparsed(r) for _, r, _ in each.methods("backward") if "." in keeper):
             return True
     loop = seen.loop_of(use)
-    resets = [call for call, receiver, _ in seen.methods("reset") if ast.unparse(receiver) == keeper]
+    resets = [call for call, receiver, _ in seen.methods("reset") if unparsed(receiver) == keeper]
     if any(loop is None or lies_in(call, loop) for call in resets):
         return True
     deleted = [t for u in seen.scope.statements if isinstance(u.statement, ast.Delete) for t in u.statement.targets]
-    return any(ast.unparse(target).startswith(keeper) for target in deleted)
+    return any(unparsed(target).startswith(keeper) for target in deleted)
 
 
 def _together(seen: Seen, keeper: str) -> Iterator[Seen]:
@@ -222,17 +223,17 @@ def _begun_once(seen: Seen, keeper: str) -> bool:
 def _keeper_bindings(seen: Seen, keeper: str) -> list[Binding]:
     node = ast.parse(keeper, mode="eval").body
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        held = _keeper_bindings(seen, ast.unparse(node.value))
+        held = _keeper_bindings(seen, unparsed(node.value))
         parts = [replace(b, value=_held_by(b.value, node.slice.value)) for b in held]
         written = [use for use in seen.scope.statements if _sets(use.statement, keeper)]
         return parts if not written else []
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
-        table = ast.unparse(node.value)
-        held = _keeper_bindings(seen, table) if f"{table}[" not in " ".join(map(ast.unparse, _targets(seen))) else []
+        table = unparsed(node.value)
+        held = _keeper_bindings(seen, table) if f"{table}[" not in " ".join(map(unparsed, _targets(seen))) else []
         return [replace(b, value=ast.List([], ast.Load())) for b in held if _holds_lists(b.value)]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault":
         empty = len(node.args) == 2 and isinstance(node.args[1], ast.List) and not node.args[1].elts
-        held = _keeper_bindings(seen, ast.unparse(node.func.value)) if empty else []
+        held = _keeper_bindings(seen, unparsed(node.func.value)) if empty else []
         return [replace(b, value=node.args[1]) for b in held if _is_table(b.value)]
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
         return _field_bindings(seen, node)
@@ -253,11 +254,11 @@ def _targets(seen: Seen) -> list[ast.expr]:
 
 def _field_bindings(seen: Seen, node: ast.Attribute) -> list[Binding]:
     """``self.state.losses``, of an object that was made once."""
-    held = _keeper_bindings(seen, ast.unparse(node.value))
+    held = _keeper_bindings(seen, unparsed(node.value))
     things = seen.project.things(held[0].value, held[0].use) if len(held) == 1 else ()
     owner = things[0].made_of if len(things) == 1 else None
     value = owner.fields.get(node.attr) if owner is not None else None
-    started = isinstance(value, ast.Call) and ast.unparse(value) == "field(default_factory=list)"
+    started = isinstance(value, ast.Call) and unparsed(value) == "field(default_factory=list)"
     return [replace(held[0], value=ast.List([], ast.Load()))] if started else []
 
 
@@ -275,7 +276,7 @@ def kept_by(node: ast.stmt) -> tuple[str, ast.expr | None]:
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args:
         listed = call.func.attr == "extend" and isinstance(call.args[0], (ast.List, ast.Tuple))
         if call.func.attr == "append" or listed:
-            return ast.unparse(call.func.value), call.args[0]
+            return unparsed(call.func.value), call.args[0]
     return "", None
 
 
@@ -285,8 +286,8 @@ def _added_to(node: ast.Assign | ast.AugAssign) -> tuple[str, ast.expr] | None:
     if not isinstance(target, (ast.Attribute, ast.Subscript)):
         return None
     if isinstance(node, ast.AugAssign):
-        return (ast.unparse(target), node.value) if isinstance(node.op, ast.Add) else None
-    value, text = node.value, ast.unparse(target)
+        return (unparsed(target), node.value) if isinstance(node.op, ast.Add) else None
+    value, text = node.value, unparsed(target)
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
         return None
     for own, added in ((value.left, value.right), (value.right, value.left)):
@@ -300,8 +301,8 @@ def _entry_of(node: ast.expr) -> str:
     """``totals[k]``, also for ``totals.get(k, 0.0)``."""
     func = node.func if isinstance(node, ast.Call) and len(node.args) == 2 else None
     if isinstance(node, ast.Call) and isinstance(func, ast.Attribute) and func.attr == "get":
-        return f"{ast.unparse(func.value)}[{ast.unparse(node.args[0])}]"
-    return ast.unparse(node)
+        return f"{unparsed(func.value)}[{unparsed(node.args[0])}]"
+    return unparsed(node)
 
 
 def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
@@ -333,7 +334,7 @@ def adds_up_below(project: Project, function: Scope) -> Iterator[tuple[str, str]
         receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
         if (
             receiver is None
-            or not f"{ast.unparse(receiver)}.".startswith(own)
+            or not f"{unparsed(receiver)}.".startswith(own)
             or seen_in(project, function).without_grad(use)
         ):
             continue
@@ -344,7 +345,7 @@ def adds_up_below(project: Project, function: Scope) -> Iterator[tuple[str, str]
             value = value.elts[0] if isinstance(value, ast.Tuple) and len(value.elts) == 1 else value
             if not isinstance(value, ast.Name):
                 continue
-            table = ast.unparse(receiver.value if isinstance(receiver, ast.Subscript) else receiver)
+            table = unparsed(receiver.value if isinstance(receiver, ast.Subscript) else receiver)
             table = keeper.partition("[")[0] if f"{table}." == own else table
             plain = value.id in function.params and all(b.parameter for b in function.bindings[value.id])
             if whole := value.id if plain else _gone_through_by(use, value) or _rest_of(function, value.id):
@@ -360,7 +361,7 @@ def _rest_of(function: Scope, name: str) -> str:
 def _is_bounded(function: Scope, keeper: str) -> bool:
     """``deque(maxlen=50)``, which lets go of what is old."""
     found = function.owner.attributes.get(keeper.partition(".")[2], []) if function.owner is not None else []
-    made = [ast.unparse(b.value) for b in found if isinstance(b.value, ast.Call)]
+    made = [unparsed(b.value) for b in found if isinstance(b.value, ast.Call)]
     return any("deque(" in text and ("maxlen" in text or "," in text) for text in made)
 
 
@@ -378,7 +379,7 @@ def _gone_through_by(use: Use, value: ast.expr | None) -> str:
     loop = found[0].use.statement if len(found) == 1 else None
     if not isinstance(loop, ast.For) or use.path != ((id(loop), "body"),) or not isinstance(value, ast.Name):
         return ""
-    drawn = re.fullmatch(rf"for \(?\w+, {value.id}\)? in (\w+)\.items\(\):", ast.unparse(loop).split("\n")[0])
+    drawn = re.fullmatch(rf"for \(?\w+, {value.id}\)? in (\w+)\.items\(\):", unparsed(loop).split("\n")[0])
     bound = use.scope.bindings.get(drawn[1], []) if drawn is not None else []
     keywords = getattr(getattr(use.scope.node, "args", None), "kwarg", None)
     given = [b.parameter or (keywords is not None and keywords.arg == drawn[1]) for b in bound] if drawn else []
@@ -387,7 +388,7 @@ def _gone_through_by(use: Use, value: ast.expr | None) -> str:
 
 def _keeps_all(project: Project, function: Scope, table: str) -> bool:
     """Nothing in the class takes from a table of lists, or from anything else."""
-    text = ast.unparse(function.owner.node) if function.owner is not None else "del"
+    text = unparsed(function.owner.node) if function.owner is not None else "del"
     return re.search(r"\.(clear|pop|popleft|popitem)\(|\bdel\b", text) is None and _never_emptied(
         project, function, table
     )
@@ -401,7 +402,7 @@ def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
         b for b in found if kept_by(b.use.statement)[0] != keeper and not isinstance(b.use.statement, ast.AugAssign)
     ]
     usual = owner.fields.get(keeper.removeprefix("self.")) if owner is not None and owner.is_record else None
-    listed = isinstance(usual, ast.Call) and ast.unparse(usual) == "field(default_factory=list)"
+    listed = isinstance(usual, ast.Call) and unparsed(usual) == "field(default_factory=list)"
     listed = listed or (isinstance(usual, ast.Constant) and isinstance(usual.value, (int, float)))
     once = _begun_in_start(project, begun) or (listed and not begun)
     name = re.escape(keeper.removeprefix("self"))
@@ -437,7 +438,7 @@ def _held_by(value: ast.expr | None, key: object) -> ast.expr | None:
         ]
         return found[0] if len(found) == 1 else None
     empty = isinstance(value, ast.Call) and spelled(value.func).endswith("defaultdict") and len(value.args) == 1
-    return ast.List([], ast.Load()) if empty and ast.unparse(value.args[0]) == "list" else None  # type: ignore[union-attr]
+    return ast.List([], ast.Load()) if empty and unparsed(value.args[0]) == "list" else None  # type: ignore[union-attr]
 
 
 def _is_table(value: ast.expr | None) -> bool:
@@ -448,7 +449,7 @@ def _is_table(value: ast.expr | None) -> bool:
 
 
 def _sets(node: ast.stmt, keeper: str) -> bool:
-    return isinstance(node, ast.Assign) and any(ast.unparse(target) == keeper for target in node.targets)
+    return isinstance(node, ast.Assign) and any(unparsed(target) == keeper for target in node.targets)
 
 
 def _carries(value: ast.expr | None, name: str) -> bool:
@@ -468,7 +469,7 @@ def _plain_binding(binding: Binding) -> bool:
 
 def _plain_start(value: ast.expr | None) -> bool:
     number = isinstance(value, ast.Constant) and isinstance(value.value, (int, float))
-    zeros = value is not None and re.match(r"torch\.(zeros\(|tensor\(0)", ast.unparse(value)) is not None
+    zeros = value is not None and re.match(r"torch\.(zeros\(|tensor\(0)", unparsed(value)) is not None
     return (
         number
         or zeros

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._kept import kept_by
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import SHAPES, Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._values import origins
@@ -23,7 +24,7 @@ LENGTH = ("shape[1]", "shape[-1]", "size(1)", "size(-1)")
 def masked_labels(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a statement."""
     for target, use in left_out(module):
-        name = ast.unparse(target.value)
+        name = unparsed(target.value)
         kind = _kind(target, name, _cloned_from(use.scope, name, use))
         if kind and not _put_back(use.scope, name, use):
             where = module.where(use.statement, use.scope)
@@ -35,7 +36,7 @@ def left_out(module: Module) -> Iterator[tuple[ast.Subscript, Use]]:
     for use in [u for scope in module.scopes for u in scope.statements] if NOTHING in module.whole else ():
         node = use.statement
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        if isinstance(target, ast.Subscript) and ast.unparse(node.value) == NOTHING:  # type: ignore[attr-defined]
+        if isinstance(target, ast.Subscript) and unparsed(node.value) == NOTHING:  # type: ignore[attr-defined]
             yield target, use
 
 
@@ -99,7 +100,7 @@ def _kind(target: ast.Subscript, name: str, source: str) -> str:
     """Everything is masked, or everything but one token."""
     chosen = target.slice
     if isinstance(chosen, ast.Compare) and len(chosen.ops) == 1 and isinstance(chosen.ops[0], ast.NotEq):
-        return "one label left" if ast.unparse(chosen.left) == name else ""
+        return "one label left" if unparsed(chosen.left) == name else ""
     parts = chosen.elts if isinstance(chosen, ast.Tuple) else [chosen]
     if not all(isinstance(part, ast.Slice) and part.lower is None and part.step is None for part in parts):
         return ""
@@ -107,7 +108,7 @@ def _kind(target: ast.Subscript, name: str, source: str) -> str:
     rows = all(isinstance(part, ast.Slice) and part.upper is None for part in parts[:-1])
     whole = {f"{each}.{length}" for each in (name, source) for length in LENGTH if each}
     whole |= {f"len({each})" for each in (name, source) if each and len(parts) == 1}
-    text = ast.unparse(last) if last is not None else ""
+    text = unparsed(last) if last is not None else ""
     return "no label left" if rows and source and (not text or text.removesuffix(" - 1") in whole) else ""
 
 
@@ -117,13 +118,13 @@ def _cloned_from(scope: Scope, name: str, use: Use) -> str:
     value = found[0].value if len(found) == 1 else None
     func = value.func if isinstance(value, ast.Call) else None
     copied = isinstance(func, ast.Attribute) and func.attr in ("clone", "copy")
-    return ast.unparse(func.value) if copied and isinstance(func, ast.Attribute) else ""
+    return unparsed(func.value) if copied and isinstance(func, ast.Attribute) else ""
 
 
 def _put_back(scope: Scope, name: str, use: Use) -> bool:
     """Labels are written into it again."""
     later = [u.statement for u in scope.statements[use.order + 1 :]]
     targets = [t for node in later if isinstance(node, ast.Assign) for t in node.targets]
-    return any(ast.unparse(t) == name or ast.unparse(t).startswith(f"{name}[") for t in targets) or any(
+    return any(unparsed(t) == name or unparsed(t).startswith(f"{name}[") for t in targets) or any(
         kept_by(node)[0] == name for node in later
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._values import comes_by, is_object
 
@@ -24,7 +25,7 @@ def starred(project: Project, call: ast.Call, use: Use, site: Site) -> list[ast.
     for other in reversed(use.scope.statements[: use.order]):
         if isinstance(other.statement, BLOCKS) and not _is_in_head(other.statement, name):
             continue  # what is in it was looked at before
-        if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(other.statement)):
+        if any(isinstance(n, ast.Name) and n.id == name for n in walk(other.statement)):
             taken = True if other.before(use) else _taken(project, other, use, site)
             if taken is not False:
                 return _put_last(other.statement, name) if taken else []
@@ -41,7 +42,7 @@ def as_given(project: Project, layer: ast.expr, use: Use, site: Site) -> tuple[a
 def _is_in_head(node: ast.stmt, name: str) -> bool:
     heads = [getattr(node, part, None) for part in ("test", "iter", "target")]
     heads += [item.context_expr for item in getattr(node, "items", ())]
-    return any(isinstance(n, ast.Name) and n.id == name for h in heads if h is not None for n in ast.walk(h))
+    return any(isinstance(n, ast.Name) and n.id == name for h in heads if h is not None for n in walk(h))
 
 
 def _put_last(node: ast.stmt, name: str) -> list[ast.expr]:
@@ -49,10 +50,10 @@ def _put_last(node: ast.stmt, name: str) -> list[ast.expr]:
     value = getattr(node, "value", None)
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and isinstance(value, (ast.List, ast.Tuple)):
-        return value.elts if [ast.unparse(t) for t in targets if t is not None] == [name] else []
-    if isinstance(node, ast.Expr) and isinstance(value, ast.Call) and ast.unparse(value.func) == f"{name}.append":
+        return value.elts if [unparsed(t) for t in targets if t is not None] == [name] else []
+    if isinstance(node, ast.Expr) and isinstance(value, ast.Call) and unparsed(value.func) == f"{name}.append":
         return value.args
-    if isinstance(node, ast.Expr) and isinstance(value, ast.Call) and ast.unparse(value.func) == f"{name}.extend":
+    if isinstance(node, ast.Expr) and isinstance(value, ast.Call) and unparsed(value.func) == f"{name}.extend":
         return value.args[0].elts if value.args and isinstance(value.args[0], (ast.List, ast.Tuple)) else []
     return []
 

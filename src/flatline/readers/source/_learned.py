@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._edits import log_softmaxed
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._scopes import Use, spelled
-from flatline.readers.source._seen import Seen, names_in, seen_in
+from flatline.readers.source._seen import Seen, seen_in
 
 PICKED = re.compile(r"\.(gather|index_select|take_along_dim)\(|\[.*\w.*\]$")
 DRAWS = re.compile(r"\b(Categorical|multinomial)\(")
@@ -32,7 +33,7 @@ def logged_softmax(seen: Seen) -> Iterator[SourceFact]:
 
 def _is_drawn(seen: Seen, given: ast.expr, use: Use) -> bool:
     """``pi.gather(1, action)`` in a file that draws its actions: what was drawn is hardly ever improbable."""
-    picked = PICKED.search(ast.unparse(seen.sole(given, use)[0])) is not None
+    picked = PICKED.search(unparsed(seen.sole(given, use)[0])) is not None
     return picked and any(DRAWS.search(line) for line in seen.module.text.lines)
 
 
@@ -83,10 +84,10 @@ def _places_of(seen: Seen, node: ast.Call, names: set[str]) -> Sequence[int | No
     for value, _ in seen.scope.returns:
         parts = _parts_of(value) if value is not None else []
         for place, part in enumerate(parts):
-            if any(inner is node for inner in ast.walk(part)) or names & _behind(seen, part):
+            if any(inner is node for inner in walk(part)) or names & _behind(seen, part):
                 found.append(place)
         if value is not None and not parts:
-            inside = any(inner is node for inner in ast.walk(value)) or names & _behind(seen, value)
+            inside = any(inner is node for inner in walk(value)) or names & _behind(seen, value)
             found += [None] if inside else []
     return found
 
@@ -109,6 +110,6 @@ def _given_at(node: ast.stmt, place: int | None) -> set[str]:
     """The names that a statement gives a value, or the part of it at a place."""
     if not isinstance(node, ast.Assign):
         return set()
-    plain = {ast.unparse(target) for target in node.targets}
+    plain = {unparsed(target) for target in node.targets}
     parts = [target.elts for target in node.targets if isinstance(target, ast.Tuple)]
-    return plain | {ast.unparse(elts[place]) for elts in parts if place is not None and place < len(elts)}
+    return plain | {unparsed(elts[place]) for elts in parts if place is not None and place < len(elts)}

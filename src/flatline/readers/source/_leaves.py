@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._raw import is_number
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
@@ -53,7 +54,7 @@ def _parts(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[S
 
 def _is_size(node: ast.expr) -> bool:
     """``len(losses)``, ``x.size(0)`` and ``x.shape[0]``."""
-    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    name = unparsed(node.func) if isinstance(node, ast.Call) else ""
     shape = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     return name == "len" or name.endswith((".size", ".numel")) or shape
 
@@ -81,12 +82,12 @@ def _maker(call: ast.Call) -> ast.Call:
 
 
 def _wants_gradients(call: ast.Call) -> bool:
-    on = any(k.arg == "requires_grad" and ast.unparse(k.value) == "True" for k in _maker(call).keywords)
+    on = any(k.arg == "requires_grad" and unparsed(k.value) == "True" for k in _maker(call).keywords)
     return on or (isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_" and not call.args)
 
 
 def _is_written(call: ast.Call) -> bool:
-    return not any(isinstance(n, (ast.Name, ast.Call)) for a in _maker(call).args for n in ast.walk(a))
+    return not any(isinstance(n, (ast.Name, ast.Call)) for a in _maker(call).args for n in walk(a))
 
 
 def _is_leaf(project: Project, part: Source) -> bool:
@@ -103,7 +104,7 @@ def _is_of_network(project: Project, leaf: Source) -> bool:
         if id(node) in done:
             continue
         done.add(id(node))
-        for inner in ast.walk(node):
+        for inner in walk(node):
             if isinstance(inner, ast.Call) and _is_network(project, inner, use):
                 return True
             waiting += _behind(project, inner, use)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._rounds import around, is_left_out, truth
 from flatline.readers.source._scopes import Module, Use
@@ -26,7 +27,7 @@ def _lines(seen: Seen, lines: Sequence[int]) -> Iterator[int]:
 def _stays(seen: Seen, given: ast.expr, use: Use) -> bool:
     """It is true in a phase that switches gradients off, and comes by no backward of the function."""
     backs = [place for _, _, place in seen.methods("backward")]
-    switches = [c.args[0] for c, _ in seen.scope.calls if c.args and ast.unparse(c.func).endswith("set_grad_enabled")]
+    switches = [c.args[0] for c, _ in seen.scope.calls if c.args and unparsed(c.func).endswith("set_grad_enabled")]
     return bool(backs) and any(
         truth(given, known, use) is True
         and any(truth(each, known, use) is False for each in switches)

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
@@ -31,10 +32,10 @@ def listed_by_class(project: Project, owner: Class) -> bool:
     if held is None or not isinstance(held.value, ast.Attribute) or not _by_index(held.slice, method):
         return False
     name = held.value.attr
-    if method.own != (ast.unparse(held.value.value),):
+    if method.own != (unparsed(held.value.value),):
         return False
     found = _begun(project.attributes(owner, name))
-    mixed = MIXED.search(ast.unparse(owner.node)) is not None
+    mixed = MIXED.search(unparsed(owner.node)) is not None
     plain = len(found) == 1 and not mixed
     return plain and _bound(project, found[0], f"{method.own[0]}.{name}", place, 0)
 
@@ -48,8 +49,8 @@ def rearranged(project: Project, owner: Class) -> bool:
     """What items are taken from, as ``samples`` in ``self.samples[i]``, is written to or handed on outside of the class."""
     method = project.method(owner, "__getitem__")
     own = method.own[0] if method is not None and method.own else "self"
-    inside = ast.walk(method.node) if method is not None else ()
-    read = (ast.unparse(n.value).split(".") for n in inside if isinstance(n, ast.Subscript))
+    inside = walk(method.node) if method is not None else ()
+    read = (unparsed(n.value).split(".") for n in inside if isinstance(n, ast.Subscript))
     names = "|".join({re.escape(parts[1]) for parts in read if parts[0] == own and len(parts) > 1}) or r"\Z\A"
     end = owner.node.end_lineno or owner.node.lineno
     texts = {id(m): [*m.text.lines] for m in (*project.modules.values(), owner.module) if m is not None}
@@ -60,7 +61,7 @@ def rearranged(project: Project, owner: Class) -> bool:
 
 def _read(project: Project, node: ast.expr, use: Use) -> tuple[ast.Subscript | None, int | None]:
     """``self.samples[i]`` behind a label, and the label's place in that."""
-    while isinstance(node, ast.Call) and len(node.args) >= 1 and ast.unparse(node.func) in WRAPS:
+    while isinstance(node, ast.Call) and len(node.args) >= 1 and unparsed(node.func) in WRAPS:
         node = node.args[0]
     if isinstance(node, ast.Name):
         found = use.scope.reaching(node.id, use) if node.id in use.scope.bindings else []
@@ -85,7 +86,7 @@ def _begun(bindings: Sequence[Binding]) -> list[Binding]:
 
 def _by_index(node: ast.expr, method: Scope) -> bool:
     name = method.params[-1]
-    return ast.unparse(node) == name and len(method.bindings[name]) == 1
+    return unparsed(node) == name and len(method.bindings[name]) == 1
 
 
 def _in_turn(project: Project, node: ast.expr | None, use: Use, name: str, place: int | None, depth: int) -> bool:
@@ -111,7 +112,7 @@ def _in_turn(project: Project, node: ast.expr | None, use: Use, name: str, place
 def _by_name(project: Project, node: ast.Name, use: Use, place: int | None, depth: int) -> bool:
     """A list under a name, perhaps one that every call hands over."""
     found = [b for b in use.scope.bindings.get(node.id, []) if use.path or b.use.order <= use.order]
-    if not found or MIXED.search(ast.unparse(use.scope.node).replace("shuffle=False", "")):
+    if not found or MIXED.search(unparsed(use.scope.node).replace("shuffle=False", "")):
         return False
     begun = found[0]
     if not all(_keeps_order(project, each) for each in found[1:]):
@@ -142,7 +143,7 @@ def _bound(project: Project, begun: Binding, name: str, place: int | None, depth
 def _returned(project: Project, call: ast.Call, use: Use, part: int | None, place: int | None, depth: int) -> bool:
     """What a function of the project gives back, or a part of it, was filled in it."""
     function = project.callee(call, use)
-    if function is None or len(function.returns) != 1 or MIXED.search(ast.unparse(function.node)):
+    if function is None or len(function.returns) != 1 or MIXED.search(unparsed(function.node)):
         return False
     value, inside = function.returns[0]
     return _in_turn(project, _part(value, part), inside, "", place, depth + 1)
@@ -160,11 +161,9 @@ def _part(node: ast.expr | None, place: int | None) -> ast.expr | None:
 
 def _filled(project: Project, scope: Scope, name: str, place: int | None) -> bool:
     """``samples.append((path, label))`` in a loop over files, in a loop over classes; once, and nothing else."""
-    calls = [(c, u) for c, u in scope.calls if isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name]
+    calls = [(c, u) for c, u in scope.calls if isinstance(c.func, ast.Attribute) and unparsed(c.func.value) == name]
     added = [
-        u
-        for u in scope.statements
-        if isinstance(u.statement, ast.AugAssign) and ast.unparse(u.statement.target) == name
+        u for u in scope.statements if isinstance(u.statement, ast.AugAssign) and unparsed(u.statement.target) == name
     ]
     if len(calls) + len(added) != 1:
         return False
@@ -182,9 +181,9 @@ def _each(node: ast.expr | None, place: int | None) -> ast.expr | None:
     """The label of every element of ``[(f, k) for f in files]``, ``[k] * n`` and ``zip(files, [k] * n)``."""
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         return _part(node.elt, place)
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "list" and len(node.args) == 1:
+    if isinstance(node, ast.Call) and unparsed(node.func) == "list" and len(node.args) == 1:
         return _each(node.args[0], place)
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip" and place is not None:
+    if isinstance(node, ast.Call) and unparsed(node.func) == "zip" and place is not None:
         return _each(_part(ast.Tuple(node.args), place), None)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         lists = [side for side in (node.left, node.right) if isinstance(side, ast.List) and len(side.elts) == 1]
@@ -212,18 +211,18 @@ def _behind(label: ast.expr | None, use: Use, inner: ast.stmt) -> ast.expr | Non
 
 def _counts(project: Project, label: ast.expr | None, target: ast.expr, head: ast.expr, use: Use) -> bool:
     """The label is the number of the class."""
-    counted = isinstance(head, ast.Call) and ast.unparse(head.func) == "enumerate" and isinstance(target, ast.Tuple)
+    counted = isinstance(head, ast.Call) and unparsed(head.func) == "enumerate" and isinstance(target, ast.Tuple)
     if label is None or (counted and len(target.elts) != 2):  # type: ignore[attr-defined]
         return False
     if _drawn(project, label, target, head, use):
         return True
     name = target.elts[1] if counted else target  # type: ignore[attr-defined]
-    if counted and ast.unparse(label) == ast.unparse(target.elts[0]):  # type: ignore[attr-defined]
+    if counted and unparsed(label) == unparsed(target.elts[0]):  # type: ignore[attr-defined]
         return True
     listed = head.args[0] if counted and isinstance(head, ast.Call) else head
     if isinstance(label, ast.Call):
-        return ast.unparse(label) == f"{ast.unparse(listed)}.index({ast.unparse(name)})"
-    if not isinstance(label, ast.Subscript) or ast.unparse(label.slice) != ast.unparse(name):
+        return unparsed(label) == f"{unparsed(listed)}.index({unparsed(name)})"
+    if not isinstance(label, ast.Subscript) or unparsed(label.slice) != unparsed(name):
         return False
     return _is_table(project, label.value, use)
 
@@ -232,10 +231,10 @@ def _drawn(project: Project, label: ast.expr, target: ast.expr, head: ast.expr, 
     """``k`` of ``for k in range(10)``, and of ``for name, k in NUMBERS.items()``."""
     func = head.func if isinstance(head, ast.Call) else None
     if isinstance(target, ast.Name):
-        return ast.unparse(label) == target.id and isinstance(func, ast.Name) and func.id == "range"
+        return unparsed(label) == target.id and isinstance(func, ast.Name) and func.id == "range"
     pair = isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(func, ast.Attribute)
     items = pair and isinstance(func, ast.Attribute) and func.attr == "items" and _is_table(project, func.value, use)
-    return items and isinstance(target, ast.Tuple) and ast.unparse(label) == ast.unparse(target.elts[1])
+    return items and isinstance(target, ast.Tuple) and unparsed(label) == unparsed(target.elts[1])
 
 
 def _is_table(project: Project, node: ast.expr, use: Use) -> bool:
@@ -254,6 +253,6 @@ def _numbers(node: ast.expr | None) -> bool:
     head = node.generators[0]
     return (
         isinstance(head.target, ast.Tuple)
-        and ast.unparse(head.iter).startswith("enumerate(")
-        and [ast.unparse(e) for e in head.target.elts] == [ast.unparse(node.value), ast.unparse(node.key)]
+        and unparsed(head.iter).startswith("enumerate(")
+        and [unparsed(e) for e in head.target.elts] == [unparsed(node.value), unparsed(node.key)]
     )

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._heard import heard, is_over_hooks
+from flatline.readers.source._nodes import names_in, unparsed
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Module, Use, lies_in, spelled
-from flatline.readers.source._seen import Seen, names_in, seen_in
+from flatline.readers.source._seen import Seen, seen_in
 
 RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
 WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)
@@ -148,7 +149,7 @@ def _same(seen: Seen, node: ast.expr, use: Use, rate: tuple[ast.expr, Thing], lo
 
 def _root(project: Project, node: ast.expr, use: Use, depth: int) -> tuple[int, str]:
     """What an expression is called, and in which function, before it was handed on or kept: ``args.lr`` of ``self.args.lr``."""
-    here = id(use.scope), ast.unparse(node)
+    here = id(use.scope), unparsed(node)
     if isinstance(node, ast.Name) and node.id not in use.scope.bindings:
         return id(use.scope.module), node.id
     behind: list[tuple[ast.expr | None, Use]] = []

@@ -23,6 +23,7 @@ from flatline.readers.source._dispatch import (
 from flatline.readers.source._imported import one_says
 from flatline.readers.source._listed import asked_for
 from flatline.readers.source._means import means
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._ordered import is_whole
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._rounds import Known, around, told, truth, turns, value
@@ -130,7 +131,7 @@ class Loops:
             for call, use in scope.calls:
                 calls.setdefault(id(use.statement), []).append(call)
                 if isinstance(call.func, ast.Attribute) and call.func.attr == "step":
-                    stepped.add(ast.unparse(call.func.value))
+                    stepped.add(unparsed(call.func.value))
             self._indexes[id(scope)] = {id(use.statement): use for use in scope.statements}, calls, stepped
         return self._indexes[id(scope)]
 
@@ -138,7 +139,7 @@ class Loops:
         """What zero_grad is called on: with a step of its own, it is an optimizer."""
         for call, _ in scope.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
-                yield ast.unparse(call.func.value)
+                yield unparsed(call.func.value)
 
     def busy(self, function: Scope) -> bool:
         """Whether a function may do anything to the state of training."""
@@ -289,7 +290,7 @@ class Loops:
         if any(tick.kind in ("backward", "step") for path in paths for tick in path):
             times, where = _turns(node), self.module.where(node, scope)
             count = self.project.number(times, start) if start is not None else None
-            text = ast.unparse(times) if times is not None else ""
+            text = unparsed(times) if times is not None else ""
             yield SourceLoop(paths=paths, repeats=repeats, turns=text, count=count, where=where)
 
     def _ways(
@@ -384,14 +385,14 @@ class _Walker:
             taken = settled(self.project, node, self.scope)
         if taken is not None:
             return self.block(node.body if taken else node.orelse, ways, sure=sure)
-        if HAS_GRADIENT.fullmatch(ast.unparse(node.test)) and not node.orelse:
+        if HAS_GRADIENT.fullmatch(unparsed(node.test)) and not node.orelse:
             return self.block(node.body, ways, sure=True)
         if not node.orelse and (place := self._use_of(node)) is not None and is_presence(node.test, place):
             return self.block(node.body, ways, sure=sure)
         test, turned = node.test, False
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, turned = test.operand, not turned
-        text = ast.unparse(test)
+        text = unparsed(test)
         found: list[Way] = []
         for way in ways:
             for choice in (True, False):
@@ -419,7 +420,7 @@ class _Walker:
                 return True
             if any(self.loops.busy_call(call, use) for call in self.calls.get(id(inner), ())):
                 return True
-            if self.within is not None and f"{self.within[0]}(" in ast.unparse(inner):
+            if self.within is not None and f"{self.within[0]}(" in unparsed(inner):
                 return True
         return False
 
@@ -484,7 +485,7 @@ class _Walker:
 
     def _owned(self, node: ast.expr) -> str:
         """Whose gradient ``p.grad`` is."""
-        found = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+        found = [n.id for n in walk(node) if isinstance(n, ast.Name)]
         return self.owners.get(found[0], "") if len(found) == 1 else ""
 
     # ----------------------------------------------------------------------- generators and managers
@@ -713,7 +714,7 @@ class _Walker:
             return self._identity(things[0])
         if isinstance(node, ast.Name) and node.id in self.keys:
             return self.keys[node.id]
-        return ast.unparse(node)
+        return unparsed(node)
 
     def _identity(self, thing: Thing) -> str:
         """As the function sees it that called this one."""
@@ -761,7 +762,7 @@ class _Walker:
 
     def _zero_grad_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         things = in_turn(self.project, func.value, use)
-        optimizer = _optimizers(things) or ast.unparse(func.value) in self._stepped
+        optimizer = _optimizers(things) or unparsed(func.value) in self._stepped
         key = self.key(func.value, use)
         trains = key if things and not optimizer else ""
         yield self._tick(
@@ -772,7 +773,7 @@ class _Walker:
         """A scaler that is not switched off, and whose switch asks for no dtype."""
         made = [t.call for t in self.project.things(node, use) if t.call is not None]
         switches = [k.value for call in made for k in call.keywords if k.arg == "enabled"]
-        off = (isinstance(each, ast.Compare) or ast.unparse(each) == "False" for each in switches)
+        off = (isinstance(each, ast.Compare) or unparsed(each) == "False" for each in switches)
         return not any(off)
 
     def _rescales(self, loss: ast.expr, use: Use) -> bool:
@@ -787,7 +788,7 @@ class _Walker:
         loops = [
             u.statement for u in self.uses.values() if id(u.statement) in around and isinstance(u.statement, ast.For)
         ]
-        return any(".backward(" in ast.unparse(each) for loop in loops[-1:] for each in loop.body)
+        return any(".backward(" in unparsed(each) for loop in loops[-1:] for each in loop.body)
 
     def _backward_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         scaled = isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Attribute)
@@ -816,9 +817,9 @@ class _Walker:
                 over_data=self.over_data,
                 **(_schedule(self.project, things[0]) if len(things) == 1 else {}),
             )
-        elif _optimizers(things) or (not call.args and ast.unparse(func.value) in self.loops.zeroed):
+        elif _optimizers(things) or (not call.args and unparsed(func.value) in self.loops.zeroed):
             yield self._stepping(func.value, call, use)
-        elif call.args and (self.loops.is_trainer(call.args[0], use) or ast.unparse(call.args[0]) in self.loops.zeroed):
+        elif call.args and (self.loops.is_trainer(call.args[0], use) or unparsed(call.args[0]) in self.loops.zeroed):
             yield replace(self._stepping(call.args[0], call, use), scaled=True)
         elif not things and not call.args and re.search("opt", spelled(func.value), re.IGNORECASE):
             yield self._tick("opaque", call, name=spelled(func.value))
@@ -851,7 +852,7 @@ class _Walker:
                 and given.func.attr == "parameters"
             ):
                 found = self.project.things(given.func.value, thing.use)
-                keys |= {self._identity(t) for t in found if t.call} if found else {ast.unparse(given.func.value)}
+                keys |= {self._identity(t) for t in found if t.call} if found else {unparsed(given.func.value)}
         return keys.pop() if len(keys) == 1 else ""
 
     def _unscale__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
@@ -877,12 +878,12 @@ class _Walker:
         return self._tick(kind, call, of=self.key(func.value, use), name=spelled(func.value), modes=modes)
 
     def _zero__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
-        if re.search(r"\.grad(\.data)?$", ast.unparse(func.value)):
+        if re.search(r"\.grad(\.data)?$", unparsed(func.value)):
             yield self._tick("zero", call, name=spelled(func.value), trains=self._owned(func.value))
 
     def _copy__tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         """A gradient that is written by hand stands for a backward."""
-        if re.search(r"\.grad(\.data)?$", ast.unparse(func.value)):
+        if re.search(r"\.grad(\.data)?$", unparsed(func.value)):
             yield self._tick("backward", call, name=spelled(func.value))
 
     _add__tick = _copy__tick
@@ -904,7 +905,7 @@ def _told(loop: SourceLoop) -> list[list[tuple[object, ...]]]:
 
 def _in_loop_over(call: ast.Call, use: Use) -> bool:
     """``hook.after(self)`` in the body of the loop that binds ``hook``."""
-    names = {n.id for n in ast.walk(asked_for(call.func, use)) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(asked_for(call.func, use)) if isinstance(n, ast.Name)}
     loops = [
         b.use.statement
         for name in names
@@ -930,8 +931,8 @@ def _turns(node: ast.AST) -> ast.expr | None:
     ):
         if spelled(head.func) == "range" or spelled(head.func).endswith("trange"):
             last = head.args[min(1, len(head.args) - 1)]
-            one = isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and ast.unparse(last.right) == "1"
-            return last.left if one and isinstance(last, ast.BinOp) and ast.unparse(head.args[0]) == "1" else last
+            one = isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add) and unparsed(last.right) == "1"
+            return last.left if one and isinstance(last, ast.BinOp) and unparsed(head.args[0]) == "1" else last
         head = head.args[0]
     return None
 
@@ -957,7 +958,7 @@ def _schedule(project: Project, thing: Thing) -> dict[str, object]:
     sizes = list(_lengths(project, given, thing.use)) if given is not None else []
     loaded = [t for n, use in sizes for a in n.args for t in project.things(a, use)]
     return {
-        "horizon": f"{name}: {ast.unparse(given) if given is not None else 1}",
+        "horizon": f"{name}: {unparsed(given) if given is not None else 1}",
         "length": 1.0 if name == "ExponentialLR" else length,
         "gamma": gamma if name in FACTORS else None,
         "in_batches": ((name == "OneCycleLR" or name in IN_STEPS) and bool(sizes))
@@ -971,13 +972,13 @@ def _by_function(project: Project, thing: Thing) -> dict[str, object]:
         sizes = list(_lengths(project, node, use))
         loaded = [t for n, place in sizes for a in n.args for t in project.things(a, place)]
         if any(is_loader(project, t) for t in loaded):
-            return {"horizon": f"LambdaLR: {ast.unparse(node)}", "in_batches": True}
+            return {"horizon": f"LambdaLR: {unparsed(node)}", "in_batches": True}
     return {}
 
 
 def _lengths(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Iterator[tuple[ast.Call, Use]]:
     """``len(...)`` in a number, or in what its names stand for."""
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Call) and spelled(inner.func) == "len":
             yield inner, use
         elif isinstance(inner, (ast.Name, ast.Attribute)) and depth < INLINED:
@@ -1008,10 +1009,10 @@ def managers(project: Project, node: ast.expr, use: Use) -> tuple[Scope | None, 
 def repeated(statement: ast.stmt) -> set[int]:
     """What a comprehension computes for each of its elements."""
     found = set()
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-            found |= {id(n) for part in parts for n in ast.walk(part) if isinstance(n, ast.Call)}
+            found |= {id(n) for part in parts for n in walk(part) if isinstance(n, ast.Call)}
     return found
 
 
@@ -1051,7 +1052,7 @@ def _number(node: ast.expr | None) -> float | None:
     """A literal number; a threshold that is made from a scale counts as endless, as it was thought of."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         return float(node.value)
-    return float("inf") if node is not None and re.search("scale|inf", ast.unparse(node)) else None
+    return float("inf") if node is not None and re.search("scale|inf", unparsed(node)) else None
 
 
 def modes_of(project: Project, thing: Thing, depth: int = 0) -> str:
@@ -1086,7 +1087,7 @@ def _drops(project: Project, forward: Scope) -> bool:
             continue
         switch, rate = argument_at(call, "training", 2), argument_at(call, "p", 1)
         size = 0.5 if rate is None else project.number(rate, use)
-        if switch is not None and ast.unparse(switch) == "self.training" and size is not None and size > 0:
+        if switch is not None and unparsed(switch) == "self.training" and size is not None and size > 0:
             return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing, argument, default
 from flatline.readers.source._values import Source, field_of
 
@@ -11,7 +12,7 @@ from flatline.readers.source._values import Source, field_of
 def of_its_object(project: Project, node: ast.expr | None, thing: Thing) -> Source | None:
     """What ``self.shuffle`` is in the one call that made the object."""
     scope = thing.use.scope
-    if not isinstance(node, ast.Attribute) or scope.own != (ast.unparse(node.value),) or scope.owner is None:
+    if not isinstance(node, ast.Attribute) or scope.own != (unparsed(node.value),) or scope.owner is None:
         return None
     known = project.came_by(thing)
     func = known[0].func if known is not None else None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use
 from flatline.readers.source._values import Source
 
@@ -68,9 +69,9 @@ def _yields_quietly(function: Scope) -> bool:
 def _enters_quietly(owner: Class) -> bool:
     """A class whose ``__enter__`` switches gradients off."""
     enter = owner.methods.get("__enter__")
-    text = ast.unparse(enter.node) if enter is not None else ""
+    text = unparsed(enter.node) if enter is not None else ""
     return "set_grad_enabled(False)" in text or (
-        ".__enter__()" in text and OFF.search(ast.unparse(owner.node)) is not None
+        ".__enter__()" in text and OFF.search(unparsed(owner.node)) is not None
     )
 
 
@@ -79,7 +80,7 @@ def _under_none(function: Scope, use: Use) -> bool:
     line = use.statement.lineno
     nodes = [u.statement for u in function.statements if isinstance(u.statement, ast.With)]
     around = [n for n in nodes if n.lineno <= line <= (n.end_lineno or 0)]
-    return any(OFF.search(f"{ast.unparse(item.context_expr)}") for n in around for item in n.items)
+    return any(OFF.search(f"{unparsed(item.context_expr)}") for n in around for item in n.items)
 
 
 def names(project: Project) -> frozenset[str]:

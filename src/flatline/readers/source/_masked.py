@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._losses import CLASSES, DISTANCES, FUNCTIONS
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
@@ -91,18 +92,18 @@ def _is_mask(project: Project, node: ast.expr, use: Use, depth: int) -> bool:
 def _tells_padding(node: ast.Compare, use: Use) -> bool:
     sides = [node.left, node.comparators[0]]
     if isinstance(node.ops[0], ast.NotEq):
-        return isinstance(sides[1], (ast.Name, ast.Attribute)) and PADDING.search(ast.unparse(sides[1])) is not None
+        return isinstance(sides[1], (ast.Name, ast.Attribute)) and PADDING.search(unparsed(sides[1])) is not None
     ordered = isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
     counts = [_counts(side, use) for side in sides]
     other = sides[0] if counts[1] else sides[1]
-    return ordered and sum(counts) == 1 and BROADCAST.search(ast.unparse(other)) is not None
+    return ordered and sum(counts) == 1 and BROADCAST.search(unparsed(other)) is not None
 
 
 def _counts(node: ast.expr, use: Use) -> bool:
     """``torch.arange(n)``, perhaps behind a name."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(node) if isinstance(n, ast.Name)}
     values = [b.value for name in names for b in use.scope.bindings.get(name, ()) if b.value is not None]
-    return any("arange(" in ast.unparse(each) for each in (node, *values))
+    return any("arange(" in unparsed(each) for each in (node, *values))
 
 
 def _is_loss(project: Project, node: ast.expr, use: Use) -> bool:
@@ -131,7 +132,7 @@ def _is_unreduced(project: Project, node: ast.Call, use: Use) -> bool:
         t.call for t in project.things(node.func, use) if t.call is not None and (t.name in CLASSES or t.name in DISTANCES)
     ]  # fmt: skip
     given = [k.value for call in made for k in call.keywords if k.arg == "reduction"]
-    return bool(made) and len(given) == len(made) and all(ast.unparse(each) == "'none'" for each in given)
+    return bool(made) and len(given) == len(made) and all(unparsed(each) == "'none'" for each in given)
 
 
 def _differs(node: ast.expr) -> bool:
@@ -140,7 +141,7 @@ def _differs(node: ast.expr) -> bool:
 
 def _is_counted(scope: Scope, mask: ast.expr) -> bool:
     """The function asks how much of the mask there is."""
-    text, name = ast.unparse(scope.node), re.escape(ast.unparse(mask))
+    text, name = unparsed(scope.node), re.escape(unparsed(mask))
     return re.search(rf"{name}(\.\w+\(\))*(\.sum\(|\.numel\(|\.mean\()", text) is not None
 
 

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from flatline.readers.source._losses import is_mean
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._values import origins
@@ -60,7 +61,7 @@ def _is_sum(project: Project, node: ast.BinOp, use: Use, depth: int) -> bool:
     """``ce + self.weight * dice``: every term a mean, and one of them not made small."""
     terms = [each for each in _terms(node) if not isinstance(each[1], ast.Constant)]
     weights = [_weight(project, factor, use) for factor, _ in terms]
-    written = {ast.unparse(factor) for factor, _ in terms if factor is not None}
+    written = {unparsed(factor) for factor, _ in terms if factor is not None}
     shared = any(f"1 - {factor}" in written for factor in written)
     whole = shared or any(weight is not None and weight >= HALF for weight in weights)
     return whole and all(means(project, term, use, depth + 1) for _, term in terms)
@@ -96,7 +97,7 @@ def _averages(project: Project, node: ast.Call, use: Use) -> bool:
 @lru_cache(maxsize=8)
 def _divides(scope: Scope) -> bool:
     """By something that may be the number of batches."""
-    divided = [n.right for n in ast.walk(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
+    divided = [n.right for n in walk(scope.node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
     return any(isinstance(each, PLAIN) and not _is_computed(scope, each) for each in divided)
 
 

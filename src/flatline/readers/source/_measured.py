@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import SHAPES, Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._values import Source, origins
@@ -46,7 +47,7 @@ def _masks(project: Project, use: Use) -> Iterator[tuple[ast.expr, ast.expr]]:
         last = target.slice.elts[-1] if isinstance(target.slice, ast.Tuple) and target.slice.elts else target.slice
         if isinstance(last, ast.Slice) and last.lower is None and last.upper is not None:
             yield last.upper, target.value
-    for added in ast.walk(value):
+    for added in walk(value):
         if isinstance(added, ast.BinOp) and isinstance(added.op, ast.Add):
             yield from _filled(project, added.left, added.right, use)
 
@@ -62,7 +63,7 @@ def _filled(project: Project, mask: ast.expr, rest: ast.expr, use: Use) -> Itera
 
 def _is_ignored(project: Project, node: ast.expr, use: Use) -> bool:
     found = origins(project, node, use)
-    return bool(found) and all(ast.unparse(each.node) == "-100" for each in found)
+    return bool(found) and all(unparsed(each.node) == "-100" for each in found)
 
 
 def _length_of_text(project: Project, node: ast.expr, use: Use) -> Source | None:
@@ -86,7 +87,7 @@ def _is_made_text(project: Project, node: ast.expr, use: Use, depth: int) -> boo
         return any(_is_text(project, part, use, depth + 1) for part in (node.left, node.right))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         trimmed = node.func.attr in (*TRIMS, "join", "format") and _is_text(project, node.func.value, use, depth + 1)
-        plain = any(k.arg == "tokenize" and ast.unparse(k.value) == "False" for k in node.keywords)
+        plain = any(k.arg == "tokenize" and unparsed(k.value) == "False" for k in node.keywords)
         return trimmed or (node.func.attr == "apply_chat_template" and plain)
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str"
     return named or isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
@@ -107,7 +108,7 @@ def _is_encoded(project: Project, node: ast.expr, use: Use, depth: int) -> bool:
     func = node.func if isinstance(node, ast.Call) else None
     if isinstance(func, ast.Attribute) and func.attr in KEPT:
         return _are_tokens(project, func.value, use, depth + 1)
-    if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in COPIES:
+    if isinstance(node, ast.Call) and node.args and unparsed(node.func) in COPIES:
         return _are_tokens(project, node.args[0], use, depth + 1)
     known = any(LIBRARIES.search(line) for line in use.scope.module.text.lines)
     own = isinstance(node, ast.Call) and project.callee(node, use) is not None

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Use
 
@@ -36,7 +37,7 @@ def member(project: Project, node: ast.expr | None, use: Use) -> Member | None:
     """``Stage.TRAIN``."""
     things = project.things(node.value, use) if isinstance(node, ast.Attribute) else ()
     owner = things[0].made_of if len(things) == 1 and things[0].call is None else None
-    is_enum = owner is not None and any(ast.unparse(base).endswith("Enum") for base in owner.node.bases)
+    is_enum = owner is not None and any(unparsed(base).endswith("Enum") for base in owner.node.bases)
     return _of(owner, node.attr) if owner is not None and is_enum and isinstance(node, ast.Attribute) else None
 
 

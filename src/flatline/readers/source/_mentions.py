@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from functools import cache
 
+from flatline.readers.source._nodes import FIELDS, unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Module, Use
 
@@ -32,7 +33,7 @@ def index(module: Module) -> Index:
             continue
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):
             reads.setdefault(f".{node.attr}", []).append(node)
-        for name in node._fields:
+        for name in FIELDS[node.__class__]:
             value = getattr(node, name, None)
             for child in value if isinstance(value, list) else (value,):
                 if isinstance(child, ast.AST):
@@ -56,15 +57,15 @@ class Mentions:
         if isinstance(node, ast.Name):
             scope = use.scope if node.id in use.scope.bindings else self.module.top
             found = scope.bindings.get(node.id, [])
-        elif isinstance(node, ast.Attribute) and use.scope.owner is not None and ast.unparse(node.value) == "self":
-            inherited = [b for b in use.scope.owner.node.bases if ast.unparse(b) != "object"]
+        elif isinstance(node, ast.Attribute) and use.scope.owner is not None and unparsed(node.value) == "self":
+            inherited = [b for b in use.scope.owner.node.bases if unparsed(b) != "object"]
             found = use.scope.owner.attributes.get(node.attr, []) if not inherited else []
         made = [binding for binding in found if isinstance(binding.use.statement, (ast.Assign, ast.AnnAssign))]
         return made[0] if len(found) == len(made) == 1 else None
 
     def only(self, node: ast.expr, binding: Binding, methods: frozenset[str], taker: ast.Call | None = None) -> bool:
         """Whether it is called, asked for one of these methods, returned, given to one taker, and nothing else."""
-        key = ast.unparse(node), id(binding), methods, id(taker)
+        key = unparsed(node), id(binding), methods, id(taker)
         if key not in self._known:
             reads = self.reads(node, binding)
             self._known[key] = reads is not None and all(

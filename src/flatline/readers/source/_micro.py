@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._losses import is_mean
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, spelled
-from flatline.readers.source._seen import Seen, names_in, seen_in
+from flatline.readers.source._seen import Seen, seen_in
 from flatline.readers.source._values import drawn_by, origins
 
 FOLLOWED = 8  # spellings of one number
@@ -64,7 +65,7 @@ def _yielded(seen: Seen, node: ast.Name, use: Use) -> Iterator[tuple[ast.expr, U
 
 def _generator_of(seen: Seen, name: str, use: Use) -> Scope | None:
     """``groups_of`` of ``[step(group) for group in groups_of(loader, 8)]``."""
-    heads = [n for n in ast.walk(use.statement) if isinstance(n, ast.comprehension)]
+    heads = [n for n in walk(use.statement) if isinstance(n, ast.comprehension)]
     named = [h.iter for h in heads if isinstance(h.target, ast.Name) and h.target.id == name]
     head = iterated(named[0]) if len(named) == 1 else None
     return seen.project.callee(head, use) if isinstance(head, ast.Call) else None
@@ -74,7 +75,7 @@ def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:
     if isinstance(node, ast.Call) and seen.project.dotted(node.func, place) == "itertools.islice":
         return len(node.args) == 2 and _is_counted(seen, node.args[1], place)
     if isinstance(node, ast.Call) and spelled(node.func) == "range" and len(node.args) == 3:
-        return re.search(r"\blen\(|\.size\(|\.shape\b", ast.unparse(node.args[1])) is not None and _slices(use)
+        return re.search(r"\blen\(|\.size\(|\.shape\b", unparsed(node.args[1])) is not None and _slices(use)
     zipped = isinstance(node, ast.Call) and spelled(node.func) == "zip"
     given = node.args if zipped and isinstance(node, ast.Call) else [node]
     return bool(given) and all(_is_parted(seen, *seen.sole(each, place)) for each in given)
@@ -83,7 +84,7 @@ def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:
 def _is_counted(seen: Seen, node: ast.expr, use: Use) -> bool:
     """More than one batch of a stream, by a number that nothing is divided by."""
     count = seen.project.number(node, use)
-    names = [ast.unparse(each).rpartition(".")[2] for each in _spellings(seen.project, node, use)]
+    names = [unparsed(each).rpartition(".")[2] for each in _spellings(seen.project, node, use)]
     divided = re.compile(rf"/=?\s*\(?[\w.]*\b({'|'.join(map(re.escape, names))})\b")
     return count is not None and count > 1 and not any(divided.search(line) for line in seen.module.text.lines)
 
@@ -107,7 +108,7 @@ def _spellings(project: Project, node: ast.expr, use: Use) -> list[ast.expr]:
 def _slices(use: Use) -> bool:
     """``x[i:i + size]`` in the loop, with what it counts."""
     target = use.statement.target  # type: ignore[attr-defined]
-    cuts = [n for each in use.statement.body for n in ast.walk(each) if isinstance(n, ast.Slice)]  # type: ignore[attr-defined]
+    cuts = [n for each in use.statement.body for n in walk(each) if isinstance(n, ast.Slice)]  # type: ignore[attr-defined]
     starts = [cut.lower.id for cut in cuts if isinstance(cut.lower, ast.Name)]
     return isinstance(target, ast.Name) and target.id in starts
 
@@ -136,7 +137,7 @@ def _undivided(seen: Seen, use: Use, loop: ast.For) -> Iterator[SourceFact]:
         yield seen.fact("micro mean", call, name=spelled(receiver), other=loop)
 
 
-def _behind(seen: Seen, node: ast.expr) -> set[str]:
+def _behind(seen: Seen, node: ast.expr) -> frozenset[str]:
     """The names in an expression, and in what these were given."""
     found = names_in(node)
     return found | {inner for name in found for value, _ in seen.values_of(name) for inner in names_in(value)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._values import Source, gone_through, origins
@@ -17,7 +18,7 @@ def of_same_table(project: Project, term: Source, terms: Sequence[Source]) -> So
         return None
     cut, table = found
     kept = {name for other in terms if other is not term for name in _tables(other, table.use)}
-    return cut if ast.unparse(table.node) in kept else None
+    return cut if unparsed(table.node) in kept else None
 
 
 def _tables(term: Source, use: Use) -> Iterator[str]:
@@ -27,17 +28,15 @@ def _tables(term: Source, use: Use) -> Iterator[str]:
         factors = [factors[0].left, factors[0].right, *factors[1:]]
     for each in factors:
         table = each.value if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Constant) else None
-        own = isinstance(table, ast.Attribute) and [ast.unparse(table.value)] == [*use.scope.own] == [
-            *term.use.scope.own
-        ]
+        own = isinstance(table, ast.Attribute) and [unparsed(table.value)] == [*use.scope.own] == [*term.use.scope.own]
         if table is not None and (term.use.scope is use.scope or (own and term.use.scope.owner is use.scope.owner)):
-            yield ast.unparse(table)
+            yield unparsed(table)
 
 
 def _numbers(project: Project, term: Source) -> tuple[Source, Source] | None:
     """Where each entry becomes a number, and the table that it is an entry of, behind a name or a method."""
     head = _summed(term.node)
-    drawn = [n for n in ast.walk(head.elt) if isinstance(n, ast.Name)] if head is not None else []
+    drawn = [n for n in walk(head.elt) if isinstance(n, ast.Name)] if head is not None else []
     for name in drawn:
         table = gone_through(term.use, name.id)
         if head is None or table is None:
@@ -52,7 +51,7 @@ def _numbers(project: Project, term: Source) -> tuple[Source, Source] | None:
 
 def _each(node: ast.DictComp, use: Use) -> tuple[Source, Source] | None:
     """``{k: v.item() for k, v in losses.items()}``."""
-    for name in (n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)):
+    for name in (n.id for n in walk(node.value) if isinstance(n, ast.Name)):
         table = gone_through(use, name)
         if table is not None and (cut := _cut_of(node.value, name)) is not None:
             return Source(cut, use), Source(table, use)
@@ -70,7 +69,7 @@ def _cut_of(node: ast.expr, name: str) -> ast.Call | None:
     """``v.item()``, ``v.detach()`` or ``float(v)``, perhaps times something."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
         return _cut_of(node.left, name) or _cut_of(node.right, name)
-    cut = isinstance(node, ast.Call) and ast.unparse(node) in (f"{name}.item()", f"{name}.detach()", f"float({name})")
+    cut = isinstance(node, ast.Call) and unparsed(node) in (f"{name}.item()", f"{name}.detach()", f"float({name})")
     return node if cut and isinstance(node, ast.Call) else None
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._objects import MANY, Objects, given_many, in_order, objects, puts
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 from flatline.readers.source._values import Source, comes_by, gone_through
@@ -56,7 +57,7 @@ def _methods(project: Project, owner: Class) -> list[Scope]:
 def _grows(binding: Binding, name: str) -> bool:
     """``self.hooks = [*self.hooks, *hooks]``."""
     value, own = binding.value, f"{binding.use.scope.own[0] if binding.use.scope.own else ''}.{name}"
-    return isinstance(binding.use.statement, ast.AugAssign) or (value is not None and own in ast.unparse(value))
+    return isinstance(binding.use.statement, ast.AugAssign) or (value is not None and own in unparsed(value))
 
 
 def _sorts(scope: Scope, name: str) -> Iterator[ast.Call]:
@@ -64,7 +65,7 @@ def _sorts(scope: Scope, name: str) -> Iterator[ast.Call]:
     for call, _ in scope.calls:
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr == "sort" and scope.own:
-            if ast.unparse(func.value) == f"{scope.own[0]}.{name}":
+            if unparsed(func.value) == f"{scope.own[0]}.{name}":
                 yield call
 
 
@@ -94,7 +95,7 @@ def _again(project: Project, bindings: list[Binding], name: str, depth: int) -> 
         inner = value.args[0] if (call := _sorted(value)) is not None and call.args else value  # type: ignore[union-attr]
         parts = inner.elts if isinstance(inner, (ast.List, ast.Tuple)) else []
         parts = [inner.left, ast.Starred(inner.right)] if isinstance(inner, ast.BinOp) else parts
-        first = ast.unparse(parts[0]).lstrip("*") if parts else ""
+        first = unparsed(parts[0]).lstrip("*") if parts else ""
         for part in parts[1:] if first == own else [None]:
             spread = isinstance(part, ast.Starred)
             node = part.value if isinstance(part, ast.Starred) else part

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Binding, Scope, Use, spelled
 from flatline.readers.source._values import Source, chosen, comes_by, looped, sources
 
@@ -98,9 +99,9 @@ def _values_of(project: Project, table: ast.expr, use: Use, depth: int) -> Objec
 
 def _of_comprehension(project: Project, node: ast.ListComp | ast.GeneratorExp, use: Use, depth: int) -> Objects:
     """``[HOOKS[name]() for name in ("zero", "step")]``, and ``[h for h in hooks if h is not None]``."""
-    (head, *more), name = node.generators, ast.unparse(node.generators[0].target)
+    (head, *more), name = node.generators, unparsed(node.generators[0].target)
     if isinstance(node.elt, ast.Name) and node.elt.id == name and not more:
-        plain = all(ast.unparse(test) in (name, f"{name} is not None") for test in head.ifs)
+        plain = all(unparsed(test) in (name, f"{name} is not None") for test in head.ifs)
         return objects(project, head.iter, use, depth + 1) if plain else None
     listed = objects(project, head.iter, use, depth + 1) if not more and not head.ifs else None
     if listed is None or not isinstance(head.target, ast.Name) or len(listed) > MANY:
@@ -198,15 +199,15 @@ def _each(project: Project, method: str, value: ast.expr, use: Use, depth: int) 
 def puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
     """``name.append(value)``, ``name += values``, and whatever else is done to a list."""
     node = use.statement
-    if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == name:
+    if isinstance(node, ast.AugAssign) and unparsed(node.target) == name:
         return [("extend", node.value)]
     call = node.value if isinstance(node, ast.Expr) else None
     func = call.func if isinstance(call, ast.Call) else None
-    if not isinstance(func, ast.Attribute) or not isinstance(call, ast.Call) or ast.unparse(func.value) != name:
+    if not isinstance(func, ast.Attribute) or not isinstance(call, ast.Call) or unparsed(func.value) != name:
         return []
     if func.attr == "sort":
         return [("sort", call)]
-    first = func.attr != "insert" or (call.args and ast.unparse(call.args[0]) == "0")
+    first = func.attr != "insert" or (call.args and unparsed(call.args[0]) == "0")
     return [(func.attr if first else "somewhere", call.args[-1] if call.args else call)]
 
 
@@ -275,9 +276,9 @@ def _head(use: Use, name: str) -> tuple[ast.expr | None, int | None]:
     loops = [b.use.statement for b in use.scope.bindings.get(name, ()) if id(b.use.statement) in around]
     heads = [(loop.target, loop.iter) for loop in loops if isinstance(loop, ast.For)]
     if name in use.scope.masked.get(id(use.statement), ()):
-        comps = [n for n in ast.walk(use.statement) if isinstance(n, ast.comprehension)]
+        comps = [n for n in walk(use.statement) if isinstance(n, ast.comprehension)]
         heads = [(c.target, c.iter) for c in comps if not c.ifs]
-    found = [(t, i) for t, i in heads if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(t))]
+    found = [(t, i) for t, i in heads if any(isinstance(n, ast.Name) and n.id == name for n in walk(t))]
     return _part(*found[-1], name) if found else (None, None)
 
 

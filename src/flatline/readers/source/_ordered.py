@@ -7,6 +7,7 @@ import ast
 from flatline.readers.source._grouped import grouped, grouped_rows
 from flatline.readers.source._listings import labels_in_turn, listed_by_class, rearranged
 from flatline.readers.source._makers import of_its_object
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
 from flatline.readers.source._scopes import Class, Use, spelled
 from flatline.readers.source._values import Source, origins
@@ -33,7 +34,7 @@ def is_whole(project: Project, loader: Thing) -> bool:
     """A loader of one batch: ``batch_size=len(dataset)``."""
     size, data = _batch_size(project, loader), loader.call.args[:1] if loader.call is not None else []
     measured = isinstance(size, ast.Call) and spelled(size.func) == "len" and len(size.args) == 1
-    return measured and [ast.unparse(each) for each in size.args] == [ast.unparse(each) for each in data]  # type: ignore[union-attr]
+    return measured and [unparsed(each) for each in size.args] == [unparsed(each) for each in data]  # type: ignore[union-attr]
 
 
 def _batch_size(project: Project, loader: Thing) -> ast.expr | None:
@@ -56,11 +57,11 @@ def _own_labels(project: Project, owner: Class) -> bool:
     label = value.elts[-1] if isinstance(value, ast.Tuple) and len(value.elts) == 2 else None
     if method is None or not isinstance(label, ast.Subscript) or not isinstance(label.value, ast.Attribute):
         return False
-    plain = ast.unparse(label.slice) == method.params[-1] and len(method.bindings[method.params[-1]]) == 1
+    plain = unparsed(label.slice) == method.params[-1] and len(method.bindings[method.params[-1]]) == 1
     found = (
-        project.attributes(owner, label.value.attr) if plain and method.own == (ast.unparse(label.value.value),) else []
+        project.attributes(owner, label.value.attr) if plain and method.own == (unparsed(label.value.value),) else []
     )
-    mixed = any(word in ast.unparse(owner.node) for word in ("perm", "shuffle", "argsort"))
+    mixed = any(word in unparsed(owner.node) for word in ("perm", "shuffle", "argsort"))
     return len(found) == 1 and not mixed and not found[0].index and _sorted(project, found[0].value, found[0].use, 0)
 
 
@@ -136,8 +137,8 @@ def _in_blocks(project: Project, node: ast.expr, use: Use) -> bool:
     """``[torch.zeros(50), torch.ones(50)]``, and ``[torch.full((50,), c) for c in range(3)]``."""
     if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Call):
         filled = project.dotted(node.elt.func, use) == "torch.full" and len(node.elt.args) > 1
-        counted = ast.unparse(node.generators[0].iter).startswith("range(")
-        return filled and counted and ast.unparse(node.elt.args[1]) == ast.unparse(node.generators[0].target)
+        counted = unparsed(node.generators[0].iter).startswith("range(")
+        return filled and counted and unparsed(node.elt.args[1]) == unparsed(node.generators[0].target)
     if isinstance(node, ast.Name):
         return _appended_in_turn(project, node.id, use)
     parts = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
@@ -151,10 +152,8 @@ def _in_blocks(project: Project, node: ast.expr, use: Use) -> bool:
 
 def _appended_in_turn(project: Project, name: str, use: Use) -> bool:
     """``ys.append(torch.full((n,), c))`` in ``for c in range(3)``, and nothing else."""
-    found = [
-        (c, u) for c, u in use.scope.calls if isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name
-    ]
-    begun = [ast.unparse(b.value) for b in use.scope.bindings.get(name, ()) if b.value is not None]
+    found = [(c, u) for c, u in use.scope.calls if isinstance(c.func, ast.Attribute) and unparsed(c.func.value) == name]
+    begun = [unparsed(b.value) for b in use.scope.bindings.get(name, ()) if b.value is not None]
     if len(found) != 1 or begun != ["[]"] or len(found[0][0].args) != 1:
         return False
     (call, place), made = found[0], found[0][0].args[0]
@@ -163,15 +162,15 @@ def _appended_in_turn(project: Project, name: str, use: Use) -> bool:
     counter = _counter(loop) if loop is not None else ""
     full = isinstance(made, ast.Call) and project.dotted(made.func, place) in FULL and len(made.args) > 1
     appends = isinstance(call.func, ast.Attribute) and call.func.attr == "append"
-    return appends and counter != "" and full and ast.unparse(made.args[1]) == counter  # type: ignore[attr-defined]
+    return appends and counter != "" and full and unparsed(made.args[1]) == counter  # type: ignore[attr-defined]
 
 
 def _counter(loop: ast.For) -> str:
     """What counts the turns: ``c`` of ``for c in range(3)`` and of ``for c, file in enumerate(files)``."""
-    text, target = ast.unparse(loop.iter), loop.target
+    text, target = unparsed(loop.iter), loop.target
     if text.startswith("enumerate(") and isinstance(target, ast.Tuple):
-        return ast.unparse(target.elts[0])
-    return ast.unparse(target) if text.startswith("range(") else ""
+        return unparsed(target.elts[0])
+    return unparsed(target) if text.startswith("range(") else ""
 
 
 def handed_on(project: Project, named: dict[str | None, ast.expr], loader: Thing) -> dict[str | None, ast.expr]:

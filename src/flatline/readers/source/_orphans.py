@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._mentions import Mentions
+from flatline.readers.source._nodes import names_in, unparsed
 from flatline.readers.source._own_weights import holds_weights
 from flatline.readers.source._resolve import Project, Thing, argument, builds_optimizer
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
-from flatline.readers.source._seen import CUT_OFF, LAYERS, Seen, is_module, model_of, names_in, seen_in
+from flatline.readers.source._seen import CUT_OFF, LAYERS, Seen, is_module, model_of, seen_in
 
 HARMLESS = frozenset({"train", "to", "cuda", "cpu", "float", "zero_grad", "state_dict"})
 HELD = re.compile(r"requires_grad|no_grad|detach|load_state_dict|torch\.load|pretrained|\.eval\(")
@@ -39,7 +40,7 @@ def orphans(project: Project, module: Module) -> Iterator[SourceFact]:
             if flow.reaches(use):
                 yield from modules.left_out(call, use, told)
             found = modules.orphan(call.func, use)
-            name = ast.unparse(call.func)
+            name = unparsed(call.func)
             if found is not None and name not in told and flow.reaches(use):
                 if found.copied is not None and not _left_behind(flow.seen, found):
                     continue
@@ -69,11 +70,7 @@ class _Modules:
         """The module behind a name or an attribute of self, if nothing but calls of it is seen."""
         node, use, taker = self._passed(node, use)
         binding = self.mentions.binding(node, use)
-        if (
-            binding is None
-            or not isinstance(binding.value, ast.Call)
-            or "requires_grad_(" in ast.unparse(binding.value)
-        ):
+        if binding is None or not isinstance(binding.value, ast.Call) or "requires_grad_(" in unparsed(binding.value):
             return None
         copied = self._copied(binding) if not binding.index else None
         things = self.project.things(binding.value, binding.use, 0, binding.index)
@@ -126,7 +123,7 @@ class _Modules:
             if len(made) == 1 and self._learns(made[0]) and self.mentions.only(node, held[0], frozenset()):
                 told.add(name)
                 yield SourceFact(
-                    kind="orphan", name=f"{ast.unparse(call.func)}.{name}",
+                    kind="orphan", name=f"{unparsed(call.func)}.{name}",
                     where=binding.use.scope.module.where(held[0].use.statement, held[0].use.scope),
                     other=binding.use.scope.module.where(call, use.scope),
                 )  # fmt: skip
@@ -151,7 +148,7 @@ class _Modules:
         """Its source makes layers of torch, and neither freezes nor loads them."""
         if thing.call is None or not is_module(self.project, thing):
             return False
-        text = ast.unparse(_source(thing) or thing.call)
+        text = unparsed(_source(thing) or thing.call)
         layers = [name for name in re.findall(r"\b[A-Z]\w+(?=\()", text) if name != "Sequential"]
         some = any(LAYERS.fullmatch(f"torch.nn.{name}") for name in layers)
         some = some or (thing.made_of is not None and holds_weights(self.project, thing.made_of))
@@ -173,7 +170,7 @@ def _last_layers(forward: Scope) -> set[str]:
     for use in forward.statements:
         value = use.statement.value if isinstance(use.statement, ast.Return) else None
         func = value.func if isinstance(value, ast.Call) else None
-        if isinstance(func, ast.Attribute) and ast.unparse(func.value) == "self":
+        if isinstance(func, ast.Attribute) and unparsed(func.value) == "self":
             found.add(func.attr)
     return found
 
@@ -190,7 +187,7 @@ class _Flow:
             node, use = waiting.pop()
             if id(use.statement) in self.sources and not isinstance(node, ast.Name):
                 continue
-            if CUT_OFF.search(ast.unparse(node)) or seen.without_grad(use):
+            if CUT_OFF.search(unparsed(node)) or seen.without_grad(use):
                 continue
             self.sources.add(id(use.statement))
             for name in names_in(node) - self.names:
@@ -246,7 +243,7 @@ class _Copies:
                 source, use = self.made[self.copied(thing) or 0]
                 if use.scope is not scope:  # there it is judged by its mentions
                     yield SourceFact(
-                        kind="orphan", name=ast.unparse(call.func), text="deepcopy",
+                        kind="orphan", name=unparsed(call.func), text="deepcopy",
                         where=self.module.where(source, use.scope), other=self.module.where(call, scope),
                     )  # fmt: skip
                     break
@@ -271,8 +268,8 @@ def _left_behind(seen: Seen, found: _Found) -> bool:
     """An optimizer of the file holds what was copied, which is not called here."""
     copied = found.copied
     assert copied is not None
-    text = ast.unparse(copied)
-    if any(ast.unparse(call.func) == text for call, _ in seen.scope.calls):
+    text = unparsed(copied)
+    if any(unparsed(call.func) == text for call, _ in seen.scope.calls):
         return False
     whole = {t.identity() for t in seen.project.things(copied, found.binding.use)}
     return bool(whole) and any(_held(seen.project, scope, text, found) & whole for scope in seen.module.scopes)

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator
 from flatline.events import SourceFact
 from flatline.readers.source._edits import after, detached
 from flatline.readers.source._kept import emptied, keeping, kept_by, outlives
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._records import fields, parts
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
-from flatline.readers.source._seen import Seen, names_in, seen_in, trained_models
+from flatline.readers.source._seen import Seen, seen_in, trained_models
 
 
 def outliving(project: Project, module: Module) -> Iterator[SourceFact]:
@@ -95,14 +96,16 @@ def _is_handed_back(seen: Seen, node: ast.expr, use: Use) -> bool:
     if seen.project.written_to(whole, use):
         return False
     for call, place in seen.scope.calls:
-        given = [ast.unparse(each) for each in (*call.args, *(k.value for k in call.keywords))]
-        if not {whole.id, ast.unparse(node)} & {*given} or place is use or not seen.same_turn(place, use):
+        if place is use or not seen.same_turn(place, use):
+            continue
+        given = [unparsed(each) for each in (*call.args, *(k.value for k in call.keywords))]
+        if not {whole.id, unparsed(node)} & {*given}:
             continue
         if seen.scope.reaching(whole.id, place) != seen.scope.reaching(whole.id, use):
             continue
         function = seen.project.callee(call, place)
         parts = _sent_back_of(seen, call, function) if function is not None and function is not seen.scope else ()
-        if any(part == ast.unparse(node) or (node is whole and part.startswith(f"{whole.id}[")) for part in parts):
+        if any(part == unparsed(node) or (node is whole and part.startswith(f"{whole.id}[")) for part in parts):
             return True
     return False
 
@@ -121,7 +124,7 @@ def _sent_back_of(seen: Seen, call: ast.Call, function: Scope) -> Iterator[str]:
             continue
         given = argument(call, function, held.id)
         if given is not None and not seen.project.written_to(held, use):
-            yield ast.unparse(given) + ast.unparse(sent)[len(held.id) :]
+            yield unparsed(given) + unparsed(sent)[len(held.id) :]
 
 
 def _collected(seen: Seen) -> Iterator[SourceFact]:
@@ -204,7 +207,7 @@ def _goes_on(seen: Seen, keeper: str, use: Use) -> bool:
     for other in seen.scope.statements:
         node = other.statement
         if isinstance(node, (ast.Return, ast.Expr)) and any(
-            isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node)
+            isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(node)
         ):
             return True
         if isinstance(node, ast.Return) and keeper in names_in(node):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._raw import PARAMETERS
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Class
@@ -18,8 +19,8 @@ def holds_weights(project: Project, owner: Class) -> bool:
     forward = owner.methods.get("forward")
     if forward is None:
         return False
-    text = ast.unparse(forward.node)
-    later = [ast.unparse(m.node) for name, m in owner.methods.items() if name not in ("__init__", "reset_parameters")]
+    text = unparsed(forward.node)
+    later = [unparsed(m.node) for name, m in owner.methods.items() if name not in ("__init__", "reset_parameters")]
     own = forward.params[0] if forward.params else "self"
     blank = [name for name, bound in owner.attributes.items() if len(bound) == 1 and _is_blank(project, bound[0])]
     read = [name for name in blank if re.search(rf"\b{own}\.{name}\b(?!\.(size|shape|device|dtype))", text)]
@@ -31,6 +32,6 @@ def _is_blank(project: Project, binding: Binding) -> bool:
     made, use = binding.value, binding.use
     if not isinstance(made, ast.Call) or project.dotted(made.func, use) not in PARAMETERS or len(made.args) != 1:
         return False
-    calls = [n for n in ast.walk(made.args[0]) if isinstance(n, ast.Call)]
+    calls = [n for n in walk(made.args[0]) if isinstance(n, ast.Call)]
     names = [project.dotted(call.func, use) for call in calls]
     return not made.keywords and any(BLANK.fullmatch(name) for name in names)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from flatline.events import SourceFact
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._losses import kind_of
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._own_losses import labels_for
 from flatline.readers.source._records import fields
 from flatline.readers.source._resolve import SHAPES, Project, argument_at
@@ -81,16 +82,14 @@ def _averaged(call: ast.Call, use: Use) -> bool:
     """The losses of all tokens are averaged as they are: ``loss_of(scores, labels).mean()``, perhaps behind a name."""
     node = use.statement
     means = {
-        ast.unparse(c.func.value): c
+        unparsed(c.func.value): c
         for c, _ in use.scope.calls
         if isinstance(c.func, ast.Attribute) and c.func.attr == "mean" and not c.args and not c.keywords
     }
     if any(isinstance(c.func, ast.Attribute) and c.func.value is call for c in means.values()):
         return True
     target = node.targets[0] if isinstance(node, ast.Assign) and node.value is call else None
-    reads = [
-        n for n in ast.walk(use.scope.node) if isinstance(n, ast.Name) and ast.unparse(n) == ast.unparse(target or n)
-    ]
+    reads = [n for n in walk(use.scope.node) if isinstance(n, ast.Name) and unparsed(n) == unparsed(target or n)]
     loads = [n for n in reads if isinstance(n.ctx, ast.Load)]
     return isinstance(target, ast.Name) and len(loads) == 1 and len(reads) == 2 and target.id in means
 
@@ -149,7 +148,7 @@ def _moved(project: Project, node: ast.GeneratorExp | ast.ListComp, use: Use, pa
     head, inner = node.generators[0], node.elt
     while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in SAME:
         inner = inner.func.value
-    same = isinstance(inner, ast.Name) and ast.unparse(head.target) == inner.id and not head.ifs
+    same = isinstance(inner, ast.Name) and unparsed(head.target) == inner.id and not head.ifs
     return _fillings(project, head.iter, use, path, depth + 1) if same else []
 
 
@@ -158,8 +157,8 @@ def _mapped(project: Project, node: ast.DictComp, use: Use, path: Path, depth: i
     head, inner = node.generators[0], node.value
     while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in SAME:
         inner = inner.func.value
-    names = [ast.unparse(each) for each in head.target.elts] if isinstance(head.target, ast.Tuple) else []
-    same = len(names) == 2 and names == [ast.unparse(node.key), ast.unparse(inner)] and not head.ifs
+    names = [unparsed(each) for each in head.target.elts] if isinstance(head.target, ast.Tuple) else []
+    same = len(names) == 2 and names == [unparsed(node.key), unparsed(inner)] and not head.ifs
     asked = head.iter.func if isinstance(head.iter, ast.Call) else None
     items = isinstance(asked, ast.Attribute) and asked.attr == "items" and len(node.generators) == 1
     return _fillings(project, asked.value, use, path, depth + 1) if same and items else []  # type: ignore[union-attr]
@@ -173,11 +172,9 @@ def _added(project: Project, node: ast.BinOp, use: Use) -> list[Filled]:
         return []
     length = more.right
     bound = use.scope.bindings.get(length.id, ()) if isinstance(length, ast.Name) else ()
-    told = " ".join(ast.unparse(b.value) for b in bound if b.value is not None and not b.index)
+    told = " ".join(unparsed(b.value) for b in bound if b.value is not None and not b.index)
     counted = (
-        isinstance(more.op, ast.Mult)
-        and isinstance(length, (ast.BinOp, ast.Name))
-        and "len(" in ast.unparse(node) + told
+        isinstance(more.op, ast.Mult) and isinstance(length, (ast.BinOp, ast.Name)) and "len(" in unparsed(node) + told
     )
     return [(Source(node, use), _number(project, listed.elts[0], use))] if counted else []
 
@@ -239,7 +236,7 @@ def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: P
 
 def _comprehended(project: Project, name: str, use: Use, path: Path, depth: int) -> list[Filled]:
     """``batch`` of ``[step(batch) for batch in loader]``."""
-    comps = [n for n in ast.walk(use.statement) if isinstance(n, ast.comprehension)]
+    comps = [n for n in walk(use.statement) if isinstance(n, ast.comprehension)]
     found = [(c.iter, place) for c in comps for place in _places(c.target, name)]
     if len(found) != 1:
         return []
@@ -270,7 +267,7 @@ def _put(node: ast.Name, use: Use, key: object) -> tuple[ast.expr, Use] | None:
     wanted = f"{node.id}[{key!r}]"
     found = [
         (u.statement.value, u) for u in use.scope.statements
-        if isinstance(u.statement, ast.Assign) and [ast.unparse(t) for t in u.statement.targets] == [wanted]
+        if isinstance(u.statement, ast.Assign) and [unparsed(t) for t in u.statement.targets] == [wanted]
     ]  # fmt: skip
     return found[0] if len(found) == 1 and found[0][1].before(use) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._values import Source, origins
@@ -70,7 +71,7 @@ def _called(project: Project, node: ast.Call, use: Use, depth: int) -> list[Sour
     func = node.func
     if isinstance(func, ast.Attribute) and func.attr in ASKED and not node.args:
         return [Source(func.value, use)]
-    name = ast.unparse(func)
+    name = unparsed(func)
     if name == "filter" and len(node.args) == 2:
         return _models(project, node.args[1], use, depth + 1)
     if name == "dict" and not node.args:
@@ -95,6 +96,6 @@ def _is_params(key: ast.expr | None) -> bool:
 
 def _is_grown(node: ast.expr, use: Use) -> bool:
     """``params.append(...)`` is in the same function."""
-    text = ast.unparse(node)
+    text = unparsed(node)
     calls = (c.func for c, _ in use.scope.calls if isinstance(c.func, ast.Attribute))
-    return any(f.attr in ("append", "extend", "insert") and ast.unparse(f.value) == text for f in calls)
+    return any(f.attr in ("append", "extend", "insert") and unparsed(f.value) == text for f in calls)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Module, Scope, Use
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ def made_in(module: Module) -> Iterator[tuple[str, tuple[ast.Call, Use]]]:
         return
     for scope in module.scopes:
         for call, use in scope.calls:
-            if call.args and ast.unparse(call.func).rpartition(".")[2] == "partial":
-                yield ast.unparse(call.args[0]).rpartition(".")[2], (call, use)
+            if call.args and unparsed(call.func).rpartition(".")[2] == "partial":
+                yield unparsed(call.args[0]).rpartition(".")[2], (call, use)
 
 
 def name_of(call: ast.Call, use: Use) -> str:
     """``make`` of ``make = partial(loader, split="train")``, and of ``self.make = ...``."""
     node = use.statement
     made = isinstance(node, ast.Assign) and node.value is call
-    return ast.unparse(node.targets[0]).rpartition(".")[2] if made and isinstance(node, ast.Assign) else ""
+    return unparsed(node.targets[0]).rpartition(".")[2] if made and isinstance(node, ast.Assign) else ""
 
 
 def calls(
@@ -44,7 +45,7 @@ def calls(
                 told.add(id(thing.given))
                 yield project.merged(thing.given, call, use)
     near = [(call, use) for call, use in mine if id(call) not in told]
-    for call, use in near if near and CALLS_LATER.search(ast.unparse(function.node)) is None else ():
+    for call, use in near if near and CALLS_LATER.search(unparsed(function.node)) is None else ():
         if any(_runs(project, t, function) for t in project.things(call.args[0], use)):
             yield project.merged(call, None, use)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use, lies_in
 from flatline.readers.source._seen import seen_in
@@ -19,8 +20,8 @@ def iterables(use: Use) -> Iterator[ast.expr]:
     if isinstance(node, ast.For):
         yield node.iter
     elif id(node) in use.scope.masked and not hasattr(node, "body"):
-        found = [inner for inner in ast.walk(node) if isinstance(inner, COMPREHENSIONS)]
-        nested = {id(inner) for each in found for inner in ast.walk(each) if inner is not each}
+        found = [inner for inner in walk(node) if isinstance(inner, COMPREHENSIONS)]
+        nested = {id(inner) for each in found for inner in walk(each) if inner is not each}
         yield from (each.generators[0].iter for each in found if id(each) not in nested)
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, lies_in, plain_call, spelled
 from flatline.readers.source._seen import is_module, is_module_class, is_own
@@ -35,9 +36,9 @@ def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> 
     if not lists:
         return
     starts = _starts(start)
-    text, run = "\n".join(ast.unparse(each.node) for each in starts), Counter(_learning(forward.node))
-    ran = Counter(OWN.findall(ast.unparse(forward.node)))
-    every = ast.unparse(start.owner.node)
+    text, run = "\n".join(unparsed(each.node) for each in starts), Counter(_learning(forward.node))
+    ran = Counter(OWN.findall(unparsed(forward.node)))
+    every = unparsed(start.owner.node)
     whole, made = Counter(OWN.findall(every)) - Counter(FILLED.findall(every)), Counter(OWN.findall(text))
     filled, added = Counter(FILLED.findall(text)), _appended(starts)
     for attribute, (binding, listed, kind) in lists.items():
@@ -73,7 +74,7 @@ def _taken_outside(project: Project, start: Scope, name: str) -> bool:
                 for u in s.statements
                 if not _is_inside(u.statement, own, module, start)
             )
-            if any(TAKEN.search(text) for text in map(ast.unparse, texts) if read.search(text)):
+            if any(TAKEN.search(text) for text in map(unparsed, texts) if read.search(text)):
                 return True
     return False
 
@@ -85,9 +86,9 @@ def _is_inside(node: ast.stmt, own: ast.AST, module: Module, start: Scope) -> bo
 
 def _learning(forward: ast.AST) -> Iterator[str]:
     """The attributes of self that a forward asks for outside of no_grad, once each time."""
-    heads = [n for n in ast.walk(forward) if isinstance(n, ast.With) and "no_grad" in ast.unparse(n.items[0])]
-    off = {id(inner) for head in heads for inner in ast.walk(head)}
-    for node in ast.walk(forward):
+    heads = [n for n in walk(forward) if isinstance(n, ast.With) and "no_grad" in unparsed(n.items[0])]
+    off = {id(inner) for head in heads for inner in walk(head)}
+    for node in walk(forward):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and id(node) not in off:
             yield from [node.attr] if node.value.id == "self" else []
 
@@ -119,7 +120,7 @@ def _list_of(
 
 
 def _called(value: ast.expr | None) -> str:
-    return ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+    return unparsed(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
 
 
 def _parts_of(value: ast.expr | None) -> Sequence[ast.expr] | None:
@@ -158,16 +159,16 @@ def _parts_of_call(value: ast.Call) -> Sequence[ast.expr] | None:
 
 def _unlisted(value: ast.expr | None) -> ast.expr | None:
     """``blocks`` in ``list(blocks)``."""
-    plain = isinstance(value, ast.Call) and ast.unparse(value.func) in ("list", "tuple") and len(value.args) == 1
+    plain = isinstance(value, ast.Call) and unparsed(value.func) in ("list", "tuple") and len(value.args) == 1
     return value.args[0] if plain and isinstance(value, ast.Call) else value
 
 
 def _put_into(scope: Scope, name: str) -> list[tuple[ast.expr, Use]]:
     """What a function puts into a list or dictionary."""
-    found = [(c.args[0], use) for c, use in scope.calls if ast.unparse(c.func) == f"{name}.append" and c.args]
+    found = [(c.args[0], use) for c, use in scope.calls if unparsed(c.func) == f"{name}.append" and c.args]
     for use in scope.statements:
         target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
-        if isinstance(target, ast.Subscript) and ast.unparse(target.value) == name:
+        if isinstance(target, ast.Subscript) and unparsed(target.value) == name:
             found.append((use.statement.value, use))  # type: ignore[attr-defined]
     return found
 
@@ -183,7 +184,7 @@ def _filled_by(function: Scope | None, made: Source) -> list[tuple[ast.expr, Use
 
 
 def _loads(node: ast.AST, name: str) -> int:
-    return sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(node))
+    return sum(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in walk(node))
 
 
 def _appended(starts: Sequence[Scope]) -> dict[str, list[tuple[ast.expr, Use]]]:
@@ -197,7 +198,7 @@ def _appended(starts: Sequence[Scope]) -> dict[str, list[tuple[ast.expr, Use]]]:
     for node, use in ((use.statement, use) for start in starts for use in start.statements):
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(node, ast.Assign) and isinstance(target, ast.Subscript):
-            if (held := ast.unparse(target.value)).startswith("self."):
+            if (held := unparsed(target.value)).startswith("self."):
                 found.setdefault(held.removeprefix("self."), []).append((node.value, use))
     return found
 

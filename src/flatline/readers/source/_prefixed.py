@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use, plain_call
 from flatline.readers.source._values import Source, held, origins
@@ -38,7 +39,7 @@ def _is_plain(project: Project, node: ast.expr, use: Use) -> bool:
 
 def _around(project: Project, node: ast.expr, use: Use) -> bool:
     """Wrapped, also behind ``.cuda()`` and the like."""
-    calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    calls = [inner for inner in walk(node) if isinstance(inner, ast.Call)]
     return any(PARALLEL.fullmatch(project.dotted(inner.func, use)) for inner in calls)
 
 
@@ -57,11 +58,11 @@ def _keeps_prefix(node: ast.DictComp) -> bool:
     """``{k: v for k, v in state.items() if k.startswith("module.")}``."""
     head = node.generators[0]
     target = head.target.elts[0] if isinstance(head.target, ast.Tuple) else None
-    if len(node.generators) > 1 or target is None or ast.unparse(node.key) != ast.unparse(target):
+    if len(node.generators) > 1 or target is None or unparsed(node.key) != unparsed(target):
         return False
-    wanted = f"{ast.unparse(target)}.startswith"
-    asked = [t for t in head.ifs if isinstance(t, ast.Call) and ast.unparse(t.func) == wanted and len(t.args) == 1]
-    return any(PREFIX.match(ast.unparse(t.args[0])) or _longer(t.args[0]) for t in asked)
+    wanted = f"{unparsed(target)}.startswith"
+    asked = [t for t in head.ifs if isinstance(t, ast.Call) and unparsed(t.func) == wanted and len(t.args) == 1]
+    return any(PREFIX.match(unparsed(t.args[0])) or _longer(t.args[0]) for t in asked)
 
 
 def _longer(node: ast.expr) -> bool:
@@ -94,7 +95,7 @@ def _saves(project: Project) -> Iterator[tuple[ast.Call, Use]]:
 def _paths(project: Project, node: ast.expr, use: Use) -> set[str]:
     """Where a file lies: as it is written out, or the name of an option."""
     found = {
-        ast.unparse(s.node) for s in origins(project, node, use)
+        unparsed(s.node) for s in origins(project, node, use)
         if isinstance(s.node, (ast.Attribute, ast.JoinedStr)) or _is_text(s.node) or _joins(project, s)
     }  # fmt: skip
     return {text.removeprefix("self.") for text in found if "self." not in text.removeprefix("self.args.")}

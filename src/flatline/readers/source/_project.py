@@ -28,6 +28,7 @@ from flatline.readers.source._losses import losses
 from flatline.readers.source._masked import masked_means
 from flatline.readers.source._measured import measured_labels
 from flatline.readers.source._micro import micro
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._orphans import orphans
 from flatline.readers.source._outlive import outliving
 from flatline.readers.source._padding import padded_targets
@@ -108,10 +109,10 @@ def _steps(module: Module) -> bool:
     if "step" not in module.whole:
         return False
     called = (call.func for scope in module.scopes for call, _ in scope.calls)
-    return any(map(_is_step, called)) or any(map(_is_step, ast.walk(module.tree)))
+    return any(map(_is_step, called)) or any(map(_is_step, walk(module.tree)))
 
 
 def _is_step(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute) and node.attr == "step":
-        return SCHEDULES.search(ast.unparse(node.value)) is None
+        return SCHEDULES.search(unparsed(node.value)) is None
     return isinstance(node, ast.Constant) and node.value == "step"

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._values import Source
 
@@ -42,8 +43,8 @@ def _parameters(scope: Scope, table: str) -> tuple[str, str] | None:
     for use in scope.statements:
         node = use.statement
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        if isinstance(target, ast.Subscript) and ast.unparse(target.value) == table and isinstance(node, ast.Assign):
-            names = ast.unparse(target.slice), ast.unparse(node.value)
+        if isinstance(target, ast.Subscript) and unparsed(target.value) == table and isinstance(node, ast.Assign):
+            names = unparsed(target.slice), unparsed(node.value)
             return names if {*names} <= {*scope.params} and names[0] != names[1] else None
     return None
 

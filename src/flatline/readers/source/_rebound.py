@@ -10,13 +10,15 @@ from dataclasses import replace
 from flatline.events import SourceFact
 from flatline.readers.source._attached import attached
 from flatline.readers.source._handed_later import handed_later
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._parameters import models_of
 from flatline.readers.source._plain_lists import is_made_by
 from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import FUNCTIONS, SAME, Use, plain_call
-from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, names_in, seen_in
+from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, seen_in
 
 BARE = ("affine", "elementwise_affine")
+REBUILDS = re.compile(r"add_param_group|param_groups|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(")
 
 
 def rebound(seen: Seen) -> Iterator[SourceFact]:
@@ -39,7 +41,7 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
             found = [use for use in new_layers(other) if _replaces(other, use, model, built, thing)]
             for use in found if not makes_another(other) else ():
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
-        for other, use in attached(seen, name, ast.unparse(model)) if bound_once(seen, name) else ():
+        for other, use in attached(seen, name, unparsed(model)) if bound_once(seen, name) else ():
             if use in new_layers(other) and not keeps_old(use.statement) and not makes_another(other):  # type: ignore[arg-type]
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
 
@@ -48,10 +50,10 @@ def _part_rebound(seen: Seen, name: str, optimizer: Thing, built: Use) -> Iterat
     """``model.fc``, of which a group was made, gets another layer."""
     call = optimizer.call if optimizer.call is getattr(built.statement, "value", None) else None
     sources = models_of(seen.project, call, optimizer.use) if call is not None else []
-    given = {ast.unparse(s.node) for s in sources if isinstance(s.node, ast.Attribute) and s.use.scope is seen.scope}
+    given = {unparsed(s.node) for s in sources if isinstance(s.node, ast.Attribute) and s.use.scope is seen.scope}
     for use in new_layers(seen) if given and not built_again(seen, built) else ():
         later = built.before(use) and use.path == built.path and used_after(seen, name, use)
-        if later and ast.unparse(use.statement.targets[0]) in given:  # type: ignore[attr-defined]
+        if later and unparsed(use.statement.targets[0]) in given:  # type: ignore[attr-defined]
             yield seen.fact("rebound", use.statement, name=name, other=built.statement)
 
 
@@ -81,9 +83,9 @@ def _is_new(seen: Seen, use: Use) -> bool:
     if not isinstance(value, ast.Call):
         return False
     value = plain_call(value)
-    if "requires_grad_(" in ast.unparse(use.statement.value):  # type: ignore[attr-defined]
+    if "requires_grad_(" in unparsed(use.statement.value):  # type: ignore[attr-defined]
         return False
-    if any(k.arg in BARE and ast.unparse(k.value) == "False" for k in value.keywords):
+    if any(k.arg in BARE and unparsed(k.value) == "False" for k in value.keywords):
         return False  # a normalisation without parameters
     things = seen.project.things(value, use)
     maker = seen.project.callee(value, use)
@@ -95,7 +97,7 @@ def _is_new(seen: Seen, use: Use) -> bool:
 
 def built_again(seen: Seen, built: Use) -> bool:
     later = (u for u in seen.scope.statements[built.order + 1 :] if u.path == built.path)
-    return any(_rebuilds(use.statement) for use in later)
+    return any(_rebuilds(seen, use.statement) for use in later)
 
 
 def bound_once(seen: Seen, name: str) -> bool:
@@ -116,7 +118,7 @@ def _handed_behind(seen: Seen, built: Use) -> Iterator[tuple[Seen, Use]]:
 
 def makes_another(seen: Seen) -> bool:
     """It makes another optimizer, or gives one more parameters."""
-    return any(_rebuilds(use.statement) for use in seen.scope.statements)
+    return any(_rebuilds(seen, use.statement) for use in seen.scope.statements)
 
 
 def _called_behind(seen: Seen, built: Use) -> Iterator[Seen]:
@@ -133,7 +135,7 @@ def later_methods(seen: Seen) -> Iterator[Seen]:
     owner = seen.scope.owner
     if owner is None or owner.methods.get("__init__") is not seen.scope:
         return
-    text = ast.unparse(seen.scope.node)
+    text = unparsed(seen.scope.node)
     called = {c.func.attr for scope in seen.module.scopes for c, _ in scope.calls if isinstance(c.func, ast.Attribute)}
     for name, method in owner.methods.items():
         if method is not seen.scope and f".{name}(" not in text and name in called:
@@ -143,16 +145,16 @@ def later_methods(seen: Seen) -> Iterator[Seen]:
 def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thing) -> bool:
     node = use.statement
     assert isinstance(node, ast.Assign)
-    target, text = node.targets[0], ast.unparse(model)
+    target, text = node.targets[0], unparsed(model)
     things = seen.project.things(node.value, use)
     here = optimizer.call is built.statement.value  # type: ignore[attr-defined]
     if keeps_old(node):
         return False
     if isinstance(target, (ast.Attribute, ast.Subscript)) and all(is_module(seen.project, t) for t in things):
-        if here and re.match(rf"{re.escape(text)}[.\[]", ast.unparse(target)):
+        if here and re.match(rf"{re.escape(text)}[.\[]", unparsed(target)):
             return True
         return _belongs(seen, target.value, use, _given(seen, model, optimizer))
-    if ast.unparse(target) != text:
+    if unparsed(target) != text:
         return False
     before = seen.project.things(model, built) if here else ()
     if not isinstance(node.value, ast.Call):
@@ -164,10 +166,10 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
 
 def keeps_old(node: ast.Assign) -> bool:
     """``net.head = nn.Sequential(net.head, nn.Dropout(0.3))``, and not ``nn.Linear(net.head.in_features, 2)``."""
-    text = ast.unparse(node.targets[0])
-    asked = {id(inner.value) for inner in ast.walk(node.value) if isinstance(inner, ast.Attribute)}
-    parts = (inner for inner in ast.walk(node.value) if isinstance(inner, (ast.Attribute, ast.Name)))
-    return any(id(inner) not in asked and ast.unparse(inner) == text for inner in parts)
+    text = unparsed(node.targets[0])
+    asked = {id(inner.value) for inner in walk(node.value) if isinstance(inner, ast.Attribute)}
+    parts = (inner for inner in walk(node.value) if isinstance(inner, (ast.Attribute, ast.Name)))
+    return any(id(inner) not in asked and unparsed(inner) == text for inner in parts)
 
 
 def _given(seen: Seen, model: ast.expr, optimizer: Thing) -> set[str]:
@@ -196,15 +198,6 @@ def used_after(seen: Seen, name: str, use: Use) -> bool:
     )
 
 
-def _rebuilds(node: ast.stmt) -> bool:
+def _rebuilds(seen: Seen, node: ast.stmt) -> bool:
     """Another optimizer, or more parameters for this one."""
-    return (
-        bool(
-            re.search(
-                r"add_param_group|param_groups|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(",
-                ast.unparse(node),
-            )
-        )
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef))
-        else False
-    )
+    return not isinstance(node, (*FUNCTIONS, ast.ClassDef)) and seen.module.says(node, REBUILDS)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Class, Module, Scope, Use
 from flatline.readers.source._values import Source
 
@@ -111,7 +112,7 @@ def _hands_on(method: Scope, names: set[str]) -> bool:
     """It calls a method that fills, as ``register_module`` calls ``self._register``."""
     calls = [call.func for scope in _inner(method) for call, _ in scope.calls] if names else []
     own = {f"{method.params[0]}.{name}" for name in names} if method.params else set()
-    return any(isinstance(func, ast.Attribute) and ast.unparse(func) in own for func in calls)
+    return any(isinstance(func, ast.Attribute) and unparsed(func) in own for func in calls)
 
 
 def _by_heirs(project: Project, owner: Class, table: str) -> Iterator[Entry]:
@@ -132,7 +133,7 @@ def _key_of_heirs(method: Scope, table: str) -> str:
     for use in method.statements:
         target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
         if isinstance(target, ast.Subscript) and _is_table(target.value, table, method):
-            key = ast.unparse(target.slice)
+            key = unparsed(target.slice)
             first = method.params[0] if method.params else ""
             return key if key in method.params else re.sub(rf"^{first}\.", "cls.", key)
     return ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._parameters import models_of, whole_of
 from flatline.readers.source._rebound import (
     bound_once,
@@ -101,10 +102,10 @@ def _calls_outside(seen: Seen) -> Iterator[tuple[Seen, ast.Call, Use]]:
 
 def _replaces(method: Seen, held: set[str] | None) -> bool:
     """``self.head = nn.Linear(64, classes)``, on every way through it, of what an optimizer holds."""
-    own = method.scope.own if "requires_grad" not in ast.unparse(method.scope.node) else ()
+    own = method.scope.own if "requires_grad" not in unparsed(method.scope.node) else ()
     made = [use.statement for use in new_layers(method) if not use.path] if own and not makes_another(method) else []
     targets = [node.targets[0] for node in made if isinstance(node, ast.Assign) and not keeps_old(node)]
     return any(
-        isinstance(each, ast.Attribute) and ast.unparse(each.value) == own[0] and (held is None or each.attr in held)
+        isinstance(each, ast.Attribute) and unparsed(each.value) == own[0] and (held is None or each.attr in held)
         for each in targets
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from flatline.events import SourceEdit, SourceParsed, Where
 from flatline.readers.source._loops import LOOPS
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use
 
 Block = list[ast.stmt]
@@ -60,7 +61,7 @@ class Site:
         self.module, self.seen, self.where = module, seen, where
         self.lines = module.text.lines
         self.blocks: dict[int, tuple[Block, int, ast.AST]] = {}
-        for node in ast.walk(module.tree):
+        for node in walk(module.tree):
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
                 if isinstance(block, list):
@@ -250,7 +251,7 @@ def _schedule(site: Site) -> Iterator[Repair]:
             yield site.moved([node], site.after(loop), loop)
         inner = _sibling(site, node, -1, "step")
         if isinstance(inner, LOOPS):
-            steps = [n for n in ast.walk(inner) if isinstance(n, ast.Expr) and _is_call(n.value, "step")]
+            steps = [n for n in walk(inner) if isinstance(n, ast.Expr) and _is_call(n.value, "step")]
             if len(steps) == 1:
                 yield site.moved([node], site.after(steps[0]), steps[0])
 
@@ -264,13 +265,13 @@ def _validation(site: Site) -> Iterator[Repair]:
     around = [node]
     while (above := site.parent(around[-1])) is not None and not isinstance(above, (*FUNCTIONS, ast.ClassDef)):
         around.append(above)
-    heads = [n for n in around if isinstance(n, WITHS) and "no_grad" in ast.unparse(n.items[0].context_expr)]
+    heads = [n for n in around if isinstance(n, WITHS) and "no_grad" in unparsed(n.items[0].context_expr)]
     loops = [n for n in around if isinstance(n, LOOPS) and not _holds(n, "backward")]
     outer = (heads or loops)[-1:]
-    if heads and loops and site.place(loops[-1])[0] is not heads[-1].body and heads[-1] not in ast.walk(loops[-1]):
+    if heads and loops and site.place(loops[-1])[0] is not heads[-1].body and heads[-1] not in walk(loops[-1]):
         outer = heads[-1:]
     for whole in outer:
-        if model and not any(isinstance(n, (ast.Return, ast.Yield)) for n in ast.walk(whole)):
+        if model and not any(isinstance(n, (ast.Return, ast.Yield)) for n in walk(whole)):
             before, after = site.before(whole, f"{model}.eval()"), site.after(whole, f"{model}.train()")
             yield (*before, *after) if before and after else ()
 
@@ -315,12 +316,9 @@ def _averaged(site: Site) -> Iterator[Repair]:
     """``loss.backward()`` -> ``(loss / N).backward()``, with the N of ``if (i + 1) % N == 0: optimizer.step()``."""
     for call, func, use in site.calls("backward"):
         loop = site.loop_of(use.statement)
-        tests = [n.test for n in ast.walk(loop) if isinstance(n, ast.If) and _holds(n, "step")] if loop else []
+        tests = [n.test for n in walk(loop) if isinstance(n, ast.If) and _holds(n, "step")] if loop else []
         every = {
-            _named(n.right)
-            for t in tests
-            for n in ast.walk(t)
-            if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
+            _named(n.right) for t in tests for n in walk(t) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)
         }
         loss = func.value
         scaled = loss.args[0] if isinstance(loss, ast.Call) and _is_call(loss, "scale") and loss.args else loss
@@ -334,7 +332,7 @@ def _shuffled(site: Site) -> Iterator[Repair]:
     """``shuffle=True``."""
     for scope in site.module.scopes:
         for call, _ in scope.calls:
-            if call.lineno == site.where.line and ast.unparse(call.func).endswith("DataLoader"):
+            if call.lineno == site.where.line and unparsed(call.func).endswith("DataLoader"):
                 off = next((k.value for k in call.keywords if k.arg == "shuffle"), None)
                 if off is not None:
                     yield _put(site, [SourceEdit(off.lineno, off.col_offset, off.end_col_offset or 0, "True")])
@@ -356,18 +354,18 @@ def _parameters(site: Site) -> Iterator[Repair]:
     start = next((n for n, inner in enumerate(block) if fact.other and inner.lineno == fact.other.line), at)
     moved, names = [], set[str]()
     for inner in block[start:at]:
-        if inner is block[start] or names & _names(inner):
+        if inner is block[start] or names & names_in(inner):
             moved.append(inner)
-            names |= {n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    if moved and not names & _names(node):
+            names |= {n.id for n in walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if moved and not names & names_in(node):
         yield site.moved(moved, site.after(node), node)
 
 
 def _module_list(site: Site, node: ast.stmt) -> Iterator[Repair]:
     value = getattr(node, "value", None)
-    layers = [n for n in ast.walk(site.module.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
-    parts = {ast.unparse(n.func.value) for n in layers if isinstance(n.func, ast.Attribute) and n.func.attr == "Linear"}
-    parts |= {b.id for c in ast.walk(site.module.tree) if isinstance(c, ast.ClassDef) for b in _module_bases(c)}
+    layers = [n for n in walk(site.module.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    parts = {unparsed(n.func.value) for n in layers if isinstance(n.func, ast.Attribute) and n.func.attr == "Linear"}
+    parts |= {b.id for c in walk(site.module.tree) if isinstance(c, ast.ClassDef) for b in _module_bases(c)}
     if isinstance(value, ast.expr) and len(parts) == 1:
         (nn,) = parts
         start = SourceEdit(value.lineno, value.col_offset, value.col_offset, f"{nn}.ModuleList(")
@@ -416,14 +414,14 @@ def _is_call(node: ast.AST, *names: str) -> bool:
 
 
 def _is_schedule(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and re.search("sched|^prof", ast.unparse(node.func), re.IGNORECASE) is not None
+    return isinstance(node, ast.Call) and re.search("sched|^prof", unparsed(node.func), re.IGNORECASE) is not None
 
 
 def _holds(node: ast.stmt, *names: str) -> bool:
     """Whether a call of one of these is in a statement."""
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         return False
-    return any(_is_call(inner, *names) and not _is_schedule(inner) for inner in ast.walk(node))
+    return any(_is_call(inner, *names) and not _is_schedule(inner) for inner in walk(node))
 
 
 def _call_statement(site: Site, *names: str) -> ast.stmt | None:
@@ -458,16 +456,12 @@ def _first_backward(site: Site, node: ast.stmt) -> ast.stmt | None:
 
 def _named(node: ast.expr) -> str:
     """An expression that may be written twice: a name, an attribute, an item."""
-    return "" if any(isinstance(n, (ast.Call, ast.NamedExpr, ast.Await)) for n in ast.walk(node)) else ast.unparse(node)
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    return "" if any(isinstance(n, (ast.Call, ast.NamedExpr, ast.Await)) for n in walk(node)) else unparsed(node)
 
 
 def _multiline_text(nodes: Sequence[ast.stmt]) -> bool:
     """A string over several lines would change with its indentation."""
-    inner = [n for node in nodes for n in ast.walk(node) if isinstance(n, (ast.Constant, ast.JoinedStr))]
+    inner = [n for node in nodes for n in walk(node) if isinstance(n, (ast.Constant, ast.JoinedStr))]
     return any((n.end_lineno or 0) > n.lineno for n in inner)
 
 

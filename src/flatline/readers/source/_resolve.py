@@ -33,6 +33,7 @@ from flatline.readers.source import (
 )
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._for_keys import for_key
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import LAMBDA, SAME, Binding, Class, Module, Scope, Use, spelled
 from flatline.readers.source._values import Source
 
@@ -175,10 +176,10 @@ class Project:
             self._partials.setdefault(name, []).append(pair)
         for made in module.classes.values():
             for base in made.node.bases:
-                self._heirs.setdefault(ast.unparse(base).rpartition(".")[2], []).append(made)
+                self._heirs.setdefault(unparsed(base).rpartition(".")[2], []).append(made)
         for below in module.functions.values():
             for head in getattr(below.node, "decorator_list", ()):
-                name = ast.unparse(head.func if isinstance(head, ast.Call) else head)
+                name = unparsed(head.func if isinstance(head, ast.Call) else head)
                 self._decorated.setdefault(name, []).append(below)
         self.builders += _builders.builders_in(module)
         for scope in module.scopes:
@@ -647,13 +648,13 @@ class Project:
         scope: Scope | None = use.scope
         while scope is not None and isinstance(node, ast.Name) and node.id not in scope.bindings:
             scope = scope.parent
-        text, changed = ast.unparse(node), self._changed[id(module)]
+        text, changed = unparsed(node), self._changed[id(module)]
         return (text, 0) in changed or (text, id(scope)) in changed
 
     def written_below(self, node: ast.expr, key: ast.Constant | None, use: Use) -> bool:
         """Whether ``name["head"]["width"] = ...`` is anywhere in the file."""
         self.written_to(node, use)
-        part = f"{ast.unparse(node)}[{repr(key.value) + ']' if key is not None else ''}"
+        part = f"{unparsed(node)}[{repr(key.value) + ']' if key is not None else ''}"
         return any(text.startswith(part) for text, _ in self._changed[id(use.scope.module)])
 
     def put(self, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
@@ -1298,13 +1299,13 @@ def _appended(call: ast.Call, use: Use) -> list[ast.expr] | None:
     """What is put behind the layers of a sequence, in the function that makes it; None if it cannot be known."""
     node = use.statement
     own = isinstance(node, ast.Assign) and len(node.targets) == 1 and node.value is call
-    name = ast.unparse(node.targets[0]) if own and isinstance(node, ast.Assign) else ""
+    name = unparsed(node.targets[0]) if own and isinstance(node, ast.Assign) else ""
     found: list[ast.expr] = []
     for other, place in use.scope.calls if name else ():
         method = other.func.attr if isinstance(other.func, ast.Attribute) else ""
         if method not in ("append", "add_module", "extend", "insert") or not other.args:
             continue
-        if ast.unparse(other.func.value) == name:  # type: ignore[attr-defined]
+        if unparsed(other.func.value) == name:  # type: ignore[attr-defined]
             if place.path != use.path or method in ("extend", "insert"):
                 return None
             found.append(other.args[-1])
@@ -1345,7 +1346,7 @@ def _is_abstract(function: Scope) -> bool:
     """It raises, or does nothing at all."""
     body = [u.statement for u in function.statements if not _is_text(u.statement)]
     first = body[0] if body else None
-    raises = isinstance(first, ast.Raise) and "NotImplemented" in ast.unparse(first)
+    raises = isinstance(first, ast.Raise) and "NotImplemented" in unparsed(first)
     return function.marked("abstractmethod") or (len(body) == 1 and (raises or isinstance(first, ast.Pass))) or not body
 
 
@@ -1382,7 +1383,7 @@ def _set_outside(module: Module) -> Iterator[str]:
             node = use.statement
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             for target in targets:
-                if isinstance(target, ast.Attribute) and ast.unparse(target.value) not in own:
+                if isinstance(target, ast.Attribute) and unparsed(target.value) not in own:
                     yield target.attr
 
 
@@ -1414,7 +1415,7 @@ def _changed(module: Module) -> Iterator[tuple[str, int]]:
         for node in _written(scope):
             found = scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
             own = bool(found) and scope is not module.top and not any(b.parameter for b in found)
-            yield ast.unparse(node), id(scope) if own else 0
+            yield unparsed(node), id(scope) if own else 0
 
 
 def _written(scope: Scope) -> Iterator[ast.expr]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from flatline.readers.source._members import Member, alike, beside, member
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, argument, default
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._values import is_object, origins
@@ -114,7 +115,7 @@ def _elements(project: Project, node: ast.expr, use: Use, depth: int) -> Sequenc
         return [key for key in node.keys if key is not None]
     if isinstance(node, ast.DictComp):
         (head, *more), plain = node.generators, isinstance(node.key, ast.Name)
-        same = plain and not more and not head.ifs and ast.unparse(head.target) == ast.unparse(node.key)
+        same = plain and not more and not head.ifs and unparsed(head.target) == unparsed(node.key)
         return _elements(project, head.iter, use, depth + 1) if same and depth < BACK else ()
     if isinstance(node, ast.Call) and depth < BACK:
         return _called(project, node, use, depth)
@@ -126,7 +127,7 @@ def _elements(project: Project, node: ast.expr, use: Use, depth: int) -> Sequenc
 
 def _called(project: Project, node: ast.Call, use: Use, depth: int) -> Sequence[ast.expr]:
     """What ``table.items()``, ``enumerate(...)`` and ``zip(...)`` go through."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else unparsed(node.func)
     if isinstance(node.func, ast.Attribute) and not node.args and name in ("items", "keys"):
         keys = _elements(project, node.func.value, use, depth + 1)
         return keys if name == "keys" else [_pair(key, node) for key in keys]
@@ -147,9 +148,9 @@ def _pair(first: ast.expr, second: ast.expr) -> ast.expr:
 
 def _changes(project: Project, node: ast.expr, use: Use) -> bool:
     """Whether anything is put into a list or a table, or taken out of it."""
-    grown = f"{ast.unparse(node)}."
+    grown = f"{unparsed(node)}."
     calls = (c.func for scope in use.scope.module.scopes for c, _ in scope.calls if isinstance(c.func, ast.Attribute))
-    listed = any(f.attr in ("append", "remove", "insert", "extend") and ast.unparse(f).startswith(grown) for f in calls)
+    listed = any(f.attr in ("append", "remove", "insert", "extend") and unparsed(f).startswith(grown) for f in calls)
     return listed or project.written_to(node, use)
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._values import origins
 
@@ -62,7 +63,7 @@ def _partly(project: Project, node: ast.expr, use: Use) -> tuple[ast.expr, int]:
 
 def _below(node: ast.AST, names: set[str]) -> Iterator[ast.expr]:
     """What the step is divided by."""
-    for inner in ast.walk(node) if not hasattr(node, "body") else ():
+    for inner in walk(node) if not hasattr(node, "body") else ():
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
-            if names & {n.id for n in ast.walk(inner.left) if isinstance(n, ast.Name)}:
+            if names & {n.id for n in walk(inner.left) if isinstance(n, ast.Name)}:
                 yield inner.right

@@ -11,6 +11,7 @@ from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._loops import LOOPS, repeated
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._managed import is_quiet, is_wrapped_quietly
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
 
@@ -21,6 +22,7 @@ LAYERS = re.compile(
     r"Transformer\w*|Sequential)"
 )
 CUT_OFF = re.compile(r"\bdetach|\.data\b|\.item\(|no_grad|argmax|\.numpy\(|\.tolist\(")  # no gradient comes back
+SWITCHES = re.compile(r"set_grad_enabled|no_grad|inference")
 BACKWARDS = re.compile(r"(^|\.)(accelerator|fabric)$")  # that are handed the loss
 OTHER_MODE = re.compile(
     r"\.eval\(|\.train\((?!\s*(True)?\s*\))|\.train\(.*\bmode|\.training\b|\.eval\b|eval_?(mode|ctx|context)|(set|to|as)_eval|getattr\([^()]*\)\(\)"
@@ -69,7 +71,7 @@ class Seen:
         found: dict[str, list[tuple[ast.expr, Use]]] = {}
         for use in self.scope.statements:
             if isinstance(use.statement, ast.AugAssign):
-                found.setdefault(ast.unparse(use.statement.target), []).append((use.statement.value, use))
+                found.setdefault(unparsed(use.statement.target), []).append((use.statement.value, use))
         return found
 
     def fact(
@@ -123,7 +125,7 @@ class Seen:
             given = receiver
             if isinstance(receiver, ast.Call) and receiver.args and _named(receiver, "scale"):
                 given = receiver.args[0]
-            elif len(call.args) == 1 and BACKWARDS.search(ast.unparse(receiver)):
+            elif len(call.args) == 1 and BACKWARDS.search(unparsed(receiver)):
                 given = call.args[0]
             if isinstance(given, ast.NamedExpr):
                 given = given.target
@@ -191,7 +193,7 @@ class Seen:
         heads = [item.context_expr for node in around for item in node.items]
         if not isinstance(self.scope.node, ast.Module):
             heads += self.scope.node.decorator_list
-        plain = any(re.search(r"no_grad|inference_mode", ast.unparse(head)) for head in heads)
+        plain = any(re.search(r"no_grad|inference_mode", unparsed(head)) for head in heads)
         return plain or any(is_quiet(self.project, head, use) for head in heads) or self._wrapped_quietly
 
     @cached_property
@@ -227,7 +229,7 @@ class Seen:
         ]
         for test in tests:
             node, _ = self.sole(test, back)
-            given = node.left if isinstance(node, ast.Compare) and ast.unparse(node).endswith(" is not None") else node
+            given = node.left if isinstance(node, ast.Compare) and unparsed(node).endswith(" is not None") else node
             if isinstance(given, ast.Name) and given.id in self.scope.params:
                 value = argument(call, self.scope, given.id) or default(self.scope, given.id)
                 if isinstance(value, ast.Constant) and not value.value:
@@ -241,18 +243,21 @@ class Seen:
 
     def draws(self, call: ast.Call) -> bool:
         """``[model(x) for _ in range(20)]``, which looks at the same input again and again."""
-        return any(inner is call for each in self._repeats for inner in ast.walk(each))
+        return any(inner is call for each in self._repeats for inner in walk(each))
 
     @cached_property
     def _repeats(self) -> list[ast.expr]:
-        loops = [n for n in ast.walk(self.scope.node) if isinstance(n, (ast.ListComp, ast.GeneratorExp, ast.SetComp))]
+        loops = [n for n in walk(self.scope.node) if isinstance(n, (ast.ListComp, ast.GeneratorExp, ast.SetComp))]
         return [n.elt for n in loops if any(spelled(each.iter).startswith("range") for each in n.generators)]
 
     @cached_property
     def switches(self) -> bool:
         """Gradients are switched off in a function with a backward."""
         back = any(True for _ in self.methods("backward"))
-        return back and re.search(r"set_grad_enabled|no_grad|inference", ast.unparse(self.scope.node)) is not None
+        return back and any(
+            self.module.says(each, SWITCHES)
+            for each in (*self.scope.node.body, *getattr(self.scope.node, "decorator_list", ()))
+        )
 
     def never_recorded(self, use: Use) -> bool:
         """Under no_grad, here or wherever the function is called."""
@@ -271,7 +276,7 @@ class Seen:
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
         known = bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
         plain = known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
-        return plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, ast.walk(loop))))
+        return plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, walk(loop))))
 
     def judges(self, loop: ast.stmt) -> bool:
         """Whether a loop scores, and some call of the function switches all its backwards off."""
@@ -288,7 +293,7 @@ class Seen:
         calls = [c for c, _ in self.scope.calls]
         names = {c.func.attr for c in calls if isinstance(c.func, ast.Attribute)}
         takes = bool(names & {"argmax", "topk"}) or any(map(_takes_best, calls))
-        return takes and ("eq" in names or any(map(_is_equality, ast.walk(self.scope.node))))
+        return takes and ("eq" in names or any(map(_is_equality, walk(self.scope.node))))
 
 
 @cache
@@ -309,7 +314,7 @@ def _is_training(project: Project, call: ast.Call, use: Use) -> bool:
     """``engine.train(loader)``, a function of the project that sends something backward, and sets no other mode."""
     function = project.callee(call, use)
     inner = [project.callee(*pair) for pair in function.calls] if function is not None else []
-    texts = [ast.unparse(each.node) for each in (function, *inner) if each is not None]
+    texts = [unparsed(each.node) for each in (function, *inner) if each is not None]
     back = any(".backward(" in text for text in texts)
     return back and not any(OTHER_MODE.search(text) for text in texts)
 
@@ -321,7 +326,7 @@ def trained_models(project: Project, scope: Scope) -> Sequence[Thing]:
 
 def _whose(project: Project, node: ast.expr, use: Use, told: set[int]) -> Iterator[Thing]:
     """The models in ``Adam(groups(model), lr=1e-3)``, behind names, lists and functions."""
-    for inner in ast.walk(node) if id(node) not in told and len(told) < WHOSE else ():
+    for inner in walk(node) if id(node) not in told and len(told) < WHOSE else ():
         told.add(id(inner))
         if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in PARAMETERS:
             yield from _wholes(project, inner.func.value, use)
@@ -341,7 +346,7 @@ def _wholes(project: Project, node: ast.expr, use: Use) -> Iterator[Thing]:
     yield from project.things(node, use)
     while isinstance(node, ast.Attribute):
         node = node.value
-        if ast.unparse(node) != "self":
+        if unparsed(node) != "self":
             yield from project.things(node, use)
 
 
@@ -372,17 +377,12 @@ def _named(call: ast.Call, method: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == method
 
 
-def names_in(node: ast.AST) -> set[str]:
-    """The names in an expression or statement."""
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-
-
 def _takes_best(call: ast.Call) -> bool:
     """``torch.max(scores, 1)`` and ``scores.max(1)``."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "max":
         return False
-    own = ast.unparse(call.func.value) != "np"
-    places = call.args[1:] if ast.unparse(call.func) == "torch.max" else call.args
+    own = unparsed(call.func.value) != "np"
+    places = call.args[1:] if unparsed(call.func) == "torch.max" else call.args
     dims = [*places, *(k.value for k in call.keywords if k.arg == "dim")]
     return own and len(dims) == 1 and isinstance(dims[0], (ast.Constant, ast.UnaryOp))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._seen import OTHER_MODE, Seen
@@ -24,7 +25,7 @@ def _speaks(project: Project, scope: Scope, module: Module, told: set[int], dept
         return False
     told.add(id(scope))
     for function in _run_by(project, scope):
-        if function.module is not module and OTHER_MODE.search(ast.unparse(function.node)) is not None:
+        if function.module is not module and OTHER_MODE.search(unparsed(function.node)) is not None:
             return True
         if function.node is not scope.node and _speaks(project, function, module, told, depth + 1):
             return True

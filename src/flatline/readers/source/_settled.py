@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope
 
 
 def settled(project: Project, node: ast.If, scope: Scope) -> bool | None:
     """What a condition always is, if it is about words and switches that the object itself keeps."""
-    asked = [n for n in ast.walk(node.test) if isinstance(n, ast.Attribute)]
-    names = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+    asked = [n for n in walk(node.test) if isinstance(n, ast.Attribute)]
+    names = {n.id for n in walk(node.test) if isinstance(n, ast.Name)}
     if not asked or names != {*scope.own} or not _is_plain(node.test):
         return None
     if any(_is_set_elsewhere(project, each.attr) for each in asked):

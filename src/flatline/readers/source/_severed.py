@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._leaves import new_leaf
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Binding, Use, spelled
 from flatline.readers.source._seen import Seen
 from flatline.readers.source._values import drawn_by
@@ -45,7 +46,7 @@ def _switched_off(seen: Seen, binding: Binding) -> ast.expr | None:
     line = getattr(binding.use.statement, "lineno", 0)
     around = [node for node in seen.withs if node.lineno < line <= (node.end_lineno or 0)]
     heads = [item.context_expr for node in around for item in node.items]
-    off = [head for head in heads if ast.unparse(head) in ("torch.no_grad()", "torch.inference_mode()")]
+    off = [head for head in heads if unparsed(head) in ("torch.no_grad()", "torch.inference_mode()")]
     plain = isinstance(binding.value, ast.Call) and binding.use.scope is seen.scope
     value, place = binding.value, binding.use
     drawn = list(drawn_by(seen.project, binding, ())) if value is None else []
@@ -54,12 +55,12 @@ def _switched_off(seen: Seen, binding: Binding) -> ast.expr | None:
     function = seen.project.callee(value, place) if isinstance(value, ast.Call) else None
     if not off and plain and function is not None and function.marked_without_grad is not None:
         return function.marked_without_grad
-    on = any(re.search(r"enable_grad|set_grad|requires_grad|Parameter", ast.unparse(node)) for node in around)
+    on = any(re.search(r"enable_grad|set_grad|requires_grad|Parameter", unparsed(node)) for node in around)
     return off[0] if off and plain and not on else None
 
 
 def _literal(node: ast.AST) -> bool:
     """A tensor of numbers that are written out, or one that is a new leaf on purpose."""
     return isinstance(node, ast.Call) and not any(
-        isinstance(n, (ast.Name, ast.Call)) for a in node.args for n in ast.walk(a)
+        isinstance(n, (ast.Name, ast.Call)) for a in node.args for n in walk(a)
     )

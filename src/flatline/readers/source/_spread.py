@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._values import field_of, origins
 
@@ -27,7 +28,7 @@ def spread(project: Project, node: ast.expr, use: Use) -> Named | None:
 
 def is_of_record(node: ast.Call) -> bool:
     """``asdict(config)``."""
-    return ast.unparse(node.func) in OF_RECORDS and len(node.args) == 1
+    return unparsed(node.func) in OF_RECORDS and len(node.args) == 1
 
 
 class _Spread:
@@ -119,7 +120,7 @@ class _Spread:
 
 def _is_changed(node: ast.expr, use: Use) -> bool:
     """``config.shuffle = True`` is in the file."""
-    name = re.escape(ast.unparse(node))
+    name = re.escape(unparsed(node))
     changed = re.compile(rf"\b{name}\.\w+\s*=(?!=)|setattr\({name}\b|\b{name}\.(update|__dict__)")
     return any(changed.search(line) for line in use.scope.module.text.lines)
 
@@ -132,12 +133,10 @@ def _word(key: ast.expr | None) -> str | None:
 def _of_fields(node: ast.DictComp) -> ast.expr | None:
     """``self`` of ``{f.name: getattr(self, f.name) for f in fields(self)}``."""
     head, value = node.generators[0], node.value
-    name = f"{ast.unparse(head.target)}.name"
+    name = f"{unparsed(head.target)}.name"
     whole = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 2 else None
     if whole is None or head.ifs or len(node.generators) > 1:
         return None
-    shown = ast.unparse(whole)
-    over = ast.unparse(head.iter) in (f"fields({shown})", f"dataclasses.fields({shown})")
-    return (
-        whole if over and ast.unparse(node.key) == name and ast.unparse(value) == f"getattr({shown}, {name})" else None
-    )
+    shown = unparsed(whole)
+    over = unparsed(head.iter) in (f"fields({shown})", f"dataclasses.fields({shown})")
+    return whole if over and unparsed(node.key) == name and unparsed(value) == f"getattr({shown}, {name})" else None

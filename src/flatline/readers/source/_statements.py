@@ -10,6 +10,7 @@ from functools import cache
 from flatline.events import SourceFact
 from flatline.readers.source._edits import after, instead, renamed
 from flatline.readers.source._for_keys import Put
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import Seen
 from flatline.readers.source._switches import switches
@@ -64,7 +65,7 @@ def anomaly(seen: Seen) -> Iterator[SourceFact]:
             yield seen.fact("anomaly", call, edit=instead(given, "False") if given is not None else None)
         elif given is not None and isinstance(use.statement, ast.Expr):
             asked = [given] if not on else []
-            asked += [n.test for n in _ifs_around(seen, use) if "__main__" not in ast.unparse(n.test)]
+            asked += [n.test for n in _ifs_around(seen, use) if "__main__" not in unparsed(n.test)]
             taken = all(part == "body" for block, part in use.path if block in seen.scope.choices)
             if asked and taken and all(_is_usually_on(seen, each, use) for each in asked):
                 yield seen.fact("anomaly by settings", call, name=spelled(asked[0]))
@@ -98,7 +99,7 @@ def _is_true(value: ast.expr | None) -> bool:
 
 
 def _unconditional(seen: Seen, use: Use) -> bool:
-    return all("__main__" in ast.unparse(node.test) for node in _ifs_around(seen, use))
+    return all("__main__" in unparsed(node.test) for node in _ifs_around(seen, use))
 
 
 def _ifs_around(seen: Seen, use: Use) -> list[ast.If]:
@@ -172,9 +173,9 @@ def schedulers(seen: Seen) -> Iterator[SourceFact]:
 
 def _mentioned(seen: Seen, name: str, harmless: Collection[str]) -> bool:
     """Whether an object is given to anything, or asked for anything but what is harmless."""
-    kept = {id(n.value) for n in ast.walk(seen.scope.node) if isinstance(n, ast.Attribute) and n.attr in harmless}
+    kept = {id(n.value) for n in walk(seen.scope.node) if isinstance(n, ast.Attribute) and n.attr in harmless}
     for call, use in seen.scope.calls:
         if seen.project.dotted(call.func, use).startswith("torch.optim.lr_scheduler."):
             kept |= {id(argument) for argument in call.args}
-    loads = (n for n in ast.walk(seen.scope.node) if isinstance(n, ast.Name) and n.id == name)
+    loads = (n for n in walk(seen.scope.node) if isinstance(n, ast.Name) and n.id == name)
     return any(isinstance(n.ctx, ast.Load) and id(n) not in kept for n in loads)

@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 from flatline.events import SourceFact
 from flatline.readers.source._loaders import goes_backward
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._parameters import models_of
 from flatline.readers.source._resolve import Project, Thing, builds_optimizer
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
-from flatline.readers.source._seen import names_in, seen_in
+from flatline.readers.source._seen import seen_in
 from flatline.readers.source._stages import between_trainings, comes_once
 from flatline.readers.source._values import Source
 
@@ -80,7 +81,7 @@ def _parts(project: Project, optimizer: Thing) -> set[Part]:
     """The models, or parts of them, whose parameters it was given; nothing where it is built again and again."""
     call = optimizer.call if _comes_once(project, optimizer.use, 0) else None
     given = models_of(project, call, optimizer.use) if call is not None else []
-    alike = not any(_moves_otherwise(node) for node in ast.walk(optimizer.use.scope.module.top.node))
+    alike = not any(_moves_otherwise(node) for node in walk(optimizer.use.scope.module.top.node))
     return {part for each in given for part in _places(project, each)} if alike or len(given) == 1 else set()
 
 
@@ -193,7 +194,7 @@ def _step(node: ast.expr) -> Way:
     if isinstance(node, ast.Attribute):
         return (node.attr,)
     if isinstance(node, ast.Subscript):
-        return (f"[{ast.unparse(node.slice)}]",)
+        return (f"[{unparsed(node.slice)}]",)
     func = node.func if isinstance(node, ast.Call) else None
     return (f"{func.attr}()",) if isinstance(func, ast.Attribute) else ()
 

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._imported import one_says
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Class
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def is_swapped(project: Project, made: Made) -> bool:
     files = [each for each in project.modules.values() if each is not None]
     if any(one_says([each], SWAPS) and one_says([each], OTHERS) for each in files) or one_says(files, ANOTHER):
         return True
-    if "Sequential" in ast.unparse(made.use.statement) and one_says(files, TAKES_OUT):
+    if "Sequential" in unparsed(made.use.statement) and one_says(files, TAKES_OUT):
         return True
     owner = made.use.scope.owner
     names = _names(owner, made) if owner is not None else set[str]()
@@ -39,7 +40,7 @@ def _names(owner: Class, made: Made) -> set[str]:
         name
         for name, bound in owner.attributes.items()
         for each in bound
-        if each.value is not None and any(inner is made.node for inner in ast.walk(each.value))
+        if each.value is not None and any(inner is made.node for inner in walk(each.value))
     }
     func = made.node.func if isinstance(made.node, ast.Call) else None
     own = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self"

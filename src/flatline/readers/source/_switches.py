@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import Seen
@@ -33,13 +34,14 @@ def switches(seen: Seen) -> Iterator[tuple[str, object, Use]]:
 
 def _table(project: Project, call: ast.Call, use: Use) -> ast.expr | None:
     """``flags`` of ``setattr(cudnn, name, on)`` in ``for name, on in flags.items()``."""
-    if ast.unparse(call.func) != "setattr" or len(call.args) != 3 or project.dotted(call.args[0], use) != CUDNN:
+    named = isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3
+    if not named or project.dotted(call.args[0], use) != CUDNN:
         return None
     loops = {id(u.statement): u.statement for u in use.scope.statements if isinstance(u.statement, ast.For)}
     loop = loops.get(use.path[-1][0]) if use.path and use.path[-1][1] == "body" else None
     head = loop.iter if loop is not None else None
     asked = head.func if isinstance(head, ast.Call) and not head.args else None
-    drawn = isinstance(loop, ast.For) and ast.unparse(loop.target) in (
+    drawn = isinstance(loop, ast.For) and unparsed(loop.target) in (
         f"({call.args[1].id}, {call.args[2].id})" if _are_names(call) else "",  # type: ignore[attr-defined]
         f"{call.args[1].id}, {call.args[2].id}" if _are_names(call) else "",  # type: ignore[attr-defined]
     )
@@ -54,7 +56,7 @@ def _tables(seen: Seen, node: ast.expr, use: Use) -> Sequence[Source]:
     """What the table is; of a field of a record whose makers are not known, what the field begins with."""
     found = origins(seen.project, node, use)
     owner = seen.scope.owner
-    own = isinstance(node, ast.Attribute) and seen.scope.own == (ast.unparse(node.value),)
+    own = isinstance(node, ast.Attribute) and seen.scope.own == (unparsed(node.value),)
     if not own or owner is None or not isinstance(node, ast.Attribute) or not owner.is_record:
         return found
     plain = not seen.project.set_from_outside(node.attr, seen.module) and not seen.project.attributes(owner, node.attr)

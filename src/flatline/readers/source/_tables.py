@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._put_by_calls import decorating, put_by_calls
 from flatline.readers.source._scopes import Class, Module, Scope, Use
 from flatline.readers.source._values import Source
@@ -35,7 +36,7 @@ def _appended(project: Project, node: ast.Attribute, use: Use) -> Sequence[Sourc
     found: list[Source] = []
     for method in owner.methods.values() if owner is not None and empty else ():
         for call, place in method.calls:
-            if ast.unparse(call.func) == f"{ast.unparse(node)}.append" and len(call.args) == 1:
+            if unparsed(call.func) == f"{unparsed(node)}.append" and len(call.args) == 1:
                 given = call.args[0]
                 name = given.id if isinstance(given, ast.Name) and given.id in method.params else ""
                 pairs = project.given(name, method.bindings[name][0].use) if name else [(given, place)]
@@ -60,7 +61,7 @@ def _entries(name: str, scope: Scope) -> list[tuple[tuple[object, ...] | None, U
     found: list[tuple[tuple[object, ...] | None, Use]] = []
     for use in scope.statements:
         for target in use.statement.targets if isinstance(use.statement, ast.Assign) else ():
-            if isinstance(target, ast.Subscript) and ast.unparse(target.value) == name:
+            if isinstance(target, ast.Subscript) and unparsed(target.value) == name:
                 found.append((_keys(target.slice, use), use))
     return found
 
@@ -77,7 +78,7 @@ def _keys(node: ast.expr, use: Use) -> tuple[object, ...] | None:
         return (node.value,)
     found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
     loop = found[0].use.statement if len(found) == 1 else None
-    if not isinstance(loop, ast.For) or use.path[-1:] != ((id(loop), "body"),) or ast.unparse(loop.target) != node.id:  # type: ignore[attr-defined]
+    if not isinstance(loop, ast.For) or use.path[-1:] != ((id(loop), "body"),) or unparsed(loop.target) != node.id:  # type: ignore[attr-defined]
         return None
     listed = loop.iter.elts if isinstance(loop.iter, (ast.Tuple, ast.List)) else []
     plain = [each.value for each in listed if isinstance(each, ast.Constant)]
@@ -144,12 +145,12 @@ def _into_given(project: Project, module: Module, table: str) -> list[Entry]:
         owners: list[Class | Scope] = [*each.classes.values(), *each.functions.values()] if same else []
         for owner in owners:
             for head in getattr(owner.node, "decorator_list", ()):
-                if isinstance(head, ast.Call) and any(ast.unparse(part) == table for part in head.args):
+                if isinstance(head, ast.Call) and any(unparsed(part) == table for part in head.args):
                     end = Use(each.top, len(each.top.statements), (), each.tree.body[-1])
                     named = ast.Name(getattr(owner.node, "name", ""), ast.Load())
                     found += _given_name(project, head, table, Source(named, end))
         for head, given, use in decorating(each) if same else ():
-            if any(ast.unparse(part) == table for part in head.args):
+            if any(unparsed(part) == table for part in head.args):
                 found += _given_name(project, head, table, Source(given, use))
     return found
 
@@ -174,7 +175,7 @@ def _filled_by(maker: Scope) -> tuple[str, str] | None:
             target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
             if not isinstance(target, ast.Subscript) or not isinstance(use.statement, ast.Assign):
                 continue
-            names, value = (ast.unparse(target.value), ast.unparse(target.slice)), use.statement.value
+            names, value = (unparsed(target.value), unparsed(target.slice)), use.statement.value
             plain = isinstance(value, ast.Name) and value.id in inner.params
             return names if plain and {*names} <= {*maker.params} else None
     return None

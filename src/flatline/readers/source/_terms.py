@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._numbered import of_same_table
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
@@ -163,7 +164,7 @@ def _entry(table: ast.expr, key: ast.Constant) -> ast.expr | None:
     """What a dictionary that is written out, or one that a comprehension fills, has under a key."""
     if isinstance(table, ast.DictComp):
         target = table.generators[0].target if len(table.generators) == 1 and not table.generators[0].ifs else None
-        kept = isinstance(target, ast.Tuple) and ast.unparse(target.elts[0]) == ast.unparse(table.key)
+        kept = isinstance(target, ast.Tuple) and unparsed(target.elts[0]) == unparsed(table.key)
         return table.value if kept else None
     pairs = zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
     return next((v for k, v in pairs if isinstance(k, ast.Constant) and k.value == key.value), None)
@@ -192,7 +193,7 @@ def _is_mean_of_outputs(project: Project, node: ast.Call, use: Use) -> bool:
     function = project.callee(node, use)
     if function is None or len(node.args) < 2 or seen_in(project, use.scope).without_grad(use):
         return False
-    cut = CUT_OFF.search(ast.unparse(function.node)) is not None or function.marked_without_grad is not None
+    cut = CUT_OFF.search(unparsed(function.node)) is not None or function.marked_without_grad is not None
     reduced = bool(function.returns) and all(_is_reduced(value) for value, _ in function.returns)
     return reduced and not cut and any(_is_output(project, each, use) for each in node.args)
 
@@ -232,7 +233,7 @@ def _of_outputs(project: Project, node: ast.expr, use: Use) -> bool:
     if seen_in(project, use.scope).without_grad(use) or function.marked_without_grad is not None:
         return False
     reduced = bool(function.returns) and all(_is_reduced(value) for value, _ in function.returns)
-    cut = CUT_OFF.search(ast.unparse(function.node)) is not None
+    cut = CUT_OFF.search(unparsed(function.node)) is not None
     return reduced and not cut and any(_is_output(project, each, use) for each in node.args)
 
 
@@ -270,7 +271,7 @@ def _within(project: Project, source: Source) -> bool:
     """A layer or model of the project is called in an expression, or in what its names stand for."""
     return any(
         isinstance(inner, ast.Call) and is_module(project, thing)
-        for inner in ast.walk(source.node)
+        for inner in walk(source.node)
         for thing in (project.things(inner.func, source.use) if isinstance(inner, ast.Call) else ())
         if thing.call is not None
     )

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._rounds import OBJECT, Known, is_left_out, told, truth
 from flatline.readers.source._scopes import ENDS, Binding, Scope, Use, lies_in
@@ -62,7 +63,7 @@ def _listed(project: Project, node: ast.expr, use: Use) -> Sequence[ast.Constant
 
 def _from_outside(node: ast.expr, scope: Scope) -> bool:
     """It depends on what a call gives."""
-    return any(isinstance(n, ast.Name) and n.id in scope.params for n in ast.walk(node)) and scope.parent is not None
+    return any(isinstance(n, ast.Name) and n.id in scope.params for n in walk(node)) and scope.parent is not None
 
 
 def _handed(

@@ -11,6 +11,7 @@ from flatline.readers.source._cuts import ASKED, ON_PURPOSE
 from flatline.readers.source._imported import all_reached
 from flatline.readers.source._learned import is_learned_from
 from flatline.readers.source._mentions import Mentions
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._seen import is_module, seen_in, trained_models
@@ -36,7 +37,7 @@ def unlearned(project: Project, module: Module) -> Iterator[SourceFact]:
         for call, use in scope.calls:
             function = project.callee(call, use)
             head = _head(function) if function is not None and function is not scope else None
-            if function is None or head is None or ON_PURPOSE.search(f"{function.name} {ast.unparse(call.func)}"):
+            if function is None or head is None or ON_PURPOSE.search(f"{function.name} {unparsed(call.func)}"):
                 continue
             seen = seen_in(project, scope)
             if seen.never_recorded(use) or not is_learned_from(seen, use, call):
@@ -46,7 +47,7 @@ def unlearned(project: Project, module: Module) -> Iterator[SourceFact]:
                 if name in trained and name not in told and _is_always_off(project, files, thing):
                     told.add(name)
                     yield SourceFact(
-                        kind="cut layer", name=_shown(function, call, inner), text=f"@{ast.unparse(head)}",
+                        kind="cut layer", name=_shown(function, call, inner), text=f"@{unparsed(head)}",
                         where=module.where(call, scope), other=function.module.where(inner, function),
                     )  # fmt: skip
 
@@ -58,7 +59,7 @@ def _marks(module: Module) -> bool:
 def _head(function: Scope) -> ast.expr | None:
     """``@torch.no_grad()`` above a function, and nothing that switches gradients on in it."""
     head = function.marked_without_grad
-    on = head is None or ast.unparse(head) not in OFF or "enable_grad" in ast.unparse(function.node)
+    on = head is None or unparsed(head) not in OFF or "enable_grad" in unparsed(function.node)
     return None if on else head
 
 
@@ -82,7 +83,7 @@ def _is_handed(project: Project, node: ast.expr, use: Use) -> bool:
 def _shown(function: Scope, call: ast.Call, inner: ast.Call) -> str:
     """``net`` of ``net.encode(x)``, where that calls ``self(x)``."""
     own = isinstance(inner.func, ast.Name) and function.own == (inner.func.id,)
-    return ast.unparse(call.func.value if own and isinstance(call.func, ast.Attribute) else inner.func)
+    return unparsed(call.func.value if own and isinstance(call.func, ast.Attribute) else inner.func)
 
 
 def _is_always_off(project: Project, files: list[Module], thing: Thing) -> bool:
@@ -102,7 +103,7 @@ def _reads(project: Project, thing: Thing, use: Use) -> Iterator[ast.expr]:
     """Where a statement speaks of it."""
     node = use.statement
     parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, (ast.expr, ast.keyword, ast.withitem))]
-    for inner in [n for part in parts for n in ast.walk(part) if isinstance(n, (ast.Name, ast.Attribute))]:
+    for inner in [n for part in parts for n in walk(part) if isinstance(n, (ast.Name, ast.Attribute))]:
         plain = isinstance(inner.ctx, ast.Load) and not hasattr(node, "name")
         if plain and any(t.identity() == thing.identity() for t in project.things(inner, use)):
             yield inner
@@ -127,7 +128,7 @@ def _is_harmless(project: Project, mentions: Mentions, read: ast.expr, use: Use)
 def _runs_by_forward(project: Project, thing: Thing) -> bool:
     """What it is made of is run by its forward, or without gradients, and by no other method."""
     owner, forward = thing.made_of, project.method(thing.made_of, "forward") if thing.made_of is not None else None
-    text = ast.unparse(forward.node) if forward is not None else ""
+    text = unparsed(forward.node) if forward is not None else ""
     for name, method in owner.methods.items() if owner is not None else ():
         if name in ("__init__", "forward") or method.marked_without_grad is not None or f".{name}(" in text:
             continue

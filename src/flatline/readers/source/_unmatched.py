@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Sequence
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._prefixed import saved_where
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Class, Module, Use
@@ -41,8 +42,8 @@ def _is_put(module: Module, name: str, parts: Collection[str]) -> bool:
     """``net.head = ...`` is in the file, and not ``self.body.head = ...``, which is deeper in the model."""
     targets = [t for scope in module.scopes for u in scope.statements for t in getattr(u.statement, "targets", ())]
     named = [t.value for t in targets if isinstance(t, ast.Attribute) and t.attr == name]
-    inside = [v for v in named if isinstance(v, ast.Attribute) and v.attr in parts and ast.unparse(v.value) == "self"]
-    return len([v for v in named if ast.unparse(v) != "self"]) > len(inside)
+    inside = [v for v in named if isinstance(v, ast.Attribute) and v.attr in parts and unparsed(v.value) == "self"]
+    return len([v for v in named if unparsed(v) != "self"]) > len(inside)
 
 
 def _is_written_out(project: Project, source: Source) -> bool:
@@ -80,7 +81,7 @@ def _is_plain(project: Project, owner: Class, classes: Sequence[Class]) -> bool:
     bases = [thing for base in owner.node.bases for thing in project.things(base, owner.use)]
     known = all(t.name == "torch.nn.Module" or t.made_of in classes for t in bases)
     calls = [call for method in owner.methods.values() for call, _ in method.calls]
-    names = [c.func.attr if isinstance(c.func, ast.Attribute) else ast.unparse(c.func) for c in calls]
+    names = [c.func.attr if isinstance(c.func, ast.Attribute) else unparsed(c.func) for c in calls]
     hidden = {*REGISTERS, "setattr", "update"} & set(names)
     plain = not hidden and not any(name in owner.methods for name in RENAMES)
     return plain and known and len(bases) == len(owner.node.bases) > 0

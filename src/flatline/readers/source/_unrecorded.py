@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import seen_in
@@ -24,9 +25,7 @@ def head_of(project: Project, term: Source, is_output: IsOutput, depth: int = 0)
         return None
     own = use.scope.marked_without_grad
     if own is not None:
-        off = (
-            ast.unparse(own) in OFF and not use.scope.name.endswith(".forward") and _uses(project, node, use, is_output)
-        )
+        off = unparsed(own) in OFF and not use.scope.name.endswith(".forward") and _uses(project, node, use, is_output)
         return Source(own, use) if off else None
     if isinstance(node, ast.Call):
         return _above(project, node, use, is_output, depth)
@@ -56,7 +55,7 @@ def _above(project: Project, node: ast.Call, use: Use, is_output: IsOutput, dept
     if function is None or (head is not None and function.name.endswith(".forward") and _is_model(project, node, use)):
         return None
     if head is not None:
-        off = ast.unparse(head) in OFF and _uses(project, node, use, is_output)
+        off = unparsed(head) in OFF and _uses(project, node, use, is_output)
         return Source(head, Use(function, -1, (), function.node)) if off else None  # type: ignore[arg-type]
     values = function.returns if not isinstance(function.node, ast.Module) else []
     if len(values) != 1 or values[0][0] is None:
@@ -100,7 +99,7 @@ def off_by(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Source
         return None
     mark = function.marked_without_grad
     if mark is not None:
-        return Source(mark, Use(function, -1, (), function.node)) if ast.unparse(mark) in OFF else None  # type: ignore[arg-type]
+        return Source(mark, Use(function, -1, (), function.node)) if unparsed(mark) in OFF else None  # type: ignore[arg-type]
     heads = [_returned_off(project, value, place, depth) for value, place in function.returns]
     return heads[0] if heads and None not in heads and not isinstance(function.node, ast.Module) else None
 
@@ -116,7 +115,7 @@ def _returned_off(project: Project, value: ast.expr | None, use: Use, depth: int
 def _of_zip(node: ast.stmt, name: str) -> ast.expr | None:
     """``features(fake)`` of ``for a, b in zip(features(fake), features(real))``."""
     head = node.iter if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple) else None
-    if not isinstance(head, ast.Call) or ast.unparse(head.func) != "zip" or head.keywords:
+    if not isinstance(head, ast.Call) or unparsed(head.func) != "zip" or head.keywords:
         return None
     pairs = zip(node.target.elts, head.args, strict=False)  # type: ignore[attr-defined]
     return next((given for target, given in pairs if isinstance(target, ast.Name) and target.id == name), None)
@@ -136,15 +135,15 @@ def _around(project: Project, use: Use) -> ast.expr | None:
         for item in node.items
         if node.lineno < line <= (node.end_lineno or 0)
     ]
-    plain = all("grad" not in ast.unparse(head) or ast.unparse(head) in OFF for head in found)
-    return next((head for head in found if ast.unparse(head) in OFF), None) if plain else None
+    plain = all("grad" not in unparsed(head) or unparsed(head) in OFF for head in found)
+    return next((head for head in found if unparsed(head) in OFF), None) if plain else None
 
 
 def _uses(project: Project, node: ast.expr, use: Use, is_output: IsOutput) -> bool:
     """It is made of something that a model put out."""
     waiting, names = [node], dict[str, ast.Name]()
     while waiting:
-        for name in [n for n in ast.walk(waiting.pop()) if isinstance(n, ast.Name) and n.id not in names]:
+        for name in [n for n in walk(waiting.pop()) if isinstance(n, ast.Name) and n.id not in names]:
             names[name.id] = name
             bound = use.scope.bindings.get(name.id, ())
             waiting += [b.value for b in bound if b.value is not None and not b.parameter]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from flatline.readers.source._files import Text
+from flatline.readers.source._nodes import unparsed
 
 MANY = 8  # keys
 LIKELY = re.compile(r"\{\s*(\w+)\s*:.{1,600}?\bfor\s+\(?\1\b", re.DOTALL)
@@ -49,7 +50,7 @@ class _Unroller(ast.NodeTransformer):
         self.generic_visit(node)
         head = node.generators[0]
         key, value = _targets(head.target)
-        if len(node.generators) > 1 or head.ifs or head.is_async or not key or ast.unparse(node.key) != key:
+        if len(node.generators) > 1 or head.ifs or head.is_async or not key or unparsed(node.key) != key:
             return node
         keys = self._keys(head.iter, value)
         if not 0 < len(keys) <= MANY or len({each.value for each in keys}) < len(keys):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from flatline.events import SourceFact
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._ordered import class_by_class, handed_on, told
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at
 from flatline.readers.source._scopes import Use, iterated, lies_in, spelled
@@ -38,7 +39,7 @@ def unshuffled(seen: Seen) -> Iterator[SourceFact]:
 
 def _steps_in(seen: Seen, loop: ast.For) -> bool:
     """Something is done with the gradients of a batch before the next: else the order of the batches is nothing."""
-    changed = any(isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Sub) for n in ast.walk(loop))
+    changed = any(isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Sub) for n in walk(loop))
     called = (spelled(c.func).rpartition(".")[2] for c, _ in seen.scope.calls if lies_in(c, loop))
     return changed or any(STEPS.search(name) for name in called)
 
@@ -49,7 +50,7 @@ def _trained_on(seen: Seen, loop: ast.For, use: Use) -> Sequence[Thing]:
     phases = turns(seen.project, node, use) if use.scope is seen.scope else []
     if any(each.settings for each in phases):
         called = [(each, [c.func for c, _ in reached(loop, seen.scope, each.settings)]) for each in phases]
-        kept = [each for each, funcs in called if any(ast.unparse(f).endswith(".backward") for f in funcs)]
+        kept = [each for each, funcs in called if any(unparsed(f).endswith(".backward") for f in funcs)]
         return [t for each in kept for t in each.loaders] if all(each.loaders for each in kept) else ()
     if not isinstance(node, ast.Name) or node.id not in seen.scope.params:
         return seen.project.things(node, use)
@@ -108,5 +109,5 @@ def drawn_from(project: Project, node: ast.expr, use: Use) -> tuple[ast.expr, Us
     given = argument(node, function, inner.id) if plain and isinstance(inner, ast.Name) else None
     if given is not None:
         return drawn_from(project, iterated(given), use)
-    own = isinstance(inner, ast.Attribute) and function.own and ast.unparse(inner.value) == function.own[0]
+    own = isinstance(inner, ast.Attribute) and function.own and unparsed(inner.value) == function.own[0]
     return (inner, loops[0]) if own else (node, use)

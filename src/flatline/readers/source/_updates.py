@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._values import origins
@@ -22,8 +23,8 @@ def trains_nothing(project: Project, call: ast.Call, use: Use) -> bool:
     made = [thing.name for thing in project.things(func.value, use)] or _made_by(project, func.value, use)
     if made:
         return all(COUNTS.fullmatch(name) or (SCALER.fullmatch(name) and not call.args) for name in made)
-    name = ast.unparse(func.value)
-    asked = {ast.unparse(each.func) for each, _ in use.scope.calls if isinstance(each.func, ast.Attribute)}
+    name = unparsed(func.value)
+    asked = {unparsed(each.func) for each, _ in use.scope.calls if isinstance(each.func, ast.Attribute)}
     return not call.args and {f"{name}.scale", f"{name}.step"} <= asked
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from flatline.events import SourceFact
 from flatline.readers.source._loops import modes_of
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._rounds import Known, around, chosen_in, is_left_out, truth
 from flatline.readers.source._scopes import Use, lies_in, spelled
-from flatline.readers.source._seen import Seen, mode_lines, names_in, seen_in
+from flatline.readers.source._seen import Seen, mode_lines, seen_in
 from flatline.readers.source._set_modes import set_elsewhere
 
 NO_GRAD = ("no_grad", "inference_mode")
@@ -69,7 +70,7 @@ def _off(seen: Seen, use: Use, known: Known) -> bool:
     if seen.without_grad(use) and not any(isinstance(head, ast.IfExp) for head in _heads(seen, use)):
         return True
     heads = [chosen_in(head, known, use) for head in _heads(seen, use)]
-    calls = [(ast.unparse(head.func), head.args) for head in heads if isinstance(head, ast.Call)]
+    calls = [(unparsed(head.func), head.args) for head in heads if isinstance(head, ast.Call)]
     return any(
         truth(args[0], known, use) is False if args and "set_grad_enabled" in name else name.endswith(NO_GRAD)
         for name, args in calls
@@ -85,7 +86,7 @@ def _judged_at_once(seen: Seen, call: ast.Call, use: Use) -> bool:
     """Without a loop of its own, in a function that trains nothing, and compared with labels there or by who calls it."""
     if seen.loop_of(use) is not None or any(seen.loop_of(u) is None for _, _, u in seen.methods("backward")):
         return False
-    if _compares(seen, _results(use)) or any(_equals(node, call) for node in ast.walk(use.statement)):
+    if _compares(seen, _results(use)) or any(_equals(node, call) for node in walk(use.statement)):
         return True
     returned = {name for name, _ in seen.returned_names()}
     if not isinstance(use.statement, ast.Return) and not _results(use) & returned:
@@ -100,7 +101,7 @@ def _compares(seen: Seen, names: set[str]) -> bool:
     for use in seen.scope.statements if names else ():
         if hasattr(use.statement, "body"):
             continue
-        for node in ast.walk(use.statement):
+        for node in walk(use.statement):
             equal = isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)
             plain = isinstance(node, ast.Compare) and isinstance(node.comparators[0], ast.Constant)
             if equal and not plain and names_in(node) & names:
@@ -119,9 +120,9 @@ def _results(use: Use) -> set[str]:
 def _equals(node: ast.AST, call: ast.Call) -> bool:
     """``model(x).argmax(1) == y``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eq" and node.args:
-        return any(inner is call for inner in ast.walk(node.func.value))
+        return any(inner is call for inner in walk(node.func.value))
     equal = isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)
-    return equal and not isinstance(node.comparators[0], ast.Constant) and any(n is call for n in ast.walk(node))  # type: ignore[attr-defined]
+    return equal and not isinstance(node.comparators[0], ast.Constant) and any(n is call for n in walk(node))  # type: ignore[attr-defined]
 
 
 def _run_by(project: Project, call: ast.Call, use: Use, depth: int = 0) -> Iterator[Thing]:
@@ -131,7 +132,7 @@ def _run_by(project: Project, call: ast.Call, use: Use, depth: int = 0) -> Itera
     function = project.callee(call, use) if depth < 2 and not any(thing.call for thing in things) else None
     if function is None or isinstance(function.node, ast.Module) or function.node is use.scope.node:
         return
-    if re.search(r"backward|_grad|inference_mode|\.step\(", ast.unparse(function.node)) is None:
+    if re.search(r"backward|_grad|inference_mode|\.step\(", unparsed(function.node)) is None:
         for inner, place in function.calls:
             seen = seen_in(project, function)
             if not seen.draws(inner) and seen.loop_of(place) is None:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from flatline.readers.source._for_keys import for_key
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._records import BAGS, own_field
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
@@ -178,8 +179,8 @@ def looped(project: Project, name: str, use: Use) -> Sequence[Source]:
 def gone_through(use: Use, name: str) -> ast.expr | None:
     """What a comprehension of a statement, or the loop that binds a name, goes through."""
     if name in use.scope.masked.get(id(use.statement), ()):
-        comps = [n for n in ast.walk(use.statement) if isinstance(n, ast.comprehension)]
-        found = [(c.target, c.iter) for c in comps if name in _names(c.target)]
+        comps = [n for n in walk(use.statement) if isinstance(n, ast.comprehension)]
+        found = [(c.target, c.iter) for c in comps if name in names_in(c.target)]
     else:
         bound = use.scope.bindings.get(name, [])
         loops = [b.use.statement for b in bound if isinstance(b.use.statement, ast.For)]
@@ -187,19 +188,15 @@ def gone_through(use: Use, name: str) -> ast.expr | None:
     if len(found) != 1:
         return None
     target, head = found[0]
-    if isinstance(head, ast.Call) and ast.unparse(head.func) == "enumerate" and isinstance(target, ast.Tuple):
-        counted = len(target.elts) == 2 and len(head.args) == 1 and _names(target.elts[1]) == {name}
+    if isinstance(head, ast.Call) and unparsed(head.func) == "enumerate" and isinstance(target, ast.Tuple):
+        counted = len(target.elts) == 2 and len(head.args) == 1 and names_in(target.elts[1]) == {name}
         return head.args[0] if counted and isinstance(target.elts[1], ast.Name) else None
     asked = head.func if isinstance(head, ast.Call) and not head.args else None
     method = asked.attr if isinstance(asked, ast.Attribute) else ""
-    last = isinstance(target, ast.Tuple) and len(target.elts) == 2 and _names(target.elts[1]) == {name}
+    last = isinstance(target, ast.Tuple) and len(target.elts) == 2 and names_in(target.elts[1]) == {name}
     if isinstance(asked, ast.Attribute) and (last if method == "items" else method == "values"):
         return asked.value if last or isinstance(target, ast.Name) else None
     return head if isinstance(target, ast.Name) and not isinstance(head, ast.Call) else None
-
-
-def _names(node: ast.expr) -> set[str]:
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 def each_of(project: Project, node: ast.expr, use: Use) -> Sequence[Source]:
@@ -221,7 +218,7 @@ def drawn_by(project: Project, binding: Binding, index: tuple[int, ...]) -> Iter
     if not isinstance(node, ast.For):
         return
     head, inner = node.iter, (*binding.index, *index)
-    if isinstance(head, ast.Call) and ast.unparse(head.func) == "enumerate" and inner[:1] == (1,) and head.args:
+    if isinstance(head, ast.Call) and unparsed(head.func) == "enumerate" and inner[:1] == (1,) and head.args:
         head, inner = head.args[0], inner[1:]
     around = replace(use, path=use.path[:-1])
     function = project.callee(head, around) if isinstance(head, ast.Call) else None
@@ -292,7 +289,7 @@ def _by_place(owner: Class, thing: Thing, call: ast.Call, name: str) -> Sequence
 @cache
 def _usual(node: ast.expr | None) -> ast.expr | None:
     """What a field begins with: ``Meter()`` of ``field(default_factory=Meter)``."""
-    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "field":
+    if not isinstance(node, ast.Call) or unparsed(node.func).rpartition(".")[2] != "field":
         return node
     named = {k.arg: k.value for k in node.keywords}
     factory = named.get("default_factory")
@@ -488,9 +485,9 @@ def on_cuda(project: Project, test: ast.expr, use: Use) -> bool | None:
         parts = [on_cuda(project, each, use) for each in test.values]
         decisive = isinstance(test.op, ast.Or)
         return decisive if decisive in parts else None if None in parts else not decisive
-    if ast.unparse(test).endswith("cuda.is_available()"):
+    if unparsed(test).endswith("cuda.is_available()"):
         return True
-    asked = DEVICE.fullmatch(ast.unparse(test))
+    asked = DEVICE.fullmatch(unparsed(test))
     return (asked[1] == "==") == (asked[2] == "cuda") if asked is not None else truth_of(project, test, use)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Use
 from flatline.readers.source._seen import is_module
@@ -31,7 +32,7 @@ def chosen(project: Project, node: ast.expr, use: Use) -> Source | None:
 
 def _is_of_model(project: Project, node: ast.AST, use: Use, depth: int) -> bool:
     """A model is called in it, or in what its names were given."""
-    inner = list(ast.walk(node)) if depth < DEEP else []
+    inner = list(walk(node)) if depth < DEEP else []
     made = [
         t for call in inner if isinstance(call, ast.Call) for t in project.things(call.func, use) if t.call is not None
     ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flatline.events import SourceFact
 from flatline.readers.source._batched import LOADER
+from flatline.readers.source._nodes import walk
 from flatline.readers.source._resolve import Project, argument, argument_at
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 
@@ -97,7 +98,7 @@ def _seed(project: Project, call: ast.Call, use: Use, free: Collection[str]) -> 
 
 def _varies(project: Project, node: ast.expr | None, use: Use, free: Collection[str]) -> bool:
     """Anything but constants, and names that were there before the workers were."""
-    for inner in ast.walk(node) if node is not None else ():
+    for inner in walk(node) if node is not None else ():
         if isinstance(inner, ast.Call) and spelled(inner.func) not in FIXED:
             return True
         if not isinstance(inner, ast.Name) or not isinstance(inner.ctx, ast.Load):

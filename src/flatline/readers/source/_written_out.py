@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Use
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def written_out(project: Project, node: ast.BinOp, use: Use) -> str:
         return "sigmoid" if _is_one_and_exp(project, node.right, use) else ""
     whole, place = _behind(node.right, use)
     summed = _summed(project, whole, place)
-    same = summed is not None and ast.unparse(summed) == ast.unparse(node.left) and _holds(node.left, place, use)
+    same = summed is not None and unparsed(summed) == unparsed(node.left) and _holds(node.left, place, use)
     return "softmax" if same and _is_exp(project, *_behind(node.left, use)) else ""
 
 
@@ -37,7 +38,7 @@ def _behind(node: ast.expr, use: Use) -> tuple[ast.expr, Use]:
 
 def _holds(node: ast.expr, one: Use, other: Use) -> bool:
     """An expression stands for the same at both places."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    names = {n.id for n in walk(node) if isinstance(n, ast.Name)}
     return all(
         {id(b) for b in one.scope.reaching(name, one)} == {id(b) for b in other.scope.reaching(name, other)}
         for name in names & one.scope.bindings.keys()
