@@ -192,7 +192,23 @@ loss = nn.functional.cross_entropy(net(x), y)
 
 
 @pytest.mark.parametrize(
-    ("then", "found"), [("", 1), ("net.pop(1)", 0), ("del net[-1]", 0), ("net[1] = nn.Identity()", 0)]
+    ("then", "found"),
+    [
+        ("", 1),
+        ("history = [1]\nhistory.pop(0)", 1),
+        ("net.pop(1)", 0),
+        ("del net[-1]", 0),
+        ("net[1] = nn.Identity()", 0),
+    ],
 )
 def test_source_a_sequence_that_loses_its_last_layer(then, found):
     assert len(lint(DoubleSoftmax, LISTED.format(then=then))) == found
+
+
+OTHER_SCRIPT = "from torch import nn\nfrom torchvision.models import vgg16\nnet = vgg16()\nnet.act = nn.Identity()\n"
+
+
+@pytest.mark.parametrize(("imports", "found"), [("", 1), ("import train\n", 0)])
+def test_source_a_script_beside_it_has_nothing_to_do_with_it(imports, found):
+    mine = SWAPPED.format(below="", made="Net()", then="")
+    assert len(lint(DoubleSoftmax, mine, other=imports + OTHER_SCRIPT)) == found

@@ -37,6 +37,17 @@ def all_reached(project: Project, module: Module) -> list[Module]:
     return list(found.values())
 
 
+def beside(project: Project, module: Module) -> list[Module]:
+    """What may run together with a file: all that is imported by the files that import it, and by those that import these."""
+    everyone = [each for each in project.modules.values() if each is not None]
+    found: dict[str, Module] = {}
+    for each in everyone:
+        files = all_reached(project, each)
+        if any(one is module for one in files):
+            found |= {one.text.path: one for one in files}
+    return list(found.values())
+
+
 def one_says(files: Iterable[Module], pattern: re.Pattern[str]) -> bool:
     """A file among some has what a pattern looks for."""
     return any(_says(each, pattern) for each in files)

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from flatline.readers.source._imported import one_says
+from flatline.readers.source._imported import beside, one_says
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Class
 
@@ -18,12 +18,12 @@ SWAPS = re.compile(  # by a name or a place that is worked out
     r"setattr\(\s*(?!self\b)\w+\s*,|_modules\[|\.add_module\(|set_submodule\(|\w\[[^\]]+\]\s*=\s*(?:torch\.)?nn\.\w+\("
 )
 ANOTHER = re.compile(r"\b(?!self\b)\w+\.forward\s*=(?!=)")
-TAKES_OUT = re.compile(r"\bdel (?!self\b)\w+\[|\b(?!self\b)\w+\.pop\(-?\d+\)")
+TAKES_OUT = re.compile(r"\bdel (?!self\b)\w+\[|\b(?!self\b)\w+\.pop\((?!0\))-?\d+\)")
 
 
 def is_swapped(project: Project, made: Made) -> bool:
     """Something outside of the class, or a class below, gives the layer's name another value, or may do so."""
-    files = [each for each in project.modules.values() if each is not None]
+    files = beside(project, made.use.scope.module)
     if any(one_says([each], SWAPS) and one_says([each], OTHERS) for each in files) or one_says(files, ANOTHER):
         return True
     if "Sequential" in unparsed(made.use.statement) and one_says(files, TAKES_OUT):
