@@ -142,6 +142,7 @@ HALF = """parser = argparse.ArgumentParser()
 parser.add_argument("--no-amp", action="store_true")
 parser.add_argument("--amp", action="store_true")
 args = parser.parse_args()
+AMP = False
 cast = {cast}
 def compute(x, y):
     with cast:
@@ -161,7 +162,9 @@ for x, y in data:
         ("torch.autocast('cuda', dtype=torch.float16, enabled=not args.no_amp)", True),
         ("torch.autocast('cuda', dtype=torch.float16) if torch.cuda.is_available() else nullcontext()", True),
         ("torch.autocast('cuda', dtype=torch.float16, enabled=torch.cuda.is_available())", True),
-        ("torch.autocast('cuda', dtype=torch.float16, enabled=args.amp)", False),
+        ("torch.autocast('cuda', dtype=torch.float16, enabled=args.amp)", True),
+        ("torch.autocast('cuda', dtype=torch.float16, enabled=AMP)", False),
+        ("torch.autocast('cuda', enabled=args.amp)", False),
         ("torch.autocast('cuda', dtype=torch.bfloat16, enabled=not args.no_amp)", False),
         ("torch.autocast('cuda', dtype=torch.float16) if wanted() else nullcontext()", False),
     ],

@@ -421,7 +421,8 @@ FLOAT16 = "torch.autocast('cuda', dtype=torch.float16)"
             False,
         ),
         (trainer(UNDER.format("self.ctx"), init=f"self.ctx = {FLOAT16} if a else contextlib.nullcontext()"), False),
-        (trainer(UNDER.format("torch.autocast('cuda', dtype=torch.float16, enabled=amp)")), False),
+        (trainer(UNDER.format("torch.autocast('cuda', dtype=torch.float16, enabled=amp)")), True),
+        (trainer(UNDER.format("torch.autocast('cuda', dtype=torch.float16, enabled=self.scaler is not None)")), False),
     ],
 )
 def test_half_precision_behind_a_name(code, expected):

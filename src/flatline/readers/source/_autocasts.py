@@ -128,13 +128,16 @@ def _autocasts(seen: Seen, node: ast.Call, use: Use) -> bool:
     if dotted not in AUTOCASTS:
         return False
     named = {k.arg: k.value for k in node.keywords}
-    if None in named or not _is_on(seen, named.get("enabled"), use):
+    if None in named:
         return False
     second = node.args[1] if len(node.args) > 1 and dotted != "torch.cuda.amp.autocast" else None
     if (dtype := named.get("dtype", second)) is not None:
         made = origins(seen.project, dtype, use)
         kinds = [seen.project.dotted(s.node, s.use) or _named(seen, s) for s in made]
-        return bool(kinds) and all(kind in ("torch.float16", "torch.half") for kind in kinds)
+        half = bool(kinds) and all(kind in ("torch.float16", "torch.half") for kind in kinds)
+        return half and (_is_switch(seen, named.get("enabled"), use) or _is_on(seen, named.get("enabled"), use))
+    if not _is_on(seen, named.get("enabled"), use):
+        return False
     device = seen.project.constant(node.args[0] if node.args else named.get("device_type"), use)
     cuda = device is not None and device.value == "cuda"
     plain = dotted == "torch.cuda.amp.autocast" and not node.args
@@ -153,6 +156,12 @@ def _is_on(seen: Seen, node: ast.expr | None, use: Use) -> bool:
         return True
     (node, use), *others = [(s.node, s.use) for s in origins(seen.project, node, use)] or [(node, use)]
     return not others and on_cuda(seen.project, node, use) is True
+
+
+def _is_switch(seen: Seen, node: ast.expr | None, use: Use) -> bool:
+    """``args.fp16``, which may be off: but float16 it is whenever it is on."""
+    option = isinstance(node, ast.Attribute) and bool(seen.project.defaults(node.attr, use.scope.module))
+    return option or (isinstance(node, (ast.Name, ast.Attribute)) and seen.project.constant(node, use) is None)
 
 
 def _enters_half(seen: Seen) -> bool:

@@ -1012,7 +1012,7 @@ class Project:
             fields = _values.sources(self, node, use, DEPTH - 6)
             found = [self.constant(each.node, each.use, depth + 1, strict=strict) for each in fields] or [
                 self.constant(value, place, depth + 1, strict=strict)
-                for value, place in self._defaults(node.attr, use.scope.module)
+                for value, place in self.defaults(node.attr, use.scope.module)
             ]
         values = {(type(each.value), each.value) if each is not None else None for each in found}
         return found[0] if len(values) == 1 else None
@@ -1036,7 +1036,7 @@ class Project:
             for value, place in inner or ():
                 yield self.constant(value, place, depth + 1, strict=strict)
 
-    def _defaults(self, name: str, module: Module) -> list[tuple[ast.expr, Use]]:
+    def defaults(self, name: str, module: Module) -> list[tuple[ast.expr, Use]]:
         """``default`` of ``add_argument("--name", ...)``."""
         if id(module) not in self._options:
             known: dict[str, list[tuple[ast.expr, Use]]] = {}
