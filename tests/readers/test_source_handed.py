@@ -217,11 +217,60 @@ MADE = "losses = torch.tensor(terms(x, y), requires_grad=True)"
         ("", "losses = torch.stack(terms(x, y))", "(weights * losses).sum()", False),
         ("start = torch.tensor(terms(a, b), requires_grad=True)", "pass", "(weights * start).sum()", False),
         ("", "point = torch.tensor(x, requires_grad=True)", "(point * point).sum()", False),
+        ("", "z = torch.tensor(net(x).tolist(), requires_grad=True)", "z.mean()", True),
+        ("", "z = torch.tensor(net(x).tolist(), requires_grad=True); o = torch.optim.SGD([z], 1)", "z.mean()", False),
+        (
+            "",
+            "z = torch.tensor(net(x).tolist(), requires_grad=True); z.mean().backward(); print(z.grad)",
+            "z.sum()",
+            False,
+        ),
         ("", "losses = torch.tensor([1.0, 2.0], requires_grad=True)", "(weights * losses).sum()", False),
     ],
 )
 def test_losses_in_a_new_leaf(before, line, total, expected):
     assert ("severed" in kinds(LEAVES.format(before=before, line=line, total=total))) is expected
+
+
+EPISODES = """
+class Agent:
+    def __init__(self):
+        self.actor = nn.Linear(4, 2)
+        self.optim = torch.optim.Adam(self.actor.parameters(), lr=1e-3)
+        self.logp = []
+    def act(self, state):
+        chances = torch.distributions.Categorical(logits=self.actor(state))
+        action = chances.sample()
+        self.logp.append({kept})
+        return action
+    def learn(self, rewards):
+        returns = torch.tensor(rewards)
+        returns = (returns - returns.mean()) / (returns.std() + 1e-8)
+        logp = {gathered}
+        loss = -(logp * returns).sum()
+        self.optim.zero_grad()
+        loss.backward()
+        self.optim.step()
+        self.logp = []
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "gathered", "expected"),
+    [
+        ("chances.log_prob(action).item()", "torch.tensor(self.logp, requires_grad=True)", True),
+        ("chances.log_prob(action).item()", "torch.FloatTensor(self.logp).requires_grad_()", True),
+        ("chances.log_prob(action)", "torch.stack(self.logp)", False),
+        ("chances.log_prob(action)", "sum(self.logp)", False),
+        (
+            "chances.log_prob(action).item()",
+            "self.z = torch.tensor(self.logp, requires_grad=True)\n        o = torch.optim.SGD([logp], 1)",
+            False,
+        ),
+    ],
+)
+def test_log_probabilities_in_a_new_leaf(kept, gathered, expected):
+    assert ("severed" in kinds(EPISODES.format(kept=kept, gathered=gathered))) is expected
 
 
 CRITERION = """

@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from flatline.readers.source._losses import is_mean, kind_of
-from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._raw import is_number
-from flatline.readers.source._resolve import Project
+from flatline.readers.source._resolve import Project, builds_optimizer
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import Seen, is_module, seen_in
 from flatline.readers.source._values import Source, origins
 
-DEEP = 6  # calculations within calculations, and functions in functions
+DEEP = 12  # calculations within calculations, and functions in functions
 WALKED = 60  # expressions that are looked at for a loss
 NEW = {"torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor"}
-REDUCES = {"sum", "mean", "dot", "mul", "add"}
+GRADIENT = re.compile(r"\w\.grad\b|autograd\.grad\(")
+REDUCES = {
+    "sum",
+    "mean",
+    "dot",
+    "mul",
+    "add",
+    "std",
+    "sub",
+    "div",
+    "neg",
+    "float",
+    "view",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+}
 
 
 def new_leaf(seen: Seen, node: ast.expr, use: Use) -> Source | None:
     """The leaf that a backward ends at, where it is made of losses in the same turn and nothing else has a graph."""
     found = list(_parts(seen.project, node, use, 0))
     leaves = [part for part in found if part is not None and _is_leaf(seen.project, part)]
-    fresh = [leaf for leaf in leaves if leaf.use.scope is not seen.scope or seen.same_turn(leaf.use, use)]
+    fresh = [leaf for leaf in leaves if _is_fresh(seen, leaf.use, use) and not is_sought(seen, leaf.use)]
     learned = all(_is_of_network(seen.project, leaf) for leaf in fresh)
     return fresh[0] if fresh and None not in found and len(fresh) == len(leaves) and learned else None
+
+
+def _is_fresh(seen: Seen, made: Use, use: Use) -> bool:
+    """Made in the turn, or in the call, in which it is sent backward."""
+    alone = seen.loop_of(made) is None and seen.loop_of(use) is None and not isinstance(seen.scope.node, ast.Module)
+    return made.scope is not seen.scope or alone or seen.same_turn(made, use)
+
+
+def is_sought(seen: Seen, made: Use) -> bool:
+    """Its own gradient is read, or an optimizer moves it."""
+    names = {n for target in getattr(made.statement, "targets", ()) for n in names_in(target)}
+    read = any(seen.module.says(u.statement, GRADIENT) for u in made.scope.statements)
+    calls = [c for c, u in made.scope.calls if builds_optimizer(seen.project.dotted(c.func, u))]
+    return read or any(names & names_in(call) for call in calls)
 
 
 def _parts(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[Source | None]:
@@ -123,5 +154,8 @@ def _behind(project: Project, node: ast.AST, use: Use) -> list[tuple[ast.expr, U
         seen, bound = seen_in(project, use.scope), use.scope.bindings.get(node.id, ())
         given = [pair for b in bound if b.parameter for pair in project.given(node.id, b.use)]
         return [*given, *seen.values_of(node.id), *seen.listed.get(node.id, ())]
+    if isinstance(node, ast.Attribute) and use.scope.owner is not None and unparsed(node.value) == "self":
+        calls = [pair for method in use.scope.owner.methods.values() for pair in method.calls]
+        return [(c.args[0], u) for c, u in calls if c.args and unparsed(c.func) == f"{unparsed(node)}.append"]
     function = project.callee(node, use) if isinstance(node, ast.Call) else None
     return [(value, place) for value, place in function.returns if value is not None] if function is not None else []

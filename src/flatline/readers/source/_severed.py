@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
-from flatline.readers.source._leaves import new_leaf
+from flatline.readers.source._leaves import is_sought, new_leaf
 from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._resolve import Made
 from flatline.readers.source._scopes import Binding, Use, spelled
 from flatline.readers.source._seen import Seen
 from flatline.readers.source._values import drawn_by
@@ -23,7 +24,7 @@ def severed(seen: Seen) -> Iterator[SourceFact]:
         if call.args or any(k.arg == "gradient" for k in call.keywords):
             continue
         made = seen.project.made(receiver, use)
-        if made and all(m.by in CUTS for m in made) and not all(m.by == "tensor" and _literal(m.node) for m in made):
+        if made and all(m.by in CUTS for m in made) and not _is_on_purpose(seen, made):
             yield seen.fact("severed", call, name=made[0].by, text=spelled(made[0].node), other=made[0].node)
         elif (head := _unrecorded(seen, receiver, use)) is not None:
             yield seen.fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
@@ -31,6 +32,13 @@ def severed(seen: Seen) -> Iterator[SourceFact]:
             yield seen.fact("severed", call, name="tensor", text=spelled(leaf.node), other=leaf.node)
         elif (choice := chosen(seen.project, receiver, use)) is not None:
             yield seen.fact("severed", call, name="chosen", text=spelled(choice.node), other=choice.node)
+
+
+def _is_on_purpose(seen: Seen, made: Sequence[Made]) -> bool:
+    """Tensors that are written out, or one whose own gradient is sought."""
+    tensors = [each for each in made if each.by == "tensor"]
+    written = len(tensors) == len(made) and all(_literal(each.node) for each in tensors)
+    return written or any(is_sought(seen, each.use) for each in tensors)
 
 
 def _unrecorded(seen: Seen, node: ast.expr, use: Use) -> ast.expr | None:
