@@ -19,6 +19,7 @@ from flatline.readers.source import (
     _hooks,
     _in_place,
     _last_layers,
+    _last_turn,
     _listed,
     _managed,
     _object_lists,
@@ -1099,7 +1100,7 @@ class Project:
         if name in use.scope.masked.get(id(use.statement), ()) or name not in use.scope.bindings:
             return ()
         found: list[Made] = []
-        for binding in self._bindings(name, use):
+        for binding in _last_turn.in_force(self._bindings(name, use), use):
             if _in_place.is_changed(self, name, binding, use):
                 return ()
             inner = (

@@ -66,6 +66,7 @@ class Scope:
     outer: set[str] = field(default_factory=set)  # names that are declared global or nonlocal
     masked: dict[int, set[str]] = field(default_factory=dict)  # names of comprehensions, by statement
     choices: dict[int, ast.If] = field(default_factory=dict)  # by the id that a path has
+    loops: dict[int, ast.For] = field(default_factory=dict)
     matches: dict[int, ast.Match] = field(default_factory=dict)
     yields: list[tuple[ast.Yield, Use]] = field(default_factory=list)
     _heads: list[str] | None = None  # the last names of its decorators
@@ -264,6 +265,8 @@ class _Builder:
         self._expressions(_own(node), use)
         if isinstance(node, ast.If):
             use.scope.choices[id(node)] = node
+        elif isinstance(node, ast.For):
+            use.scope.loops[id(node)] = node
         elif isinstance(node, ast.Match):
             use.scope.matches[id(node)] = node
         self._below(node, use)
