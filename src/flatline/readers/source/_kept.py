@@ -90,7 +90,7 @@ def keeping(seen: Seen, use: Use) -> tuple[str, ast.expr | None, bool]:
         return keeper, value, False
     function = seen.project.callee(call, use) if _from_outside(seen, call.func.value, use) else None
     for name, inner in _adds_up(seen.project, function) if function is not None and function.owner else ():
-        lasting = seen.loop_of(use) is not None or _never_emptied(seen.project, function, inner.partition("[")[0])  # type: ignore[arg-type]
+        lasting = seen.loop_of(use) is not None or never_emptied(seen.project, function, inner.partition("[")[0])  # type: ignore[arg-type]
         if lasting and (given := _given_as(call, function, name)) is not None:  # type: ignore[arg-type]
             receiver = unparsed(call.func.value)
             return inner if receiver == "self" else receiver, given, True
@@ -312,7 +312,7 @@ def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
     for use in function.statements:
         keeper, value = kept_by(use.statement)
         if (
-            _is_bounded(function, keeper)
+            bounded(function, keeper)
             or not keeper.startswith(f"{function.params[0] if function.params else ''}.")
             or seen.without_grad(use)
         ):
@@ -340,7 +340,7 @@ def adds_up_below(project: Project, function: Scope) -> Iterator[tuple[str, str]
             continue
         inner = next(iter(meters(project, call, use)), None)
         for name, keeper in _adds_up(project, inner) if inner is not None and inner is not function else ():
-            lasting = _keeps_all if "[" in keeper else _never_emptied
+            lasting = _keeps_all if "[" in keeper else never_emptied
             value = _given_as(call, inner, name) if lasting(project, inner, keeper.partition("[")[0]) else None  # type: ignore[arg-type]
             value = value.elts[0] if isinstance(value, ast.Tuple) and len(value.elts) == 1 else value
             if not isinstance(value, ast.Name):
@@ -358,7 +358,7 @@ def _rest_of(function: Scope, name: str) -> str:
     return name if taken is not None and taken.arg == name else ""
 
 
-def _is_bounded(function: Scope, keeper: str) -> bool:
+def bounded(function: Scope, keeper: str) -> bool:
     """``deque(maxlen=50)``, which lets go of what is old."""
     found = function.owner.attributes.get(keeper.partition(".")[2], []) if function.owner is not None else []
     made = [unparsed(b.value) for b in found if isinstance(b.value, ast.Call)]
@@ -389,12 +389,12 @@ def _gone_through_by(use: Use, value: ast.expr | None) -> str:
 def _keeps_all(project: Project, function: Scope, table: str) -> bool:
     """Nothing in the class takes from a table of lists, or from anything else."""
     text = unparsed(function.owner.node) if function.owner is not None else "del"
-    return re.search(r"\.(clear|pop|popleft|popitem)\(|\bdel\b", text) is None and _never_emptied(
+    return re.search(r"\.(clear|pop|popleft|popitem)\(|\bdel\b", text) is None and never_emptied(
         project, function, table
     )
 
 
-def _never_emptied(project: Project, function: Scope, keeper: str) -> bool:
+def never_emptied(project: Project, function: Scope, keeper: str) -> bool:
     """``self.losses``, which begins empty in ``__init__``, and which no method of the class begins anew or takes from."""
     owner = function.owner
     found = owner.attributes.get(keeper.removeprefix("self."), []) if owner is not None else []

@@ -34,7 +34,7 @@ def _losses(seen: Seen) -> Iterator[SourceFact]:
         if value is None or (loop is None and not seen.called_again) or seen.without_grad(use):
             continue
         for part in _parts(value):
-            if not (_has_graph(seen, part, use) or _is_handed_back(seen, part, use)):
+            if not (has_graph(seen, part, use) or _is_handed_back(seen, part, use)):
                 continue
             if keeper in seen.flowing(name for name, _, _ in seen.backwards()):
                 continue
@@ -57,7 +57,7 @@ def _parts(value: ast.expr) -> Iterator[ast.expr]:
         yield value
 
 
-def _has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
+def has_graph(seen: Seen, node: ast.expr, use: Use) -> bool:
     """It is what a function of the project returns after its backward, in this turn."""
     function, index = _returned_by(seen, node, use)
     return function is not None and _returns_graph(seen.project, function, index)

@@ -19,6 +19,7 @@ from flatline.readers.source._idle import idle
 from flatline.readers.source._imported import all_reached
 from flatline.readers.source._imported import reached as reached_by
 from flatline.readers.source._inverted import inverted_masks
+from flatline.readers.source._kept_by_hooks import kept_by_hooks
 from flatline.readers.source._labels import masked_labels, padded_labels
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loads import loose_loads
@@ -58,6 +59,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             project.add(module, text.path)
         reached = reached_by(project, module)
         project.look_into_tables(all_reached(project, module) if project.builders else ())
+        plain = [each for each in reached if not speaks_of_torch(each.text)]  # no file of its own to lint
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
             facts(project, module),
@@ -67,6 +69,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             cut_terms(project, module),
             unlearned(project, module),
             outliving(project, module),
+            kept_by_hooks(project, [module, *plain]),
             micro(project, module),
             halved(project, module),
             padded_targets(project, module, reached),
@@ -78,7 +81,7 @@ def event(project: Project, text: Text) -> SourceParsed:
             padded_labels(project, module, reached),
             measured_labels(project, module),
             logged_rates(project, module),
-            fitted_before_split(project, [module, *(each for each in reached if not speaks_of_torch(each.text))]),
+            fitted_before_split(project, [module, *plain]),
             equal_streams(project, module),
             copied_streams(project, module),
             still_moving(project, module, reached),

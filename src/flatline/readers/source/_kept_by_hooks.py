@@ -1,0 +1,101 @@
+"""Losses that a hook keeps with their graphs: ``self.losses.append(logs["loss"])`` of what the loop hands it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from flatline.events import SourceFact
+from flatline.readers.source._dispatch import each_of
+from flatline.readers.source._edits import after
+from flatline.readers.source._kept import bounded, kept_by, never_emptied
+from flatline.readers.source._outlive import has_graph
+from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._seen import seen_in
+
+KEEPS = ("append(", "+=")
+
+
+def kept_by_hooks(project: Project, files: Sequence[Module]) -> Iterator[SourceFact]:
+    """One fact a statement that keeps."""
+    keeping = (each for each in files if any(word in each.whole for word in KEEPS))
+    methods = (m for module in keeping for owner in module.classes.values() for m in owner.methods.values())
+    for method in methods:
+        for use in method.statements:
+            yield from _keeps(project, method, use)
+
+
+def _keeps(project: Project, method: Scope, use: Use) -> Iterator[SourceFact]:
+    keeper, value = kept_by(use.statement)
+    name, key = _entry(value)
+    own = keeper.startswith(f"{''.join(method.own)}.") and name in method.params[1:]
+    if value is None or not own or not all(b.parameter for b in method.bindings[name]):
+        return
+    seen = seen_in(project, method)
+    lasts = not bounded(method, keeper) and never_emptied(project, method, keeper) and not seen.without_grad(use)
+    for call, site in project.calls_of(method) if lasts else ():
+        given, direct = argument(call, method, name), project.callee(call, site) is method
+        if given is None or (direct and key is None) or not (direct or _is_among(project, method, call, site)):
+            continue
+        if _is_loss(project, given, key, site if direct else _in_front(site)):
+            yield seen.fact("kept", use.statement, name=spelled(value), text=keeper, edit=after(value, ".detach()"))
+            return
+
+
+def _is_among(project: Project, method: Scope, call: ast.Call, site: Use) -> bool:
+    """One of what a call in a loop over hooks runs."""
+    return any(run.function is method for run in each_of(project, call, site, {}))
+
+
+def _in_front(site: Use) -> Use:
+    """The loop over the hooks itself, as a statement of the turn that it is in."""
+    loops = [site.scope.loops[block] for block, _ in site.path if block in site.scope.loops]
+    return next((use for use in site.scope.statements if loops and use.statement is loops[-1]), site)
+
+
+def _entry(value: ast.expr | None) -> tuple[str, ast.Constant | None]:
+    """``logs`` and its key in ``logs["loss"]`` and ``logs.get("loss")``; ``loss`` without a key."""
+    if isinstance(value, ast.Name):
+        return value.id, None
+    table: ast.expr | None = None
+    key: ast.expr | None = None
+    if isinstance(value, ast.Subscript):
+        table, key = value.value, value.slice
+    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "get":
+        table, key = value.func.value, next(iter(value.args), None)
+    known = isinstance(table, ast.Name) and isinstance(key, ast.Constant)
+    return (table.id, key) if known and isinstance(table, ast.Name) and isinstance(key, ast.Constant) else ("", None)
+
+
+def _is_loss(project: Project, given: ast.expr, key: ast.Constant | None, site: Use) -> bool:
+    """Sent backward in this turn, or what a function sent backward and returned."""
+    seen = seen_in(project, site.scope)
+    if (seen.loop_of(site) is None and not seen.called_again) or seen.without_grad(site):
+        return False
+    node, use = _under(given, key, site)
+    if node is None or not seen.same_turn(use, site):
+        asked = ast.copy_location(ast.Subscript(given, key, ast.Load()), given) if key is not None else given
+        return has_graph(seen, asked, site)
+    backs = [back for name, _, back in seen.backwards() if isinstance(node, ast.Name) and name == node.id]
+    plain = isinstance(node, ast.Name) and not seen.freed(node.id)
+    reaches = [seen.scope.reaching(getattr(node, "id", ""), place) for place in (use, *backs)]
+    return has_graph(seen, node, use) or (
+        plain
+        and any(seen.same_turn(back, use) and each == reaches[0] for back, each in zip(backs, reaches[1:], strict=True))
+    )
+
+
+def _under(node: ast.expr, key: ast.Constant | None, use: Use) -> tuple[ast.expr | None, Use]:
+    """What a table that is written out, here or behind a name, has under a key."""
+    if key is None:
+        return node, use
+    found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
+    if len(found) == 1 and found[0].value is not None and not found[0].index:
+        node, use = found[0].value, found[0].use
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return next((v for k, v in pairs if isinstance(k, ast.Constant) and k.value == key.value), None), use
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+        return next((k.value for k in node.keywords if k.arg == key.value), None), use
+    return None, use

@@ -1,0 +1,107 @@
+"""Reading Python source: losses that hooks keep."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from parsed import kinds_in
+
+HEAD = """import torch
+from collections import deque
+from torch import nn
+import torch.nn.functional as F
+"""
+kinds = partial(kinds_in, HEAD)
+
+HOOKS = """
+class History:
+    def __init__(self):
+        self.losses = {start}
+    def on_step(self, step, logs):
+        {keep}
+    def on_epoch(self):
+        {end}
+class Quiet:
+    def on_step(self, step, logs):
+        pass
+    def on_epoch(self):
+        pass
+"""
+SCRIPT = """
+net = nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+history, quiet = History(), Quiet()
+for epoch in range(3):
+    for step, (x, y) in enumerate(data):
+        opt.zero_grad()
+        loss = F.mse_loss(net(x), y)
+        loss.backward()
+        opt.step()
+        logs = {logs}
+        for hook in (history, quiet):
+            hook.on_step(step, {given})
+    for hook in (history, quiet):
+        hook.on_epoch()
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, net, hooks):
+        self.net, self.hooks = net, hooks
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    def step(self, x, y):
+        self.opt.zero_grad()
+        loss = F.mse_loss(self.net(x), y)
+        loss.backward()
+        self.opt.step()
+        return {{"loss": {returned}}}
+    def fit(self, data):
+        for step, (x, y) in enumerate(data):
+            logs = self.step(x, y)
+            for hook in self.hooks:
+                hook.on_step(step, logs)
+Trainer(nn.Linear(4, 2), {hooks}).fit(data)
+"""
+EVERY = "self.losses.append(logs['loss'])"
+
+
+def keeps(rest, *, start="[]", keep=EVERY, end="pass"):
+    return "kept" in kinds(HOOKS.format(start=start, keep=keep, end=end) + rest)
+
+
+@pytest.mark.parametrize(
+    ("logs", "given", "keep", "expected"),
+    [
+        ("{'loss': loss}", "logs", EVERY, True),
+        ("dict(loss=loss)", "logs", "self.losses.append(logs.get('loss'))", True),
+        ("None", "{'loss': loss, 'step': step}", EVERY, True),
+        ("None", "loss", "self.losses.append(logs)", True),
+        ("{'loss': loss.item()}", "logs", EVERY, False),
+        ("{'loss': loss.detach()}", "logs", EVERY, False),
+        ("{'loss': loss}", "logs", "self.losses.append(logs['loss'].item())", False),
+        ("{'loss': loss}", "logs", "self.losses.append(logs['step'])", False),
+        ("{'loss': loss}", "other(logs)", EVERY, False),
+    ],
+)
+def test_hooks_of_a_loop(logs, given, keep, expected):
+    assert keeps(SCRIPT.format(logs=logs, given=given), keep=keep) is expected
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("deque(maxlen=50)", "pass"), ("[]", "self.losses = []"), ("[]", "self.losses.clear()")]
+)
+def test_what_lets_go_again_keeps_nothing(start, end):
+    assert not keeps(SCRIPT.format(logs="{'loss': loss}", given="logs"), start=start, end=end)
+
+
+@pytest.mark.parametrize(
+    ("returned", "hooks", "expected"),
+    [
+        ("loss", "[Quiet(), History()]", True),
+        ("loss.item()", "[Quiet(), History()]", False),
+        ("loss", "[Quiet()]", False),
+        ("loss", "found()", False),
+    ],
+)
+def test_hooks_of_a_trainer(returned, hooks, expected):
+    assert keeps(TRAINER.format(returned=returned, hooks=hooks)) is expected
