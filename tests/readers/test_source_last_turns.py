@@ -43,7 +43,11 @@ def fed(each, body, after="pass", loss="F.nll_loss(out, y)"):
         (COUNTED, BUT_LAST.format("i != self.depth - 1"), ["linear"]),
         (COUNTED, BUT_LAST.format("i + 1 < self.depth"), ["linear"]),
         ("layer in self.layers", "x = torch.sigmoid(layer(x))", ["sigmoid"]),
-        ("layer, norm in zip(self.layers, self.norms)", "x = norm(x)\n            x = F.softmax(layer(x), 1)", ["softmax"]),
+        (
+            "layer, norm in zip(self.layers, self.norms)",
+            "x = norm(x)\n            x = F.softmax(layer(x), 1)",
+            ["softmax"],
+        ),
         (COUNTED, BUT_LAST.format("i > 0"), []),
         (COUNTED, BUT_LAST.format("i == self.depth - 1"), []),
         (COUNTED, BUT_LAST.format("self.training"), []),

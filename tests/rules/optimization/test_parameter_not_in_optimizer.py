@@ -523,3 +523,54 @@ def test_source_model_that_another_function_made():
 @pytest.mark.parametrize("then", ["register(head)", "every.extend(head.parameters())", "head.requires_grad_(False)"])
 def test_near_miss_source_model_that_another_function_gave_away(then):
     assert lint(ParameterNotInOptimizer, MADE.format(then)) == []
+
+
+REPLACED = """import torch
+from torch import nn
+from torchvision.models import resnet18
+def set_head(model, n):
+    if n > 3:
+        model.fc = nn.Linear(512, n)
+    {other}
+    return model
+def split(model):
+    head, body = [], []
+    for name, p in model.named_parameters():
+        {put}
+    return body, head
+model, teacher = resnet18(), resnet18()
+body, head = split(model)
+opt = torch.optim.SGD({given}, lr=0.1)
+set_head({whose}, 10)
+{then}
+for x, y in data:
+    opt.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+"""
+OTHER = "else:\n        model.fc = nn.Sequential(nn.Dropout(0.1), nn.Linear(512, n))"
+PUT = "(head if name.startswith('fc') else body).append(p)"
+GROUPS = "[{'params': body, 'lr': 1e-3}, {'params': head}]"
+
+
+def replaced(*, other=OTHER, put=PUT, given=GROUPS, whose="model", then=""):
+    return lint(ParameterNotInOptimizer, REPLACED.format(other=other, put=put, given=given, whose=whose, then=then))
+
+
+@pytest.mark.parametrize("given", [GROUPS, "model.parameters()", "body + head"])
+def test_source_a_head_that_a_function_replaces_on_every_way(given):
+    (finding,) = replaced(given=given)
+    assert finding.where.line == 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"other": "pass"},  # perhaps it is not replaced
+        {"whose": "teacher"},
+        {"then": "opt.add_param_group({'params': model.fc.parameters()})"},
+        {"put": PUT.replace("append(p)", "append(copies[name])")},
+    ],
+)
+def test_near_miss_source_a_head_that_a_function_replaces(change):
+    assert replaced(**change) == []

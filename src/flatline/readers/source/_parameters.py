@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from flatline.readers.source._nodes import unparsed
+from flatline.readers.source._nodes import names_in, unparsed
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._values import Source, origins
 
 NESTED = 6  # groups in lists behind names
 LISTS = ("list", "tuple", "iter", "set", "sorted")
+GROWS = ("append", "extend", "insert")
 ASKED = ("parameters", "named_parameters")
 
 
@@ -51,6 +52,8 @@ def _models(project: Project, node: ast.expr, use: Use, depth: int) -> list[Sour
         return _all(project, parts, depth)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _all(project, [(node.left, use), (node.right, use)], depth)
+    if isinstance(node, ast.List) and not node.elts:
+        return _filled(node, use)
     if isinstance(node, (ast.List, ast.Tuple)):
         return _all(project, [(e.value if isinstance(e, ast.Starred) else e, use) for e in node.elts], depth)
     if isinstance(node, ast.Dict):
@@ -82,6 +85,33 @@ def _called(project: Project, node: ast.Call, use: Use, depth: int) -> list[Sour
     return _all(project, [(s.node, s.use) for s in origins(project, node, use) if s.node is not node], depth)
 
 
+def _filled(node: ast.List, use: Use) -> list[Source]:
+    """``model`` of ``for name, p in model.named_parameters(): body.append(p)``, where nothing else goes into the list."""
+    names = {name for name, bound in use.scope.bindings.items() if len(bound) == 1 and bound[0].value is node}
+    found: list[Source] = []
+    for call, place in use.scope.calls:
+        func = call.func
+        receivers = names_in(func.value) if isinstance(func, ast.Attribute) and func.attr in GROWS else frozenset()
+        if not names & receivers:
+            continue
+        loops = [place.scope.loops[block] for block, _ in place.path if block in place.scope.loops]
+        drawn = _drawn_in(loops[-1], call) if loops else None
+        if drawn is None:
+            return []
+        found.append(Source(drawn, place))
+    return found
+
+
+def _drawn_in(loop: ast.For, call: ast.Call) -> ast.expr | None:
+    """``model``, of whose parameters the loop goes through, where each is appended as it is."""
+    head, target = loop.iter, loop.target
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    asked = head.func if isinstance(head, ast.Call) and not head.args else None
+    own = isinstance(asked, ast.Attribute) and asked.attr in ASKED and len(call.args) == 1
+    same = own and unparsed(call.args[0]) == unparsed(parts[-1])
+    return asked.value if same and isinstance(asked, ast.Attribute) else None
+
+
 def _drawn(node: ast.ListComp | ast.GeneratorExp) -> ast.expr | None:
     """``net.parameters()`` of ``[p for p in net.parameters() if p.requires_grad]``."""
     head, elt = node.generators[0], node.elt
@@ -98,4 +128,4 @@ def _is_grown(node: ast.expr, use: Use) -> bool:
     """``params.append(...)`` is in the same function."""
     text = unparsed(node)
     calls = (c.func for c, _ in use.scope.calls if isinstance(c.func, ast.Attribute))
-    return any(f.attr in ("append", "extend", "insert") and unparsed(f.value) == text for f in calls)
+    return any(f.attr in GROWS and unparsed(f.value) == text for f in calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
@@ -24,7 +24,7 @@ REBUILDS = re.compile(r"add_param_group|param_groups|\w*opt\w*\(|optim\b(?!\.lr_
 def rebound(seen: Seen) -> Iterator[SourceFact]:
     """A layer, or the model, that is replaced after the optimizer was built from it."""
     for name, thing, built in seen.optimizers():
-        model = model_of(thing)
+        model = model_of(thing) or _grouped(seen, thing)
         if model is None:
             yield from _part_rebound(seen, name, thing, built)
             continue
@@ -33,8 +33,8 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
         for use in found if found and not built_again(seen, built) else ():
             yield seen.fact("rebound", use.statement, name=name, other=built.statement)
         for function, use in _handed_behind(seen, built) if not built_again(seen, built) else ():
-            found = [u for u in new_layers(function) if not u.path and _replaces(function, u, model, built, thing)]
-            for new in found if used_after(seen, name, use) and not makes_another(function) else ():
+            found = [u for u in new_layers(function) if _replaces(function, u, model, built, thing)]
+            for new in on_every_way(found) if used_after(seen, name, use) and not makes_another(function) else ():
                 yield function.fact("rebound", new.statement, name=name, other=built.statement)
         behind = (*later_methods(seen), *_called_behind(seen, built), *handed_later(seen, name))
         for other in behind if bound_once(seen, name) else ():
@@ -44,6 +44,16 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
         for other, use in attached(seen, name, unparsed(model)) if bound_once(seen, name) else ():
             if use in new_layers(other) and not keeps_old(use.statement) and not makes_another(other):  # type: ignore[arg-type]
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
+
+
+def _grouped(seen: Seen, optimizer: Thing) -> ast.expr | None:
+    """``model``, whose parameters a function of the project puts into groups: ``body, head = split(model)``."""
+    call = optimizer.call if optimizer.use.scope is seen.scope else None
+    sources = models_of(seen.project, call, optimizer.use) if call is not None else []
+    inside = [s for s in sources if isinstance(s.node, ast.Name) and s.use.scope is not seen.scope]
+    given = [pair for s in inside for pair in seen.project.given(s.node.id, s.use)]  # type: ignore[attr-defined]
+    here = {unparsed(node): node for node, use in given if use.scope is seen.scope and isinstance(node, ast.Name)}
+    return next(iter(here.values())) if len(here) == 1 and len(inside) == len(sources) else None
 
 
 def _part_rebound(seen: Seen, name: str, optimizer: Thing, built: Use) -> Iterator[SourceFact]:
@@ -116,6 +126,16 @@ def _handed_behind(seen: Seen, built: Use) -> Iterator[tuple[Seen, Use]]:
             yield seen_in(seen.project, function), use
 
 
+def on_every_way(found: Sequence[Use]) -> Sequence[Use]:
+    """Those that no condition is around, or of which one is in each branch of a condition."""
+    plain = [use for use in found if not use.path]
+    for block in dict.fromkeys(use.path[0][0] for use in found if len(use.path) == 1):
+        branches = {use.path[0][1]: use for use in found if len(use.path) == 1 and use.path[0][0] == block}
+        if block in found[0].scope.choices and branches.keys() == {"body", "orelse"}:
+            plain.append(branches["body"])
+    return plain
+
+
 def makes_another(seen: Seen) -> bool:
     """It makes another optimizer, or gives one more parameters."""
     return any(_rebuilds(seen, use.statement) for use in seen.scope.statements)
@@ -147,7 +167,8 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     assert isinstance(node, ast.Assign)
     target, text = node.targets[0], unparsed(model)
     things = seen.project.things(node.value, use)
-    here = optimizer.call is built.statement.value  # type: ignore[attr-defined]
+    other = seen.scope is not built.scope and text.partition(".")[0] in set(seen.scope.bindings) - {"self"}
+    here = optimizer.call is built.statement.value and not other  # type: ignore[attr-defined]
     if keeps_old(node):
         return False
     if isinstance(target, (ast.Attribute, ast.Subscript)) and all(is_module(seen.project, t) for t in things):
