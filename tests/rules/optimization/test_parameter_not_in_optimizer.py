@@ -550,14 +550,14 @@ for x, y in data:
 """
 OTHER = "else:\n        model.fc = nn.Sequential(nn.Dropout(0.1), nn.Linear(512, n))"
 PUT = "(head if name.startswith('fc') else body).append(p)"
-GROUPS = "[{'params': body, 'lr': 1e-3}, {'params': head}]"
+BY_NAME = "[{'params': body, 'lr': 1e-3}, {'params': head}]"
 
 
-def replaced(*, other=OTHER, put=PUT, given=GROUPS, whose="model", then=""):
+def replaced(*, other=OTHER, put=PUT, given=BY_NAME, whose="model", then=""):
     return lint(ParameterNotInOptimizer, REPLACED.format(other=other, put=put, given=given, whose=whose, then=then))
 
 
-@pytest.mark.parametrize("given", [GROUPS, "model.parameters()", "body + head"])
+@pytest.mark.parametrize("given", [BY_NAME, "model.parameters()", "body + head"])
 def test_source_a_head_that_a_function_replaces_on_every_way(given):
     (finding,) = replaced(given=given)
     assert finding.where.line == 6
