@@ -88,3 +88,10 @@ def test_an_answer_now_and_then_is_dropout():
 def test_near_miss_it_may_begin_to_answer_yet():
     going_on = replace(SICK, ranking=0.88, by_means=None, decides=Where("train.py", 30))
     assert [finding.severity for finding in play(ImbalanceCollapse, going_on)] == ["hint"]
+
+
+@pytest.mark.parametrize(("answered", "found"), [(13, 1), (16, 0)])
+def test_a_script_that_decides_so_and_finds_a_few(answered, found):
+    decided = replace(SICK, answered=answered, ranking=0.88, ended=True, decides=Where("train.py", 30))
+    assert len(play(ImbalanceCollapse, decided)) == found
+    assert play(ImbalanceCollapse, replace(decided, ended=False)) == []

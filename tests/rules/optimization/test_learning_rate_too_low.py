@@ -7,6 +7,7 @@ from flatline.events import (
     LayerNumbers,
     NumbersSampled,
     OptimizerFacts,
+    PairingProbed,
     RatesSwept,
     RunEnded,
     Where,
@@ -128,6 +129,37 @@ def test_near_miss_small_steps_that_add_up_or_are_few():
     assert play(LearningRateTooLow, GUESSES, *crawling(last=190)) == []
     assert play(LearningRateTooLow, GUESSES, *crawling(update=2e-4)) == []
     assert play(LearningRateTooLow, GUESSES, *crawling(optimizer=replace(ADAM, adaptive=False))) == []
+
+
+LINE = PairingProbed(step=90, rows=800, by_line=0.96, by_neighbours=0.9, surprise=1.0, entropy=1.0, classes=0)
+MEANS = PairingProbed(step=90, rows=800, by_means=0.62, commonest=0.3, surprise=1.8, entropy=1.8, classes=6)
+
+
+def lagging(probe, **options):
+    first, *others = crawling(**{"turn": None, "update": 1.2e-4, **options})
+    return play(LearningRateTooLow, first, *others[:20], probe, *others[20:])
+
+
+def test_fires_on_small_steps_where_a_simple_rule_tells_the_targets():
+    (finding,) = lagging(LINE)
+    assert finding.message.endswith("where a linear fit to the same batches correlates 0.96 with held-out targets")
+    (finding,) = lagging(MEANS)
+    assert (
+        "the nearest class mean of the same batches tells 62% of held-out labels (the commonest class: 30%)"
+        in finding.message
+    )
+
+
+def test_near_miss_small_steps_where_no_simple_rule_tells_the_targets():
+    assert lagging(replace(LINE, by_line=0.5)) == []
+    assert lagging(replace(MEANS, by_means=0.4)) == []
+
+
+def test_near_miss_steps_that_lag_less_or_only_for_now():
+    assert lagging(LINE, update=2.5e-4) == []
+    assert lagging(LINE, loss=2.0) == []
+    assert lagging(LINE, last=190) == []
+    assert lagging(LINE, optimizer=replace(ADAM, adaptive=False)) == []
 
 
 PLAIN = replace(ADAM, name="SGD", adaptive=False)

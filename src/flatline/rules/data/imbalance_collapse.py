@@ -65,6 +65,7 @@ class ImbalanceCollapse(Rule):
 
     times: float = 10.0  # the commonest class over all others together (SageMaker Debugger: over any other)
     answered: float = 0.05  # answers other than the commonest, over rare samples: dropout makes one now and then
+    found_few: float = 0.1  # the same where the script itself decides so, at the end of the run
     rare_needed: int = 30  # rare samples; fewer leave the ranking open by more than 0.1
     steps_needed: int = 200  # before that a model may not have begun to learn
     looks_needed: int = 16  # batches
@@ -75,8 +76,9 @@ class ImbalanceCollapse(Rule):
 
     def on_minority_observed(self, event: MinorityObserved) -> Iterator[Finding]:
         """No answer but the commonest, for most of the run."""
+        decided = event.ended and event.decides is not None
         if (
-            event.answered > self.answered * event.rare
+            event.answered > (self.found_few if decided else self.answered) * event.rare
             or event.rare < self.rare_needed
             or event.step < self.steps_needed
         ):

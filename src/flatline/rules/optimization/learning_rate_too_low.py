@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled, RatesSwept, RunEnded
+from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled, PairingProbed, RatesSwept, RunEnded
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -68,6 +68,10 @@ class LearningRateTooLow(Rule):
     crawl_ratio: float = 1e-4  # in a straight line, at the loss of guessing; a ninth of that lowest healthy one
     crawl_index: int = 200  # step from which on that is judged: 200 such steps are 2 % of the weights
     straight: float = 0.99  # cosine of one update and the next; measured: 0.92 to 0.98 at usual rates, 0.999 at 3e-6
+    lag_ratio: float = 2e-4  # at guessing, where a simple rule tells the targets; a quarter of that lowest healthy one
+    told_by_line: float = 0.7  # correlation of held-out targets with a linear fit: half of their variance
+    told_by_means: float = 0.2  # share of held-out labels that the nearest class mean tells above the commonest class
+    first_losses: int = 5  # whose median is the start
     guessed: float = 0.8  # first cross entropy over ln(classes): nothing was learned before, by another road either
     gradient: float = 1e-8  # gradients under this are themselves the defect
     gradient_ratio: float = 1e-4  # gradient over weight, the lower end of the healthy band 1e-4 to 1e-1
@@ -86,11 +90,21 @@ class LearningRateTooLow(Rule):
         self._samples: dict[int, list[_Sample]] = {}
         self._fine: set[int] = set()
         self._guesses = False
+        self._easy: PairingProbed | None = None  # a simple rule told the targets where the model did not
         self._idle: tuple[NumbersSampled, list[_Sample]] | None = None
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """Whether training began with guesses, on weights of no checkpoint."""
         self._guesses = event.value >= self.guessed * math.log(max(2, event.classes))
+
+    def on_pairing_probed(self, event: PairingProbed) -> None:
+        """What simple rules make of the batches that the model makes nothing of."""
+        lead = (
+            event.by_line - self.told_by_line
+            if not event.classes
+            else event.by_means - event.commonest - self.told_by_means
+        )
+        self._easy = event if lead >= 0 else None
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Updates, gradients and rate at one step."""
@@ -103,10 +117,11 @@ class LearningRateTooLow(Rule):
             return
         samples = self._samples.setdefault(key, [])
         samples.append(sample)
-        small = self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
+        lags = self._lags(event, samples)
+        small = lags or self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
         self._idle = (event, samples) if self._idles(event, samples) else None
         if small and self._too_low(event, samples):
-            yield self._tell(event, samples)
+            yield self._tell(event, samples, told=_told(self._easy) if lags and self._easy is not None else "")
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A whole run in which large gradients moved the weights by next to nothing: only then is it known how long it is."""
@@ -173,6 +188,19 @@ class LearningRateTooLow(Rule):
         slow = median(each.update for each in newest) < self.crawl_ratio and median(turns) >= self.straight
         return slow and event.optimizer.adaptive and self._guesses
 
+    def _lags(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
+        """Small steps, and a loss that stands where it began, on data that a simple rule makes something of."""
+        newest = samples[-self.slow_samples :]
+        if self._easy is None or not event.optimizer.adaptive or event.index < self.crawl_index:
+            return False
+        losses = [each.loss for each in samples if each.loss is not None]
+        if len(newest) < self.slow_samples or len(losses) < self.slow_samples:
+            return False
+        start, now = median(losses[: self.first_losses]), median(losses[-self.slow_samples :])
+        return median(each.update for each in newest) < self.lag_ratio and start - now <= self.fallen_little * abs(
+            start
+        )
+
     def _idles(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Large gradients, of which a rate of plain SGD leaves next to nothing."""
         newest = samples[-self.slow_samples :]
@@ -194,14 +222,14 @@ class LearningRateTooLow(Rule):
             return False
         return event.first_loss - event.loss > self.fallen * abs(event.first_loss)
 
-    def _tell(self, event: NumbersSampled, samples: list[_Sample], whole: float = 0.0) -> Finding:
+    def _tell(self, event: NumbersSampled, samples: list[_Sample], whole: float = 0.0, told: str = "") -> Finding:
         update = median(s.update for s in samples)
         name = event.optimizer.name
         better = "1e-3" if event.optimizer.adaptive else "1e-2"
         return self.finding(
             event,
             f"at lr={event.lr:g} a step of {name} changes the weights by {update:.1e} of their size "
-            f"(healthy: about 1e-3), over {len(samples)} sampled steps; {_loss(event)}",
+            f"(healthy: about 1e-3), over {len(samples)} sampled steps; {_loss(event)}{told}",
             cause=f"the learning rate is far too low: the gradients are healthy (rms {samples[-1].gradient:.1e}), but "
             + (
                 "a rate of 0 moves nothing"
@@ -229,6 +257,7 @@ class _Sample:
     gradient: float
     gradient_ratio: float
     turn: float | None
+    loss: float | None
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:
@@ -243,7 +272,16 @@ def _measure(event: NumbersSampled) -> _Sample | None:
         gradient=median(each.gradient_rms for each in layers),
         gradient_ratio=median(each.gradient_rms / each.weight_rms for each in layers),
         turn=event.turn,
+        loss=event.loss,
     )
+
+
+def _told(probe: PairingProbed) -> str:
+    """What a simple rule tells of the same batches."""
+    if not probe.classes:
+        return f", where a linear fit to the same batches correlates {probe.by_line:.2f} with held-out targets"
+    shares = f"{probe.by_means:.0%} of held-out labels (the commonest class: {probe.commonest:.0%})"
+    return f", where the nearest class mean of the same batches tells {shares}"
 
 
 def _loss(event: NumbersSampled) -> str:
