@@ -27,7 +27,13 @@ def _hook(name: str) -> str:
 
 def watched(rule: Rule | type[Rule]) -> tuple[type[Event], ...]:
     """The events a rule has a hook for."""
-    return tuple(event for event in all_events() if hasattr(rule, hook_name(event)))
+    kind = rule if isinstance(rule, type) else type(rule)
+    if kind not in _watched:
+        _watched[kind] = tuple(event for event in all_events() if hasattr(kind, hook_name(event)))
+    return _watched[kind]
+
+
+_watched: dict[type[Rule], tuple[type[Event], ...]] = {}
 
 
 class Engine:
