@@ -170,3 +170,39 @@ def test_near_miss_source_scaled_by_hand(loss):
 @pytest.mark.parametrize("loss", ["(loss * 0.5)", "(loss / 4)", "(0.1 * loss)"])
 def test_source_weighted_loss(loss):
     assert len(lint(HalfWithoutScaler, AUTOCAST.format("torch.cuda.amp.autocast()", loss))) == 1
+
+
+TEACHER = """
+import torch
+from torch import nn
+net, teacher = nn.Linear(4, 2), nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in data:
+    {block}
+        soft = {soft}
+    opt.zero_grad()
+    loss = nn.functional.kl_div({scores}.log_softmax(1), soft.float(), reduction="batchmean")
+    loss.backward()
+    opt.step()
+"""
+FLOAT16 = "torch.autocast('cuda', dtype=torch.float16)"
+
+
+@pytest.mark.parametrize(
+    ("block", "soft"),
+    [
+        (f"with torch.no_grad(), {FLOAT16}:", "teacher(x).softmax(1)"),
+        (f"with {FLOAT16}:", "teacher(x).softmax(1)"),
+        (f"with {FLOAT16}:", "net(x).softmax(1).detach()"),
+        (f"with {FLOAT16}:", "teachers[0](x)"),
+    ],
+)
+def test_near_miss_source_a_teacher_in_float16(block, soft):
+    assert lint(HalfWithoutScaler, TEACHER.format(block=block, soft=soft, scores="net(x)")) == []
+
+
+def test_source_a_model_in_float16_whose_loss_is_computed_outside():
+    assert len(lint(HalfWithoutScaler, TEACHER.format(block=f"with {FLOAT16}:", soft="net(x)", scores="soft"))) == 1
+    given = TEACHER.replace("net, teacher = nn.Linear(4, 2), nn.Linear(4, 2)", "").replace("net.par", "built.par")
+    assert len(lint(HalfWithoutScaler, given.format(block=f"with {FLOAT16}:", soft="model(x)", scores="soft"))) == 1
+    assert lint(HalfWithoutScaler, given.format(block=f"with {FLOAT16}:", soft="one(x)", scores="other(x)")) == []

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from flatline.events import SourceFact
 from flatline.readers.source._contexts import contexts
 from flatline.readers.source._nodes import names_in, unparsed
-from flatline.readers.source._scopes import Use, spelled
+from flatline.readers.source._scopes import Use, lies_in, spelled
 from flatline.readers.source._seen import CUT_OFF, Seen, seen_in, trained_models
 from flatline.readers.source._values import Source, comes_by, on_cuda, origins
 
@@ -26,9 +26,43 @@ def half(seen: Seen) -> Iterator[SourceFact]:
         heads = [seen.sole(item.context_expr, use) for item in node.items]
         half = next((i.context_expr for i, head in zip(node.items, heads, strict=True) if _is_half(seen, *head)), None)
         near = [c for c, u in backs if seen.same_turn(u, use) and c.lineno >= node.lineno]
-        if half is not None and near and any(True for _ in seen.methods("step")):
+        if half is not None and near and any(True for _ in seen.methods("step")) and _is_learned_from(seen, node, use):
             yield seen.fact("half", half, text=spelled(seen.sole(half, use)[0]), other=near[0])
     yield from _half_elsewhere(seen) if backs and any(True for _ in seen.methods("step")) else ()
+
+
+def _is_learned_from(seen: Seen, block: ast.With, around: Use) -> bool:
+    """What goes backward is computed in a block, or the model that is trained runs there; no teacher alone."""
+    inside = [u for u in seen.scope.statements if u is not around and lies_in(u.statement, block)]
+    graph = [u for u in inside if not _is_cut(seen, u)]
+    sent = {unparsed(receiver) for _, receiver, _ in seen.methods("backward")}
+    if any(sent & _bound(u.statement) or _runs_trained(seen, u) for u in graph):
+        return True
+    made = {name for u in inside for name in _bound(u.statement)}
+    return any(_calls(seen, u, frozenset()) for u in graph) and not any(
+        _calls(seen, u, made) for u in seen.scope.statements if seen.same_turn(u, around) and u not in inside
+    )
+
+
+def _is_cut(seen: Seen, use: Use) -> bool:
+    whole = hasattr(use.statement, "body")  # a block of its own: its statements follow
+    return whole or seen.without_grad(use) or CUT_OFF.search(unparsed(use.statement)) is not None
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """What a statement gives a value, as it spells it."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    each = [e for t in targets if t is not None for e in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])]
+    return {unparsed(target) for target in each if isinstance(target, ast.expr)}
+
+
+def _calls(seen: Seen, use: Use, known: Collection[str]) -> bool:
+    """A call of a model that may be any, and is given nothing that was computed before."""
+    calls = [c for c, u in seen.scope.calls if u is use and isinstance(c.func, (ast.Name, ast.Attribute)) and c.args]
+    free = [c for c in calls if not {n for a in c.args for n in names_in(a)} & set(known)]
+    plain = [c for c in free if not seen.project.dotted(c.func, use) and not seen.project.callee(c, use)]
+    own = [c for c in plain if isinstance(c.func, ast.Name) or unparsed(c.func).startswith("self.")]
+    return any(not seen.project.things(c.func, use) for c in own)
 
 
 def _scaled(seen: Seen, node: ast.expr, use: Use) -> bool:
