@@ -494,6 +494,16 @@ LAST = "nn.Sequential(nn.Linear(8, 3), nn.{})"
         (f"make = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
         (f"width = 3\nmake = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M[which](8)", []),
+        (
+            f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\n"
+            f"@register('b')\ndef b(n):\n  return {LAST.format('Softmax(-1)')}\nnet = M[which](8)",
+            ["softmax"],
+        ),
+        (
+            f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\n"
+            f"@register('b')\ndef b(n):\n  return {LAST.format('ReLU()')}\nnet = M[which](8)",
+            [],
+        ),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nM['a'] = b\nnet = M['a'](8)", []),
         (f"{OWN_NAME}@other\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M['a'](8)", []),
     ],

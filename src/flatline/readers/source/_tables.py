@@ -89,9 +89,9 @@ def _keys(node: ast.expr, use: Use) -> tuple[object, ...] | None:
 
 
 def _registered(project: Project, node: ast.Name, key: ast.Constant | None, use: Use) -> Sequence[Source]:
-    """``@register("mlp")`` above a function, which a table holds from then on."""
+    """``@register("mlp")`` above a function, which a table holds from then on; all of them, if it is not known which."""
     bindings = use.scope.module.top.bindings.get(node.id, [])
-    if len(bindings) != 1 or key is None:
+    if len(bindings) != 1:
         return []
     module = use.scope.module
     if bindings[0].imported:
@@ -99,8 +99,16 @@ def _registered(project: Project, node: ast.Name, key: ast.Constant | None, use:
         found = project.module_of(head, module) if head.strip(".") or head else None
         module, node = (found, ast.Name(name)) if found is not None else (module, node)
     entries = _filled(project, module, node.id)
+    if key is None:
+        return _all_of_one_file(entries, module)
     own = [source for name, source in entries if name == key.value]
     return own if len(own) == 1 else []
+
+
+def _all_of_one_file(entries: Sequence[Entry], module: Module) -> Sequence[Source]:
+    """All that a table may give, where its own file puts in several: others may put in more, and are not known."""
+    found = [source for _, source in entries]
+    return found if len(found) > 1 and all(each.use.scope.module is module for each in found) else []
 
 
 def _filled(project: Project, module: Module, name: str) -> Sequence[Entry]:
