@@ -542,6 +542,7 @@ HEADED = {"event": "begin", "target": "net.head", "made": "nn.Linear(8, self.n)"
         ({"made": "nn.ReLU()"}, False),
         ({"fit": "self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)"}, False),
         ({"fit": "self.model = load(again)"}, False),
+        ({"fit": "self.opt.add_param_group(more)"}, False),
         ({"event": "on_fit_end"}, False),
         ({"hooks": "Other()"}, False),
     ],

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
-from flatline.readers.source._called_parts import part_behind
 from flatline.readers.source._dispatch import is_likely
 from flatline.readers.source._listed import calls as listed
+from flatline.readers.source._named_parts import part_behind
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled

@@ -41,7 +41,7 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
         for other in behind if bound_once(seen, name) else ():
             found = [
                 use for use in new_layers(other)
-                if _replaces(other, use, model, built, thing) or _is_part(seen, other, use, model)
+                if _replaces(other, use, model, built, thing) or _is_part(seen, other, use, model, name)
             ]  # fmt: skip
             for use in found if not makes_another(other) else ():
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
@@ -168,7 +168,7 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     return bool(before) and text.split(".")[0] not in given
 
 
-def _is_part(seen: Seen, other: Seen, use: Use, model: ast.expr) -> bool:
+def _is_part(seen: Seen, other: Seen, use: Use, model: ast.expr, name: str) -> bool:
     """``trainer.model.head = nn.Linear(...)``, whatever ``self.model`` is in the one ``__init__`` that says it."""
     if WHEN_OVER.search(getattr(other.scope.node, "name", "")):
         return False
@@ -179,10 +179,20 @@ def _is_part(seen: Seen, other: Seen, use: Use, model: ast.expr) -> bool:
         part = part.value
     if owner is None or not isinstance(node, ast.Assign) or not isinstance(part, ast.Attribute) or keeps_old(node):
         return False
-    once = unparsed(model) == f"{seen.scope.own[0]}.{part.attr}" and len(owner.attributes.get(part.attr, ())) == 1
+    once = (
+        unparsed(model) in [f"{own}.{part.attr}" for own in seen.scope.own]
+        and len(owner.attributes.get(part.attr, ())) == 1
+    )
     handed = once and part.value.id in other.scope.params[len(other.scope.own) :]  # type: ignore[attr-defined]
     things = seen.project.things(node.value, use) if handed and seen.project.class_of(part.value, use) is owner else ()
-    return bool(things) and all(is_module(seen.project, t) for t in things)
+    return bool(things) and all(is_module(seen.project, t) for t in things) and not _is_told(seen, name)
+
+
+def _is_told(seen: Seen, name: str) -> bool:
+    """Some file of the project gives the object another optimizer, or an optimizer more parameters."""
+    files = [m for m in seen.project.modules.values() if m is not None]
+    attribute = name.removeprefix("self.")
+    return any("add_param_group" in m.whole or seen.project.set_from_outside(attribute, m) for m in files)
 
 
 def keeps_old(node: ast.Assign) -> bool:
