@@ -504,6 +504,54 @@ def test_layers_that_a_hook_replaces_in_an_object_that_is_finished(start, fit, m
     assert ("rebound" in [fact.kind for fact in found.facts]) is expected
 
 
+UNKNOWN = """class Head:
+    def __init__(self, n=5):
+        self.n = n
+    def {event}(self, engine):
+        net = engine.model
+        {target} = {made}
+class Other:
+    pass
+class Engine:
+    def __init__(self, cfg, hooks):
+        self.model = load(cfg)
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.hooks = hooks
+    def fit(self, batches):
+        for hook in self.hooks:
+            hook.{event}(self)
+        {fit}
+        for x, y in batches:
+            self.opt.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.opt.step()
+Engine(read(), [{hooks}]).fit(batches)
+"""
+HEADED = {"event": "begin", "target": "net.head", "made": "nn.Linear(8, self.n)", "fit": "pass", "hooks": "Head()"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"target": "engine.model.head"}, True),
+        ({"target": "engine.model.body.head", "hooks": "Head(n=3)"}, True),
+        ({"target": "engine.scale"}, False),
+        ({"target": "engine.teacher.head"}, False),
+        ({"made": "nn.Sequential(net.head, nn.ReLU())"}, False),
+        ({"made": "nn.ReLU()"}, False),
+        ({"fit": "self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)"}, False),
+        ({"fit": "self.model = load(again)"}, False),
+        ({"fit": "self.opt.add_param_group(more)"}, False),
+        ({"event": "on_fit_end"}, False),
+        ({"hooks": "Other()"}, False),
+    ],
+)
+def test_layers_that_a_hook_replaces_in_a_model_that_is_not_known(changed, expected):
+    found = parsed(HEAD, UNKNOWN.format(**{**HEADED, **changed}))
+    assert ("rebound" in [fact.kind for fact in found.facts]) is expected
+
+
 SETTLED = """from dataclasses import dataclass
 @dataclass
 class Config:

@@ -495,6 +495,16 @@ LAST = "nn.Sequential(nn.Linear(8, 3), nn.{})"
         (f"make = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
         (f"width = 3\nmake = lambda width: {LAST.format('Softmax(1)')}\nnet = make(8)", ["softmax"]),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M[which](8)", []),
+        (
+            f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\n"
+            f"@register('b')\ndef b(n):\n  return {LAST.format('Softmax(-1)')}\nnet = M[which](8)",
+            ["softmax"],
+        ),
+        (
+            f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\n"
+            f"@register('b')\ndef b(n):\n  return {LAST.format('ReLU()')}\nnet = M[which](8)",
+            [],
+        ),
         (f"{REGISTER}@register('a')\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nM['a'] = b\nnet = M['a'](8)", []),
         (f"{OWN_NAME}@other\ndef a(n):\n  return {LAST.format('Softmax(1)')}\nnet = M['a'](8)", []),
     ],
@@ -837,3 +847,42 @@ TURNS = "a, b = (make(s) for s in ('train', 'val'))"
 )
 def test_shuffled_as_each_call_says(filled, shuffle, made, expected):
     assert ("unshuffled" in kinds(NET + RINGS.format(filled=filled, shuffle=shuffle, made=made))) is expected
+
+
+SIZED = """from torch.utils.data import DataLoader
+from torchvision import datasets
+OPTIONS = {{"batch": 96, "small": {small}}}
+class Dishes(torch.utils.data.Dataset):
+    def __init__(self, root):
+        self.samples = []
+        for label, dish in enumerate(sorted(os.listdir(root))):
+            for name in os.listdir(dish):
+                self.samples.append((name, label))
+    def __getitem__(self, i):
+        name, label = self.samples[i]
+        return load(name), label
+def make(options, split):
+    return DataLoader(Dishes(split), batch_size=options["batch"])
+def main(options):
+    train, val = make({first}, "train"), make({second}, "val")
+    for x, y in train:
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+main(OPTIONS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("small", "first", "second", "expected"),
+    [
+        ("{'batch': 96}", "options", "options", True),
+        ("{'batch': 96}", "options", "options['small']", True),
+        ("{'batch': 8}", "options", "options['small']", False),  # which of the two is not asked
+        ("{'batch': 96}", "options", "read()", False),
+        ("read()", "options", "options['small']", False),
+    ],
+)
+def test_a_number_that_several_calls_hand_over_in_tables(small, first, second, expected):
+    code = SIZED.format(small=small, first=first, second=second)
+    assert ("unshuffled" in kinds(NET + code)) is expected

@@ -114,6 +114,84 @@ def test_near_miss_source_a_meter_of_numbers(body, line):
     assert lint(LossGraphKept, METER.format(body, line)) == []
 
 
+METERS = """
+import torch
+from collections import OrderedDict
+class Meter:
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.total, self.count = 0.0, 0
+    def update(self, value, n=1):
+        self.total = self.total + value * n
+        self.count += n
+class Meters:
+    def __init__(self, *names):
+        self.meters = {}
+    def update(self, n=1, **values):
+        for name, value in values.items():
+            {}
+            self.meters[name].update(value, n)
+def run(loader):
+    meters = Meters("loss")
+    for x, y in loader:
+        loss = criterion(net(x), y)
+        loss.backward()
+        {}
+"""
+PAIRS, FILLED = "OrderedDict((n, Meter()) for n in names)", "{}\n        for n in names:\n            self.meters[n] = "
+
+
+@pytest.mark.parametrize(
+    ("begun", "body", "line"),
+    [
+        (PAIRS, "pass", "meters.update(n=2, loss=loss)"),
+        (PAIRS.replace("OrderedDict", "dict"), "pass", "meters.update(loss=loss)"),
+        (f"{FILLED}Meter()", "pass", "meters.update(loss=loss)"),
+        ("{}", "if name not in self.meters: self.meters[name] = Meter()", "meters.update(loss=loss)"),
+    ],
+)
+def test_source_kept_by_a_table_of_meters(begun, body, line):
+    assert len(lint(LossGraphKept, METERS.format(begun, body, line))) == 1
+
+
+@pytest.mark.parametrize(
+    ("begun", "body", "line"),
+    [
+        (PAIRS, "pass", "meters.update(n=2, loss=loss.item())"),
+        (PAIRS, "value = float(value)", "meters.update(loss=loss)"),
+        (PAIRS.replace("Meter()", "Other()"), "pass", "meters.update(loss=loss)"),
+        (f"{FILLED}other()", "pass", "meters.update(loss=loss)"),
+        (PAIRS, "self.meters.clear()", "meters.update(loss=loss)"),
+        (PAIRS, "pass", "meters = Meters('loss')\n        meters.update(loss=loss)"),
+    ],
+)
+def test_near_miss_source_a_table_of_meters(begun, body, line):
+    assert lint(LossGraphKept, METERS.format(begun, body, line)) == []
+
+
+CALLED = """
+import torch
+class Track:
+    def __init__(self):
+        self.sum = 0.0
+    def __call__(self, value):
+        self.sum += {}
+def run(loader):
+    track = Track()
+    for x, y in loader:
+        loss = criterion(net(x), y)
+        loss.backward()
+        track({})
+"""
+
+
+def test_source_kept_by_an_object_that_is_called():
+    assert len(lint(LossGraphKept, CALLED.format("value", "loss"))) == 1
+    assert lint(LossGraphKept, CALLED.format("value", "loss.item()")) == []
+    assert lint(LossGraphKept, CALLED.format("value.item()", "loss")) == []
+
+
 @pytest.mark.parametrize(
     ("start", "keep"),
     [

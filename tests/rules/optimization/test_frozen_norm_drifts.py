@@ -206,3 +206,67 @@ def test_source_sequence_around_a_frozen_trunk():
     loop = LOOP.format(**WHOLE).replace("Net", "build").replace("net.head", "net[1]")
     assert len(lint(FrozenNormDrifts, loop, nets=built)) == 1
     assert lint(FrozenNormDrifts, loop, nets=built.replace("r.bn1, r.relu, r.layer1", "r.relu")) == []
+
+
+HOOK = """
+import torch
+from torch import nn
+from torchvision.models.video import r3d_18
+class Clips(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = r3d_18()
+        self.head = nn.Linear(512, 27)
+    def forward(self, clip):
+        return self.head(self.trunk(clip))
+class Freeze:
+    def __init__(self, attr="trunk"):
+        self.attr = attr
+    def begin(self, trainer):
+        part = {part}
+        for p in part.parameters():
+            p.requires_grad = False
+class Save:
+    def begin(self, trainer):
+        pass
+class Trainer:
+    def __init__(self, model, hooks):
+        self.model, self.hooks = model, hooks
+    def fit(self, loader):
+        for hook in self.hooks:
+            hook.begin(self)
+        opt = torch.optim.Adam(self.model.head.parameters())
+        for epoch in range(3):
+            self.model.train()
+            {more}
+            for x, y in loader:
+                opt.zero_grad()
+                nn.functional.cross_entropy(self.model(x), y).backward()
+                opt.step()
+Trainer(Clips(), {hooks}).fit(loader)
+"""
+NAMED = {"part": "getattr(trainer.model, self.attr)", "more": "pass", "hooks": "[Save(), Freeze()]"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"part": "trainer.model.trunk"}, {"hooks": "[Freeze('trunk')]"}, {"hooks": "[Freeze(attr='trunk')]"}],
+)
+def test_source_a_part_that_got_a_name_in_a_hook(changed):
+    assert len(lint(FrozenNormDrifts, HOOK.format(**{**NAMED, **changed}))) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"part": "trainer.model.head"},
+        {"more": "self.model.trunk.eval()"},
+        {"more": "getattr(self.model, name).eval()"},
+        {"hooks": "[Save()]"},
+        {"hooks": "read()"},
+        {"hooks": "[Freeze('head')]"},
+        {"hooks": "[Freeze(name)]"},
+    ],
+)
+def test_near_miss_source_a_part_that_got_a_name_in_a_hook(changed):
+    assert lint(FrozenNormDrifts, HOOK.format(**{**NAMED, **changed})) == []

@@ -315,3 +315,58 @@ for lr in [0.1, 0.01]:
 
 def test_near_miss_source_a_sweep_tells_what_it_began_with():
     assert lint(LoggedRateIsNotTheRate, SWEEP) == []
+
+
+NAMED = """
+import torch
+from dataclasses import dataclass
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+@dataclass
+class Row:
+    loss: float
+    lr: float
+class Sink:
+    def __call__(self, **row):
+        print(row)
+def adapt(model, loss, lr):
+    pass
+def train(model, loader, cfg):
+    sink, rows = Sink(), []
+    opt = torch.optim.SGD(model.parameters(), lr=cfg.lr)
+    sched = StepLR(opt, 3)
+    for e in range(10):
+        for x, y in loader:
+            opt.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+        sched.step()
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sink(epoch=e, loss=loss.item(), lr=cfg.lr)",
+        "logger.log(loss=loss.item(), lr=cfg.lr)",
+        "rows.append(Row(loss=loss.item(), lr=cfg.lr))",
+        "rows.append(dict(epoch=e, lr=cfg.lr))",
+    ],
+)
+def test_source_tells_the_first_rate_by_its_name(line):
+    assert len(lint(LoggedRateIsNotTheRate, NAMED.format(line))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sink(epoch=e, loss=loss.item(), lr=sched.get_last_lr()[0])",
+        "adapt(model, loss=loss.item(), lr=cfg.lr)",  # a number that something is calculated with
+        "sink(epoch=e, lr=cfg.lr)",  # what the run was begun with
+        "save_checkpoint(loss=loss.item(), lr=cfg.lr)",
+    ],
+)
+def test_near_miss_source_a_rate_by_its_name(line):
+    assert lint(LoggedRateIsNotTheRate, NAMED.format(line)) == []

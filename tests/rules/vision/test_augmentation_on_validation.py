@@ -174,3 +174,52 @@ def test_source_scored_by_a_function_for_each_batch(changed):
 )
 def test_near_miss_source_batches_that_nothing_scores(changed):
     assert lint(AugmentationOnValidation, STEPPED.format(**{**USUAL, **changed})) == []
+
+
+CHOSEN = """
+import torch
+from torch.utils.data import DataLoader, random_split
+from torchvision import datasets, transforms as T
+TABLE = {{}}
+def register(fn):
+    TABLE[fn.__name__] = fn
+    return fn
+@register
+def light(size):
+    return T.Compose([T.Resize(size), {light}, T.ToTensor()])
+@register
+def strong(size):
+    return T.Compose([T.RandomResizedCrop(size), T.ToTensor()])
+def pick(name, size):
+    if name == "light":
+        return light(size)
+    return strong(size)
+def run(cfg, net, opt):
+    full = datasets.ImageFolder(cfg["root"], transform={chosen})
+    train_set, valid_set = random_split(full, [0.8, 0.2])
+    for x, y in DataLoader(train_set, 8, shuffle=True):
+        criterion(net(x), y).backward()
+        opt.step()
+    net.eval()
+    for x, y in DataLoader(valid_set, 8):
+        right += (net(x).argmax(1) == y).sum()
+run(read(), net, opt)
+"""
+FLIP = "T.RandomHorizontalFlip()"
+
+
+@pytest.mark.parametrize(
+    ("light", "chosen", "expected"),
+    [
+        (FLIP, "TABLE[cfg['transform']](64)", 1),
+        (FLIP, "pick(cfg['transform'], 64)", 1),
+        (FLIP, "(light if cfg['light'] else strong)(64)", 1),
+        ("T.CenterCrop(32)", "TABLE[cfg['transform']](64)", 0),  # which of them is not known
+        ("T.CenterCrop(32)", "pick(cfg['transform'], 64)", 0),
+        ("T.CenterCrop(32)", "TABLE['strong'](64)", 1),
+        (FLIP, "OTHERS[cfg['transform']](64)", 0),
+        (FLIP, "(light if cfg['light'] else other)(64)", 0),
+    ],
+)
+def test_source_random_whichever_is_chosen(light, chosen, expected):
+    assert len(lint(AugmentationOnValidation, CHOSEN.format(light=light, chosen=chosen))) == expected

@@ -51,14 +51,18 @@ def _is_handed(given: Source) -> bool:
 
 
 def first_random(project: Project, node: ast.expr, use: Use, settings: Known) -> tuple[ast.expr, Use] | None:
-    things = project.things(node, use)
-    for thing in things if len(things) == 1 else ():
-        if _is_random(project, thing) and thing.call is not None:
-            return thing.call, thing.use
-        for step in _steps(project, thing, settings) if COMPOSED.fullmatch(thing.name) else ():
-            made = project.things(step.node, step.use)
-            if made and all(_is_random(project, each) for each in made):
-                return step.node, step.use
+    """What is random in a transform, whichever it is."""
+    found = [_first_of(project, thing, settings) for thing in project.things(node, use)]
+    return found[0] if found and None not in found else None
+
+
+def _first_of(project: Project, thing: Thing, settings: Known) -> tuple[ast.expr, Use] | None:
+    if _is_random(project, thing) and thing.call is not None:
+        return thing.call, thing.use
+    for step in _steps(project, thing, settings) if COMPOSED.fullmatch(thing.name) else ():
+        made = project.things(step.node, step.use)
+        if made and all(_is_random(project, each) for each in made):
+            return step.node, step.use
     return None
 
 

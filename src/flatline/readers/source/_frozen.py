@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._dispatch import is_likely
+from flatline.readers.source._listed import calls as listed
+from flatline.readers.source._named_parts import part_behind
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
@@ -16,7 +19,7 @@ from flatline.readers.source._values import Source, comes_by, origins
 
 WITH_NORMS = re.compile(
     r"torchvision\.models\.((wide_)?res(net|next)\w+|densenet\w+|mobilenet\w+|efficientnet\w+|mnasnet\w+|regnet\w+|"
-    r"shufflenet\w+|vgg\d+_bn)"
+    r"shufflenet\w+|vgg\d+_bn|video\.(r3d|mc3|r2plus1d)_18|segmentation\.(fcn|deeplabv3)_resnet\w+)"
 )
 PART = re.compile(r"features|layers|layer[1-4]|stage[2-4]|trunk_output")  # of these, with as many norms
 BARE = re.compile(r"conv\d|relu\d?|act\d?|(max|avg)pool\d?|fc|classifier|head|last_linear")  # of these, without norms
@@ -84,7 +87,8 @@ def _is_done(project: Project, use: Use, scopes: Sequence[Scope], depth: int) ->
     if use.scope.parent is None or depth > DEEP:
         return use.scope.parent is None
     known = project.calls_of(use.scope)
-    sites = [u for _, u in known if any(u.scope is each for each in scopes)]
+    sites = [u for call, u in known if not is_likely(call, u) or listed(project, call, u, use.scope)]
+    sites = [u for u in sites if any(u.scope is each for each in scopes)]
     begins = not known and (use.scope.owner is None or use.scope is use.scope.owner.methods.get("__init__"))
     return begins or any(_is_done(project, site, scopes, depth + 1) for site in sites)
 
@@ -156,6 +160,9 @@ def _given(project: Project, node: ast.expr, use: Use) -> Iterator[Source]:
         yield from parts
     else:
         yield Source(node, use)
+        yield from (
+            Source(part, use) for b in found if len(found) == 1 and (part := part_behind(project, b)) is not None
+        )
 
 
 def _itself(project: Project, use: Use, depth: int) -> Iterator[Source]:

@@ -40,18 +40,29 @@ def _writers(module: Module) -> Sequence[Scope]:
 
 
 def _writes_part(use: Use) -> bool:
-    """``engine.model.head = ...``."""
+    """``engine.model.head = ...``, and ``model.head = ...`` of ``model = engine.model``."""
     target = use.statement.targets[0] if isinstance(use.statement, ast.Assign) else None
-    deep = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute)
-    while isinstance(target, ast.Attribute):
-        target = target.value
+    part = behind_name(target.value, use) if isinstance(target, ast.Attribute) else None
+    deep = isinstance(part, ast.Attribute)
+    while isinstance(part, ast.Attribute):
+        part = part.value
     given = use.scope.params[len(use.scope.own) :]
-    return deep and isinstance(target, ast.Name) and target.id in given
+    return deep and isinstance(part, ast.Name) and part.id in given
+
+
+def behind_name(node: ast.expr, use: Use) -> ast.expr:
+    """``engine.model``, where that got a name."""
+    found = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+    value = found[0].value if len(found) == 1 and not found[0].index else None
+    return value if isinstance(value, ast.Attribute) else node
 
 
 def _is_made(project: Project, function: Scope) -> bool:
     """An object of its class is made somewhere."""
-    return function.owner is None or bool(project.calls_by(function.owner.node.name))
+    name = function.owner.node.name if function.owner is not None else ""
+    start = project.method(function.owner, "__init__") if function.owner is not None else None
+    made = (unparsed(call.func) for call, _ in project.calls_of(start)) if start is not None else ()
+    return not name or bool(project.calls_by(name)) or name in (each.rpartition(".")[2] for each in made)
 
 
 def callers_of(project: Project, function: Scope, call: ast.Call, use: Use) -> Iterator[Scope]:

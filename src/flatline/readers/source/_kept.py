@@ -84,15 +84,17 @@ def keeping(seen: Seen, use: Use) -> tuple[str, ast.expr | None, bool]:
     if value is None and isinstance(use.statement, ast.Assign) and _is_counted(seen, use.statement.targets[0], use):
         return unparsed(use.statement.targets[0].value), use.statement.value, False  # type: ignore[attr-defined]
     call = use.statement.value if isinstance(use.statement, ast.Expr) else None
-    if value is None and isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-        return _kept_by_closure(seen, call, call.func.id, use)
-    if value is not None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+    func = call.func if isinstance(call, ast.Call) else None
+    if value is not None or not isinstance(call, ast.Call) or not isinstance(func, (ast.Name, ast.Attribute)):
         return keeper, value, False
-    function = seen.project.callee(call, use) if _from_outside(seen, call.func.value, use) else None
+    if isinstance(func, ast.Name) and seen.project.class_of(func, use) is None:
+        return _kept_by_closure(seen, call, func.id, use)
+    held = func.value if isinstance(func, ast.Attribute) else func
+    function = seen.project.callee(call, use) if _from_outside(seen, held, use) else None
     for name, inner in _adds_up(seen.project, function) if function is not None and function.owner else ():
         lasting = seen.loop_of(use) is not None or never_emptied(seen.project, function, inner.partition("[")[0])  # type: ignore[arg-type]
         if lasting and (given := _given_as(call, function, name)) is not None:  # type: ignore[arg-type]
-            receiver = unparsed(call.func.value)
+            receiver = unparsed(held)
             return inner if receiver == "self" else receiver, given, True
     return "", None, False
 
@@ -339,9 +341,11 @@ def adds_up_below(project: Project, function: Scope) -> Iterator[tuple[str, str]
         ):
             continue
         inner = next(iter(meters(project, call, use)), None)
-        for name, keeper in _adds_up(project, inner) if inner is not None and inner is not function else ():
+        if inner is None or inner is function or _takes_out(function):
+            continue
+        for name, keeper in _adds_up(project, inner):
             lasting = _keeps_all if "[" in keeper else never_emptied
-            value = _given_as(call, inner, name) if lasting(project, inner, keeper.partition("[")[0]) else None  # type: ignore[arg-type]
+            value = _given_as(call, inner, name) if lasting(project, inner, keeper.partition("[")[0]) else None
             value = value.elts[0] if isinstance(value, ast.Tuple) and len(value.elts) == 1 else value
             if not isinstance(value, ast.Name):
                 continue
@@ -388,10 +392,13 @@ def _gone_through_by(use: Use, value: ast.expr | None) -> str:
 
 def _keeps_all(project: Project, function: Scope, table: str) -> bool:
     """Nothing in the class takes from a table of lists, or from anything else."""
+    return not _takes_out(function) and never_emptied(project, function, table)
+
+
+def _takes_out(function: Scope) -> bool:
+    """Something in the class takes from what it holds."""
     text = unparsed(function.owner.node) if function.owner is not None else "del"
-    return re.search(r"\.(clear|pop|popleft|popitem)\(|\bdel\b", text) is None and never_emptied(
-        project, function, table
-    )
+    return re.search(r"\.(clear|pop|popleft|popitem)\(|\bdel\b", text) is not None
 
 
 def never_emptied(project: Project, function: Scope, keeper: str) -> bool:

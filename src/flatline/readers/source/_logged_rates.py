@@ -18,6 +18,8 @@ WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGN
 PERCENT, BRACES = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]"), re.compile(r"\{(?::[^}]*)?\}")
 CALLS = 3  # from a step to the loop
 ROOTS = 6  # from a name to where it comes from
+MEASURED = re.compile(r"(\w+_)?(loss|acc(uracy)?|score|error|f1|auc|m?iou|mae|mse|rmse|ppl|perplexity|psnr)(_\w+)?")
+TELLS = re.compile(r"log|record|report|track|writ|metric|print|emit|row|entry|stats|history", re.IGNORECASE)
 SAVED = re.compile(r"save|dump|checkpoint|config|hparam|hyper", re.IGNORECASE)
 
 
@@ -81,33 +83,47 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use, ast.
         ):
             continue
         outer = inner if lies_in(loop, inner) else loop
-        yield from ((*told, outer) for told in _given(call, use))
+        yield from ((*told, outer) for told in _given(seen.project, call, use))
         function = seen.project.callee(call, use)
         if function is not None and function.module is seen.module and function is not seen.scope:
             below = function.calls if not SAVED.search(function.name) else []
-            yield from ((*told, outer) for pair in below for told in _given(*pair))
+            yield from ((*told, outer) for pair in below for told in _given(seen.project, *pair))
         for hook in heard(seen.project, call, use):
             below = [(c, u) for c, u in hook.calls if not SAVED.search(f"{hook.name} {spelled(c.func)}")]
-            yield from ((*told, outer) for pair in below for told in _given(*pair))
+            yield from ((*told, outer) for pair in below for told in _given(seen.project, *pair))
 
 
-def _given(call: ast.Call, use: Use) -> Iterator[tuple[str, ast.expr, Use]]:
+def _given(project: Project, call: ast.Call, use: Use) -> Iterator[tuple[str, ast.expr, Use]]:
     for given in call.args:
         pairs = _in_dict(_behind(given, use)) or _in_text(given) or _put_into_text(given)
         yield from ((key, value, use) for key, value in pairs if len(pairs) > 1 and RATE.fullmatch(key))
     if len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and RATE.fullmatch(str(call.args[0].value)):
         yield str(call.args[0].value), call.args[1], use
+    named = [(k.arg, k.value) for k in call.keywords if k.arg is not None]
+    if any(MEASURED.fullmatch(name) for name, _ in named):
+        rates = [(name, value) for name, value in named if RATE.fullmatch(name)]
+        yield from ((name, value, use) for name, value in rates if _is_record(project, call, use, name))
+
+
+def _is_record(project: Project, call: ast.Call, use: Use, name: str) -> bool:
+    """``log(epoch=epoch, loss=loss, lr=cfg.lr)``: a function that tells things, or one of the project that takes ``**row``."""
+    if TELLS.search(spelled(call.func)):
+        return True
+    function = project.callee(call, use)
+    return function is not None and function.arguments.kwarg is not None and name not in function.params
 
 
 def _behind(node: ast.expr, use: Use) -> ast.expr:
     """The dictionary that a name was given, once."""
     found = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
     value = found[0].value if len(found) == 1 and not found[0].index else None
-    return value if isinstance(value, ast.Dict) else node
+    return value if isinstance(value, (ast.Dict, ast.Call)) and _in_dict(value) else node
 
 
 def _in_dict(node: ast.expr) -> list[tuple[str, ast.expr]]:
-    """``{"loss": loss, "lr": rate}``."""
+    """``{"loss": loss, "lr": rate}``, and ``dict(loss=loss, lr=rate)``."""
+    if isinstance(node, ast.Call) and unparsed(node.func) == "dict":
+        return [(k.arg, k.value) for k in node.keywords if k.arg is not None]
     pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
     return [(str(key.value), value) for key, value in pairs if isinstance(key, ast.Constant)]
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing
 from flatline.readers.source._scopes import Scope, Use
-from flatline.readers.source._values import each_of, origins
+from flatline.readers.source._values import Source, each_of, origins
+
+EMPTY = ("{}", "dict()", "OrderedDict()", "collections.OrderedDict()")
 
 
 def meters(project: Project, call: ast.Call, use: Use) -> Iterator[Scope]:
@@ -42,5 +45,17 @@ def _held(project: Project, node: ast.expr, use: Use) -> Iterator[Thing]:
             factory = made.args[0]
             yield from project.things(factory.body if isinstance(factory, ast.Lambda) else factory, each.use)
             return
-    for source in each_of(project, node.value, use):
+    listed = list(each_of(project, node.value, use))
+    for source in listed or _put_by_methods(project, node.value, use):
         yield from project.things(source.node, source.use)
+
+
+def _put_by_methods(project: Project, node: ast.expr, use: Use) -> Iterator[Source]:
+    """``Meter()`` of ``self.meters[name] = Meter()`` in the methods of a class whose table begins empty."""
+    owner = use.scope.owner if isinstance(node, ast.Attribute) and use.scope.own == (unparsed(node.value),) else None
+    begun = project.attributes(owner, node.attr) if owner is not None and isinstance(node, ast.Attribute) else []
+    empty = len(begun) == 1 and begun[0].value is not None and unparsed(begun[0].value) in EMPTY
+    for place in (u for m in owner.methods.values() for u in m.statements) if owner is not None and empty else ():
+        target = place.statement.targets[0] if isinstance(place.statement, ast.Assign) else None
+        if isinstance(target, ast.Subscript) and unparsed(target.value) == unparsed(node):
+            yield Source(place.statement.value, place)  # type: ignore[attr-defined]

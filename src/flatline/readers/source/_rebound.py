@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._attached import attached
-from flatline.readers.source._handed_later import handed_later
+from flatline.readers.source._handed_later import behind_name, handed_later
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._parameters import models_of
 from flatline.readers.source._plain_lists import is_made_by
@@ -18,6 +18,7 @@ from flatline.readers.source._scopes import FUNCTIONS, SAME, Use, plain_call
 from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, seen_in
 
 BARE = ("affine", "elementwise_affine")
+WHEN_OVER = re.compile(r"(fit|train\w*|run)_end|after_(fit|train\w*|run)|export|teardown|finish|final|save|deploy")
 REBUILDS = re.compile(r"add_param_group|param_groups|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(")
 
 
@@ -38,7 +39,10 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
                 yield function.fact("rebound", new.statement, name=name, other=built.statement)
         behind = (*later_methods(seen), *_called_behind(seen, built), *handed_later(seen, name))
         for other in behind if bound_once(seen, name) else ():
-            found = [use for use in new_layers(other) if _replaces(other, use, model, built, thing)]
+            found = [
+                use for use in new_layers(other)
+                if _replaces(other, use, model, built, thing) or _is_part(seen, other, use, model, name)
+            ]  # fmt: skip
             for use in found if not makes_another(other) else ():
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
         for other, use in attached(seen, name, unparsed(model)) if bound_once(seen, name) else ():
@@ -183,6 +187,33 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     made = plain_call(node.value)
     given = {n for a in [*made.args, *(k.value for k in made.keywords)] for n in names_in(a)}
     return bool(before) and text.split(".")[0] not in given
+
+
+def _is_part(seen: Seen, other: Seen, use: Use, model: ast.expr, name: str) -> bool:
+    """``trainer.model.head = nn.Linear(...)``, whatever ``self.model`` is in the one ``__init__`` that says it."""
+    if WHEN_OVER.search(getattr(other.scope.node, "name", "")):
+        return False
+    owner, node = seen.scope.owner, use.statement
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    part = behind_name(target.value, use) if isinstance(target, ast.Attribute) else None
+    while isinstance(part, ast.Attribute) and not isinstance(part.value, ast.Name):
+        part = part.value
+    if owner is None or not isinstance(node, ast.Assign) or not isinstance(part, ast.Attribute) or keeps_old(node):
+        return False
+    once = (
+        unparsed(model) in [f"{own}.{part.attr}" for own in seen.scope.own]
+        and len(owner.attributes.get(part.attr, ())) == 1
+    )
+    handed = once and part.value.id in other.scope.params[len(other.scope.own) :]  # type: ignore[attr-defined]
+    things = seen.project.things(node.value, use) if handed and seen.project.class_of(part.value, use) is owner else ()
+    return bool(things) and all(is_module(seen.project, t) for t in things) and not _is_told(seen, name)
+
+
+def _is_told(seen: Seen, name: str) -> bool:
+    """Some file of the project gives the object another optimizer, or an optimizer more parameters."""
+    files = [m for m in seen.project.modules.values() if m is not None]
+    attribute = name.removeprefix("self.")
+    return any("add_param_group" in m.whole or seen.project.set_from_outside(attribute, m) for m in files)
 
 
 def keeps_old(node: ast.Assign) -> bool:

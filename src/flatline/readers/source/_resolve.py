@@ -1000,7 +1000,7 @@ class Project:
             listed = [
                 self.constant(s.node, s.use, depth + 1, strict=strict) for s in _values.sources(self, node, use, 0)
             ]
-            return listed[0] if len(listed) == 1 else None
+            return _only(listed)
         if not isinstance(node, (ast.Name, ast.Attribute)) or depth >= SHORT:
             return None
         bindings = self.holding(node, use, DEPTH - 6)
@@ -1015,8 +1015,7 @@ class Project:
                 self.constant(value, place, depth + 1, strict=strict)
                 for value, place in self.defaults(node.attr, use.scope.module)
             ]
-        values = {(type(each.value), each.value) if each is not None else None for each in found}
-        return found[0] if len(values) == 1 else None
+        return _only(found)
 
     def _constants(
         self, node: ast.Name | ast.Attribute, binding: Binding, depth: int, strict: bool
@@ -1253,6 +1252,12 @@ class Project:
                 return ()
             found += inner
         return tuple(found)
+
+
+def _only(found: Sequence[ast.Constant | None]) -> ast.Constant | None:
+    """The value that all of them are."""
+    values = {(type(each.value), each.value) if each is not None else None for each in found}
+    return found[0] if len(values) == 1 else None
 
 
 def _chooses(node: ast.expr) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._nodes import unparsed
@@ -89,18 +90,34 @@ def _keys(node: ast.expr, use: Use) -> tuple[object, ...] | None:
 
 
 def _registered(project: Project, node: ast.Name, key: ast.Constant | None, use: Use) -> Sequence[Source]:
-    """``@register("mlp")`` above a function, which a table holds from then on."""
+    """``@register("mlp")`` above a function, which a table holds from then on; all of them, if it is not known which."""
     bindings = use.scope.module.top.bindings.get(node.id, [])
-    if len(bindings) != 1 or key is None:
+    if len(bindings) != 1:
         return []
     module = use.scope.module
     if bindings[0].imported:
         head, _, name = bindings[0].imported.rpartition(".")
         found = project.module_of(head, module) if head.strip(".") or head else None
         module, node = (found, ast.Name(name)) if found is not None else (module, node)
+    if key is None:
+        return _all_of_one_file(_filled(project, module, node.id), module) if _fills(module, node.id) else []
     entries = _filled(project, module, node.id)
     own = [source for name, source in entries if name == key.value]
     return own if len(own) == 1 else []
+
+
+@cache
+def _fills(module: Module, table: str) -> bool:
+    """Whether the decorator that puts things into a table stands above several in the same file."""
+    registers = [scope for scope in module.scopes if scope is not module.top and _entries(table, scope)]
+    names = {each.name.rpartition(".")[2] for s in registers for each in (s, s.parent) if each is not None} - {""}
+    return any(module.whole.count(f"@{name}") > 1 for name in names)
+
+
+def _all_of_one_file(entries: Sequence[Entry], module: Module) -> Sequence[Source]:
+    """All that a table may give, where its own file puts in several: others may put in more, and are not known."""
+    found = [source for _, source in entries]
+    return found if len(found) > 1 and all(each.use.scope.module is module for each in found) else []
 
 
 def _filled(project: Project, module: Module, name: str) -> Sequence[Entry]:

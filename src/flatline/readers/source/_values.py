@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 STEPS = 12  # from a table to where it is written out
 TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
+OF_PAIRS = {"torch.nn.ModuleDict", "collections.OrderedDict"}
 OF_RECORDS = {"dataclasses.asdict", "vars"}
 SIZED = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "DataLoader", "TensorDataset"}
 DEVICE = re.compile(r"[\w.]*device\w*(?:\.type)? (==|!=) '(cuda|cpu)'")
@@ -204,10 +205,13 @@ def each_of(project: Project, node: ast.expr, use: Use) -> Sequence[Source]:
     found: list[Source] = []
     for each in origins(project, node, use):
         inner = each.node
-        if isinstance(inner, ast.Call) and project.dotted(inner.func, each.use) in TABLES and len(inner.args) == 1:
+        made = inner.func if isinstance(inner, ast.Call) and len(inner.args) == 1 else None
+        paired = made is not None and (unparsed(made) == "dict" or project.dotted(made, each.use) in OF_PAIRS)
+        if isinstance(inner, ast.Call) and (paired or (made is not None and project.dotted(made, each.use) in TABLES)):
             inner = inner.args[0]
         comp = inner.value if isinstance(inner, ast.DictComp) else None
         comp = inner.elt if isinstance(inner, (ast.ListComp, ast.GeneratorExp)) else comp
+        comp = comp.elts[1] if paired and isinstance(comp, ast.Tuple) and len(comp.elts) == 2 else comp
         found += [Source(comp, each.use)] if comp is not None else held(project, inner, None, each.use, 0)
     return found
 
