@@ -305,6 +305,30 @@ def test_source_layers_whose_results_are_detached(old, new):
     assert "every result of self.body is detached" in finding.message
 
 
+INNER = DETACHING.replace(
+    "        return self.fc(x)\n",
+    "        return self.embed(x)\n    {head}\n    def embed(self, x):\n        return torch.relu(self.fc(x))\n",
+).replace("self.body = Body()", "self.body = {body}")
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "old", "new", "expected"),
+    [
+        ("@torch.no_grad()", "Body()", "", "", True),
+        ("@torch.no_grad()", "nn.Sequential(nn.Dropout(0.1), Body())", "", "", True),
+        ("", "Body()", "return self.embed(x)", "with torch.no_grad():\n            return self.embed(x)", True),
+        ("", "Body()", "    def forward(self, x):\n        return self.e", "    @torch.no_grad()\n    def forward(self, x):\n        return self.e", True),
+        ("", "Body()", "", "", False),
+        ("@torch.no_grad()", "Body()", "net.parameters()", "net.head.parameters()", False),
+        ("@torch.no_grad()", "Body()", "return self.embed(x)", "return self.fc(x) + self.embed(x)", False),
+        ("@torch.no_grad()", "pretrained(Body())", "", "", False),
+        ("", "Body()", "return self.embed(x)", "with torch.no_grad():\n            self.embed(x)\n        return self.embed(x)", False),
+    ],
+)  # fmt: skip
+def test_source_layers_of_a_part_that_run_without_gradients(head, body, old, new, expected):
+    assert bool(lint(LossDetached, INNER.format(head=head, body=body).replace(old, new))) is expected
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
