@@ -259,7 +259,17 @@ class Project:
                 asked = [pair for pair in self._asked.get("getattr", ()) if _listed.may_name(*pair, node.name)]
             near = [p for p in asked if _knows(p[1].scope.module, function) or _listed.calls(self, *p, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
+            found += [pair for pair in self._of_abstract(function) if pair not in found]
         return self._sites_of[id(node)]
+
+    def _of_abstract(self, function: Scope) -> Iterator[tuple[ast.Call, Use]]:
+        """The calls of the method of a class above that this one alone fills in."""
+        name = getattr(function.node, "name", "")
+        above = self.bases(function.owner) if function.owner is not None and function.owner.node.bases else ()
+        for owner in above if not name.startswith("__") else ():
+            method = owner.methods.get(name)
+            if method is not None and method is not function and self._filled_in(owner, method) is function:
+                yield from self.calls_of(method)
 
     def _by_its_name(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """The calls of a lambda that was given a name."""
