@@ -25,6 +25,7 @@ from flatline.readers.source import (
     _objects,
     _partials,
     _raw,
+    _registered,
     _registries,
     _spread,
     _submodules,
@@ -293,7 +294,12 @@ class Project:
         if function.owner is None or getattr(function.node, "name", "") not in ("forward", "__call__"):
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
-        return [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
+        found = [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
+        return found or _registered.calls(self, function)
+
+    def objects_called(self) -> list[tuple[ast.Call, Use]]:
+        """The calls of objects by a name."""
+        return self._plain
 
     def calls_by(self, name: str) -> list[tuple[ast.Call, Use]]:
         """The calls of classes and objects by a name, and of what other modules have under it."""
@@ -1422,20 +1428,24 @@ def _option(node: ast.expr) -> str:
 def _changed(module: Module) -> Iterator[tuple[str, int]]:
     """What is written to by key, or by a method of dictionaries, and in which function if it is one's own."""
     for scope in module.scopes:
-        for node in _written(scope):
-            found = scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+        for node, use in _written(scope):
+            name = node.id if isinstance(node, ast.Name) else ""
+            found = scope.bindings.get(name, [])
+            last = scope.reaching(name, use) if len(found) > 1 else []
+            if last and all(b.value is not None and _builders.is_copy(b.value, name) for b in last):
+                found = last
             own = bool(found) and scope is not module.top and not any(b.parameter for b in found)
             yield unparsed(node), id(scope) if own else 0
 
 
-def _written(scope: Scope) -> Iterator[ast.expr]:
+def _written(scope: Scope) -> Iterator[tuple[ast.expr, Use]]:
     for use in scope.statements:
         node = use.statement
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        yield from (t.value for t in targets if isinstance(t, ast.Subscript))
-    for call, _ in scope.calls:
+        yield from ((t.value, use) for t in targets if isinstance(t, ast.Subscript))
+    for call, use in scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("update", "setdefault", "pop", "clear"):
-            yield call.func.value
+            yield call.func.value, use
 
 
 def _clamped(inner: tuple[Made, ...]) -> tuple[Made, ...]:
