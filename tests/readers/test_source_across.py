@@ -316,3 +316,53 @@ for x, y in rows:
 @pytest.mark.parametrize(("frozen", "found"), [("", True), (".requires_grad_(False)", False)])
 def test_modules_that_are_frozen_as_they_are_made(frozen, found):
     assert ("orphan" in kinds(RANDOM.format(frozen=frozen))) == found
+
+
+BASE = """
+class Base:
+    def __init__(self, net):
+        self.net = net
+        self.opt = torch.optim.Adam(net.parameters())
+    def loss_of(self, batch):
+        raise NotImplementedError
+    {mark}
+    def fit(self, loader, val):
+        for batch in loader:
+            self.opt.zero_grad()
+            self.loss_of(batch).backward()
+            self.opt.step()
+        {before}
+        with torch.no_grad():
+            print(self.score(val))
+"""
+BELOW = """
+from base import Base
+class Stars(Base):
+    def loss_of(self, batch):
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+    def score(self, loader):
+        right = 0
+        for x, y in loader:
+            right += (self.net(x).argmax(1) == y).sum()
+        return right
+Stars(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2))).fit(rows, val)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "before", "more", "expected"),
+    [
+        ("def score(self, loader): ...", "pass", "", True),
+        ("def score(self, loader): ...", "self.net.eval()", "", False),
+        ("def score(self, loader): return len(loader)", "pass", "", False),
+        (
+            "def score(self, loader): ...",
+            "pass",
+            "class Other(Stars):\n    def score(self, loader):\n        return 0\n",
+            False,
+        ),
+    ],
+)
+def test_methods_that_a_class_below_fills_in_are_called_above(mark, before, more, expected):
+    base = BASE.format(mark=mark, before=before)
+    assert ("validated" in kinds_in(HEAD, BELOW + more, base=base)) is expected

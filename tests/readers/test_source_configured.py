@@ -695,3 +695,78 @@ F.cross_entropy(Net()(x), y).backward()
 )
 def test_results_that_the_constants_of_a_call_choose(last, how, expected):
     assert fed_by(CHOSEN.format(last=last, how=how)) == expected
+
+
+TABLES = """
+class Registry(dict):
+    def register(self, name):
+        def put(made):
+            self[name] = made
+            return made
+        return put
+    def build(self, cfg):
+        {copy}
+        return self[cfg.pop("name")](**cfg)
+NETS, LOSSES = Registry(), Registry()
+"""
+KEPT = """
+from tables import LOSSES, NETS
+@NETS.register("net")
+class Net(nn.Module):
+    def __init__(self, classes=3):
+        super().__init__()
+        self.fc, self.act = nn.Linear(8, classes), nn.Softmax(dim=-1)
+    def forward(self, x):
+        return self.act(self.fc(x))
+@LOSSES.register("ce")
+class Weighted(nn.Module):
+    def __init__(self, smoothing=0.0):
+        super().__init__()
+        self.ce = nn.CrossEntropyLoss(label_smoothing=smoothing)
+    def forward(self, output, target):
+        return self.ce(output, target)
+"""
+OF_TABLES = """
+import parts
+from tables import LOSSES, NETS
+CONFIG = {"net": {"name": "net", "classes": 9}, "loss": {"name": "ce"}}
+class Trainer:
+    def __init__(self, cfg):
+        self.net = NETS.build(cfg["net"]).to(device)
+        self.loss = LOSSES.build(cfg["loss"]).to(device)
+    def step(self, x, y):
+        return self.loss(self.net(x), y)
+Trainer(CONFIG)
+"""
+LOCAL = """
+import parts
+from tables import LOSSES, NETS
+def step(net, criterion, x, y):
+    return criterion(net(x), y)
+step(NETS.build({"name": "net"}), LOSSES.build({"name": "ce"}), x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "old", "new", "expected"),
+    [
+        (OF_TABLES, "", "", ["softmax"]),
+        (LOCAL, "", "", ["softmax"]),
+        (OF_TABLES, "self.act(self.fc(x))", "self.fc(x)", ["linear"]),
+        (OF_TABLES, '@LOSSES.register("ce")', "", []),
+        (OF_TABLES + "parts.Weighted()\n", "", "", []),
+        (OF_TABLES, '("ce")', "(kind)", []),
+    ],
+)
+def test_losses_that_a_registry_makes(code, old, new, expected):
+    tables = TABLES.format(copy="cfg = dict(cfg)")
+    assert (
+        fed_by(KEPT.replace(old, new), tables=tables, main=code.replace("import parts", "import train as parts"))
+        == expected
+    )
+
+
+@pytest.mark.parametrize(("copy", "expected"), [("cfg = dict(cfg)", ["softmax"]), ("pass", [])])
+def test_settings_of_which_a_copy_is_changed_in_the_same_file(copy, expected):
+    lines = [line for line in f"{KEPT}{OF_TABLES}".split("\n") if "import" not in line]
+    assert fed_by(TABLES.format(copy=copy) + "\n".join(lines)) == expected

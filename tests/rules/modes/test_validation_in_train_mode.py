@@ -163,3 +163,80 @@ def test_source_layers_that_a_function_makes():
 def test_near_miss_source_a_block_that_is_not_the_models():
     block = "def block(n): return nn.Sequential(nn.Linear(n, n), nn.BatchNorm1d(n))\nclass Net"
     assert lint(ValidationInTrainMode, SCRIPT.format("nn.ReLU()", "block(3)").replace("class Net", block, 1)) == []
+
+
+TWO = """
+import torch
+from torch import nn
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.out = nn.Dropout(0.3), nn.Linear(8, 5)
+    def forward(self, h):
+        return self.out(self.drop(h))
+def loss_of(encoder, decoder, batch):
+    x, y = batch
+    return nn.functional.cross_entropy(decoder(encoder(x)), y)
+def train(encoder, decoder, loader, opt):
+    encoder.train()
+    decoder.train()
+    for batch in loader:
+        loss = loss_of(encoder, decoder, batch)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+@torch.no_grad()
+def evaluate(encoder, decoder, loader):
+    encoder.eval()
+    total = 0.0
+    for batch in loader:
+        total += loss_of(encoder, decoder, batch).item()
+    return total / len(loader)
+def main():
+    encoder = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+    decoder = Decoder()
+    opt = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()])
+    for epoch in range(9):
+        train(encoder, decoder, train_loader, opt)
+        print(evaluate(encoder, decoder, val_loader))
+"""
+
+
+def test_source_one_of_two_models_is_put_in_eval_mode():
+    (finding,) = lint(ValidationInTrainMode, TWO)
+    assert "has a Dropout" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    total = 0.0", "    decoder.eval()\n    total = 0.0"),
+        ("    encoder.eval()", "    for each in (encoder, decoder):\n        each.eval()"),
+        ("    encoder.eval()", "    quiet(encoder, decoder, eval_mode=True)"),
+        ("nn.Dropout(0.3)", "nn.Identity()"),
+        ("Decoder()\n", "Decoder()\n    encoder = nn.Sequential(encoder, decoder)\n"),
+        ("    total = 0.0", "    total = 0.0  # Monte Carlo dropout"),
+        ("encoder.eval()", "decoder.eval()\n    encoder.train(False)"),
+    ],
+)
+def test_near_miss_source_of_two_models(old, new):
+    assert old in TWO
+    assert lint(ValidationInTrainMode, TWO.replace(old, new)) == []
+
+
+ERRORS = SCRIPT.format("nn.Dropout(0.3)", "pass").replace(
+    "right += (model(x).argmax(1) == y).sum()", "right += (model(x) - y).abs().sum().item()"
+).replace(
+    "return sum((model(x).argmax(1) == y).sum() for x, y in loader), [score(model, x) for x in loader]", "return 0"
+)  # fmt: skip
+
+
+def test_source_errors_that_are_added_up():
+    (finding,) = lint(ValidationInTrainMode, ERRORS)
+    assert "has a Dropout" in finding.message
+
+
+@pytest.mark.parametrize("new", ["(model(x) - mean)", "(model(x) * y)", "(model(x) - 1)"])
+def test_near_miss_source_no_errors(new):
+    assert "(model(x) - y)" in ERRORS
+    assert lint(ValidationInTrainMode, ERRORS.replace("(model(x) - y)", new)) == []

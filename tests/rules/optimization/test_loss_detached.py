@@ -305,6 +305,30 @@ def test_source_layers_whose_results_are_detached(old, new):
     assert "every result of self.body is detached" in finding.message
 
 
+INNER = DETACHING.replace(
+    "        return self.fc(x)\n",
+    "        return self.embed(x)\n    {head}\n    def embed(self, x):\n        return torch.relu(self.fc(x))\n",
+).replace("self.body = Body()", "self.body = {body}")
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "old", "new", "expected"),
+    [
+        ("@torch.no_grad()", "Body()", "", "", True),
+        ("@torch.no_grad()", "nn.Sequential(nn.Dropout(0.1), Body())", "", "", True),
+        ("", "Body()", "return self.embed(x)", "with torch.no_grad():\n            return self.embed(x)", True),
+        ("", "Body()", "    def forward(self, x):\n        return self.e", "    @torch.no_grad()\n    def forward(self, x):\n        return self.e", True),
+        ("", "Body()", "", "", False),
+        ("@torch.no_grad()", "Body()", "net.parameters()", "net.head.parameters()", False),
+        ("@torch.no_grad()", "Body()", "return self.embed(x)", "return self.fc(x) + self.embed(x)", False),
+        ("@torch.no_grad()", "pretrained(Body())", "", "", False),
+        ("", "Body()", "return self.embed(x)", "with torch.no_grad():\n            self.embed(x)\n        return self.embed(x)", False),
+    ],
+)  # fmt: skip
+def test_source_layers_of_a_part_that_run_without_gradients(head, body, old, new, expected):
+    assert bool(lint(LossDetached, INNER.format(head=head, body=body).replace(old, new))) is expected
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -479,3 +503,60 @@ def test_source_a_loss_of_what_the_model_chose(line):
 )
 def test_near_miss_source_a_loss_of_scores(line):
     assert lint(LossDetached, CHOSEN.format(line)) == []
+
+
+REDUCED = """
+import torch
+from torch import nn
+import torch.distributed as dist
+def reduced(values, average=True):
+    with torch.no_grad():
+        names = sorted(values.keys())
+        stacked = torch.stack([values[k] for k in names]) / dist.get_world_size()
+        dist.all_reduce(stacked)
+        return dict(zip(names, stacked))
+def train(model, optimizer, loader):
+    for images, targets in loader:
+        terms = reduced(model(images, targets))
+        loss = sum(terms.values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("sum(terms.values())", "sum(term for term in terms.values())"),
+        ("return dict(zip(names, stacked))", "return {k: v * 1.0 for k, v in zip(names, stacked)}"),
+        ("return dict(zip(names, stacked))", "return stacked.sum()"),
+        ("        return dict(zip(names, stacked))", "        return [each * 2 for each in stacked]"),
+    ],
+)
+def test_source_terms_that_a_function_works_out_without_gradients(old, new):
+    code = REDUCED.replace(old, new)
+    code = code.replace("terms.values()", "terms") if "each" in new else code
+    code = code.replace("sum(terms.values())", "reduced(terms)") if "stacked.sum" in new else code
+    (finding,) = lint(LossDetached, code)
+    assert "with torch.no_grad()" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "    with torch.no_grad():",
+            "    if dist.get_world_size() < 2:\n        return values\n    with torch.no_grad():",
+        ),
+        ("return dict(zip(names, stacked))", "return values"),
+        ("return dict(zip(names, stacked))", "return {name: value for name, value in values.items()}"),
+        ("    with torch.no_grad():", "    with nullcontext():"),
+        ("        loss = ", "        terms['more'] = more(model)\n        loss = "),
+        ("loss = sum(terms.values())", "told, loss = sum(terms.values()), model(images, targets)"),
+    ],
+)
+def test_near_miss_source_of_terms_without_gradients(old, new):
+    assert old in REDUCED
+    assert lint(LossDetached, REDUCED.replace(old, new)) == []

@@ -167,3 +167,87 @@ def test_labels_that_copy_padded_input():
 )
 def test_near_miss_in_source_of_labels_that_copy_input(old, new):
     assert lint(PaddingInLoss, COPIED.replace(old, new)) == []
+
+
+WRITTEN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+PAD = 0
+def collate(batch):
+    longest = max(len(t) for _, t in batch)
+    ids = torch.full((len(batch), longest), PAD)
+    tags = torch.zeros(len(batch), longest).long()
+    mask = torch.zeros(len(batch), longest)
+    for row, (i, t) in enumerate(batch):
+        ids[row, :len(i)] = torch.tensor(i)
+        tags[row, :len(t)] = torch.tensor(t)
+        mask[row, :len(t)] = 1
+    return {"ids": ids, "tags": tags, "mask": mask}
+net = nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 5))
+opt = torch.optim.Adam(net.parameters())
+crit = nn.CrossEntropyLoss()
+for batch in DataLoader(data, 8, collate_fn=collate):
+    loss = crit(net(batch["ids"]).view(-1, 5), batch["tags"].view(-1))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+GROWN = WRITTEN.replace(
+    "    tags = torch.zeros(len(batch), longest).long()",
+    "    tags = []\n    for _, t in batch:\n        tags.append(t + [PAD] * (longest - len(t)))\n    tags = torch.tensor(tags)",
+).replace("        tags[row, :len(t)] = torch.tensor(t)\n", "")
+MASKED = WRITTEN.replace("Loss()", "Loss(reduction='none')").replace(
+    "    opt.zero_grad()", "    loss = loss * batch['mask'].view(-1)\n    loss = loss.mean()\n    opt.zero_grad()"
+)
+
+
+def test_source_rows_written_into_a_tensor_of_one_number():
+    (finding,) = lint(PaddingInLoss, WRITTEN)
+    assert "filled up with 0 by torch.zeros" in finding.message
+
+
+def test_source_filled_rows_in_a_list():
+    (finding,) = lint(PaddingInLoss, GROWN)
+    assert "filled up with 0 by t + [PAD]" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("torch.zeros(len(batch), longest).long()", "torch.full((len(batch), longest), -100)"),
+        ("        mask[row", "        tags[row, len(t):] = other\n        mask[row"),
+        ("tags[row, :len(t)]", "tags[row, 3]"),
+        ("tags[row, :len(t)] = torch.tensor(t)", "tags[row, :len(t)] = 1"),
+        ("tags[row, :len(t)]", "tags[row, t.begins:]"),
+        ("torch.zeros(len(batch), longest).long()", "torch.zeros(len(batch), 100).long()"),
+        ("Loss()", "Loss(ignore_index=PAD)"),
+    ],
+)
+def test_near_miss_source_of_rows_in_a_tensor(old, new):
+    assert old in WRITTEN
+    assert lint(PaddingInLoss, WRITTEN.replace(old, new)) == []
+
+
+def test_near_miss_source_of_rows_in_a_list():
+    assert (
+        lint(PaddingInLoss, GROWN.replace("    tags = torch.tensor", "    tags.sort()\n    tags = torch.tensor")) == []
+    )
+
+
+def test_source_mask_of_the_batch_under_a_plain_mean():
+    (finding,) = lint(PaddingInLoss, MASKED)
+    assert finding.message.startswith("loss.mean() divides the loss by all positions")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("loss = loss.mean()", "loss = loss.sum() / batch['mask'].sum()"),
+        ("mask[row, :len(t)] = 1", "mask[row, :len(t)] = weight"),
+        ('"mask": mask', '"mask": weights'),
+    ],
+)
+def test_near_miss_source_of_a_mask_of_the_batch(old, new):
+    assert old in MASKED
+    assert lint(PaddingInLoss, MASKED.replace(old, new)) == []

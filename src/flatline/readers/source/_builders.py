@@ -197,7 +197,7 @@ class _Given:
         if not bound or place.scope is not function:
             return None
         if bound[0].parameter or node.id == _rest(function):
-            copies = all(b.value is not None and _is_copy(b.value, node.id) for b in bound[1:])
+            copies = all(b.value is not None and is_copy(b.value, node.id) for b in bound[1:])
             return self.argument(node.id) if copies else None
         plain = len(bound) == 1 and not bound[0].index
         return self.put(bound[0].value, bound[0].use, depth + 1) if plain else None
@@ -300,7 +300,7 @@ def _copied(node: ast.Call) -> ast.expr | None:
     return node.func.value if own and isinstance(node.func, ast.Attribute) else None
 
 
-def _is_copy(node: ast.expr, name: str) -> bool:
+def is_copy(node: ast.expr, name: str) -> bool:
     whole = _copied(node) if isinstance(node, ast.Call) else None
     whole = node.values[0] if isinstance(node, ast.Dict) and node.keys == [None] else whole
     return isinstance(whole, ast.Name) and whole.id == name

@@ -13,11 +13,28 @@ from flatline.readers.source._seen import OTHER_MODE, seen_in
 
 def of_others(project: Project, module: Module, lines: Collection[int], trained: Sequence[Thing]) -> set[int]:
     """Those of the lines about modes on which nothing happens but that models which do not train are put in eval mode."""
+    calls = _evals(project, module)
+    return {n for n in lines if _only(project, module, n, calls.get(n, []), trained)}
+
+
+def of_siblings(project: Project, module: Module, lines: Collection[int], model: Thing) -> set[int]:
+    """Those on which models are put in eval mode that were made beside another one, by the same function."""
+    calls, found = _evals(project, module), of_others(project, module, lines, [model])
+    return {n for n in found if all(_is_beside(project, *pair, model) for pair in calls[n])}
+
+
+def _is_beside(project: Project, call: ast.Call, use: Use, model: Thing) -> bool:
+    things = project.things(call.func.value, use) if isinstance(call.func, ast.Attribute) else ()
+    return bool(things) and all(each.use.scope is model.use.scope for each in things)
+
+
+def _evals(project: Project, module: Module) -> dict[int, list[tuple[ast.Call, Use]]]:
+    """The calls of eval(), by their lines."""
     calls: dict[int, list[tuple[ast.Call, Use]]] = {}
     for scope in module.scopes:
         for call, _, use in seen_in(project, scope).methods("eval"):
             calls.setdefault(_ends_at(call), []).append((call, use))
-    return {n for n in lines if _only(project, module, n, calls.get(n, []), trained)}
+    return calls
 
 
 def _ends_at(call: ast.Call) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 
 from flatline.events import SourceFact
@@ -30,17 +30,28 @@ ON_PURPOSE = re.compile(
     re.IGNORECASE,
 )
 TAKES = ("torch.optim.", "torch.nn.utils.clip_grad")
+LISTS = ("torch.nn.Sequential", "torch.nn.ModuleList")
+OWNERS = 24  # classes that are looked at
 ASKED = {"train", "eval", "to", "cuda", "cpu", "parameters", "state_dict", "zero_grad"}
 
 
 def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
+    """One fact for all layers that one place cuts off."""
+    told = set()
+    for fact in _each_cut(project, module):
+        if fact.other not in told:
+            told.add(fact.other)
+            yield fact
+
+
+def _each_cut(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a layer."""
     text = module.whole
     if "optim" not in text or ".backward(" not in text:
         return
     given = [thing for scope in module.scopes for thing in trained_models(project, scope)]
-    trained = {id(thing.made_of): thing.made_of for thing in given if thing.made_of is not None}
-    near = {id(t.made_of.module): t.made_of.module for t in given if t.made_of is not None} | {id(module): module}
+    trained = _owners(project, given)
+    near = {id(owner.module): owner.module for owner in trained.values()} | {id(module): module}
     mentions, identities = Mentions(project, module), {thing.identity() for thing in given}
     for home in near.values():
         starts = [module, *(t.use.scope.module for t in given)] if home is not module else []
@@ -58,6 +69,34 @@ def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
                 yield from _cut(project, mentions, owner, name, chosen) if _is_made_here(project, owner, name) else ()
         for scope in module.scopes:
             yield from _cut_models(seen_in(project, scope), mentions)
+
+
+def _owners(project: Project, given: Iterable[Thing]) -> dict[int, Class]:
+    """The classes of models, and of the modules that are their attributes, where the optimizer has these, too."""
+    found: dict[int, Class] = {}
+    waiting = list(given)
+    chosen = {thing.identity() for thing in waiting}
+    while waiting:
+        owner = waiting.pop().made_of
+        if owner is None or id(owner) in found or len(found) >= OWNERS:
+            continue
+        found[id(owner)] = owner
+        bound = [
+            b for bindings in owner.attributes.values() if len(bindings) == 1 for b in bindings if b.value is not None
+        ]
+        inner = [thing for b in bound if not b.index for thing in project.things(b.value, b.use)]
+        inner = [thing for thing in inner if thing.identity() in chosen] or inner
+        inner += [thing for each in inner if each.name in LISTS for thing in _listed(project, each)]
+        waiting += [thing for thing in inner if thing.made_of is not None and is_module(project, thing)]
+    return found
+
+
+def _listed(project: Project, thing: Thing) -> Iterator[Thing]:
+    """The modules written out in ``nn.Sequential(...)``."""
+    given = thing.call.args if thing.call is not None else []
+    parts = given[0].elts if len(given) == 1 and isinstance(given[0], (ast.List, ast.Tuple)) else given
+    for node in parts:
+        yield from project.things(node, thing.use)
 
 
 @cache
@@ -196,7 +235,7 @@ def _detached(
         return scope, above
     if (found := _cut_above(project, mentions, scope, call, use)) is not None:
         return scope, found
-    head = _switched_off(seen_in(project, scope), use)
+    head = _switched_off(seen_in(project, scope), use) or _called_off(project, scope)
     if head is not None and not ON_PURPOSE.search(unparsed(read)):
         return scope, head
     forward = project.method(thing.made_of, "forward") if thing.made_of is not None else None
@@ -225,6 +264,18 @@ def _switched_off(seen: Seen, use: Use) -> ast.expr | None:
     heads = [i.context_expr for w in withs if w.lineno <= line <= (w.end_lineno or 0) for i in w.items]
     heads += [] if isinstance(seen.scope.node, ast.Module) else seen.scope.node.decorator_list
     return next(head for head in heads if re.search(r"no_grad|inference_mode", unparsed(head)))
+
+
+def _called_off(project: Project, method: Scope) -> ast.expr | None:
+    """``torch.no_grad()`` around all calls of a method."""
+    name = method.name.rpartition(".")[2]
+    if name == "forward" or ON_PURPOSE.search(name):
+        return None
+    sites = project.calls_of(method)
+    known = {id(call) for call, _ in sites}
+    heads = [_switched_off(seen_in(project, use.scope), use) for _, use in sites]
+    unknown = any(id(call) not in known for call, _ in project.asked_of(name))
+    return heads[0] if heads and None not in heads and not unknown else None
 
 
 def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:

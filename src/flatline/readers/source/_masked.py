@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from flatline.events import SourceFact
 from flatline.readers.source._losses import CLASSES, DISTANCES, FUNCTIONS
 from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._padding import masks_of
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
@@ -39,9 +40,9 @@ def masked_means(project: Project, module: Module) -> Iterator[SourceFact]:
         return
     for scope in module.scopes:
         for call, use in scope.calls:
-            factors = _factors(_averaged(project, call, use), use)
-            masks = [each for each in factors if len(factors) > 1 and _is_mask(project, each, use, 0)]
-            if not masks or not any(_is_loss(project, each, use) for each in factors):
+            factors, place = _factors(_averaged(project, call, use), use)
+            masks = [each for each in factors if len(factors) > 1 and _is_mask(project, each, place, 0)]
+            if not masks or not any(_is_loss(project, each, place) for each in factors):
                 continue
             if not _is_counted(scope, masks[0]) and _goes_backward(project, call, use, 0):
                 yield SourceFact(
@@ -58,13 +59,13 @@ def _averaged(project: Project, call: ast.Call, use: Use) -> ast.expr | None:
     return call.func.value if not call.args else None
 
 
-def _factors(node: ast.expr | None, use: Use) -> Sequence[ast.expr]:
-    """``loss`` and ``mask`` of ``loss * mask``, perhaps behind a name."""
+def _factors(node: ast.expr | None, use: Use) -> tuple[Sequence[ast.expr], Use]:
+    """``loss`` and ``mask`` of ``loss * mask``, perhaps behind a name, and where that stands."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return [*_factors_of(node.left), *_factors_of(node.right)]
+        return [*_factors_of(node.left), *_factors_of(node.right)], use
     found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
     value = found[0].value if len(found) == 1 and not found[0].index else None
-    return _factors(value, found[0].use) if isinstance(value, ast.BinOp) else []
+    return _factors(value, found[0].use) if isinstance(value, ast.BinOp) else ([], use)
 
 
 def _factors_of(node: ast.expr) -> list[ast.expr]:
@@ -79,13 +80,16 @@ def _is_mask(project: Project, node: ast.expr, use: Use, depth: int) -> bool:
         return False
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SHAPED:
         return _is_mask(project, node.func.value, use, depth + 1)
-    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant):
+    if isinstance(node, ast.Subscript) and (not isinstance(node.slice, ast.Constant) or node.slice.value is None):
         return _is_mask(project, node.value, use, depth + 1)
     if isinstance(node, ast.Compare):
         return len(node.ops) == 1 and _tells_padding(node, use)
     made = origins(project, node, use) if isinstance(node, (ast.Name, ast.Call)) else []
-    return bool(made) and all(
-        each.node is not node and _is_mask(project, each.node, each.use, depth + 1) for each in made
+    if made:
+        return all(each.node is not node and _is_mask(project, each.node, each.use, depth + 1) for each in made)
+    drawn = masks_of(project, node, use) if isinstance(node, (ast.Name, ast.Subscript)) else []
+    return bool(drawn) and all(
+        isinstance(each.node, ast.Call) or _is_mask(project, each.node, each.use, depth + 1) for each in drawn
     )
 
 

@@ -16,6 +16,7 @@ from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._own_losses import labels_for
 from flatline.readers.source._records import fields
 from flatline.readers.source._resolve import SHAPES, Project, argument_at
+from flatline.readers.source._rows import appended, filled_by, marked_by
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
 from flatline.readers.source._values import Source, drawn_by, origins
@@ -23,12 +24,13 @@ from flatline.readers.source._values import Source, drawn_by, origins
 Path: TypeAlias = tuple[object, ...]  # keys and places, outermost first
 Filled: TypeAlias = tuple[Source, "float | None"]
 DEEP = 24
-SAME = SHAPES | {"long", "int", "pin_memory", "detach", "transpose"}
-TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack"}
+SAME = SHAPES | {"long", "int", "bool", "pin_memory", "detach", "transpose"}
+TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack", "torch.from_numpy"}
 PADS = "torch.nn.utils.rnn.pad_sequence"
 MASKED = re.compile(r"masked_fill|masked_select|torch\.where|\] = -100|\bignore_idx|nonzero\(")
 TOKENS = ("pad_token_id",)
 TOKEN = math.inf  # stands for one of them
+MASK = -math.inf  # stands for what tells the filling apart
 USUALLY = -100.0  # ignore_index of torch
 
 
@@ -43,13 +45,23 @@ def padded_targets(project: Project, module: Module, reached: Sequence[Module]) 
             values = {value for _, value in filled}
             if TOKEN in values and ignored is not None and ignored >= 0:
                 continue  # it may be that token
-            if len(values) == 1 and not values & {ignored, None} and not seen_in(project, scope).never_recorded(use):
+            if (
+                len(values) == 1
+                and not values & {ignored, None, MASK}
+                and not seen_in(project, scope).never_recorded(use)
+            ):
                 source, value = filled[0]
                 yield SourceFact(
                     kind="padded target" if kind_of(project, call, use) else "padded target of model",
                     name=f"{value:g}" if value != TOKEN else "pad_token_id", text=spelled(source.node),
                     where=module.where(call, scope), other=source.use.scope.module.where(source.node, source.use.scope),
                 )  # fmt: skip
+
+
+def masks_of(project: Project, node: ast.expr, use: Use) -> list[Source]:
+    """The comparisons that a mask may be, and the tensors in which ones were put, also in the batches of a loader."""
+    found = _fillings(project, node, use, (), 0)
+    return [source for source, _ in found] if all(value == MASK for _, value in found) else []
 
 
 def _scored(project: Project, call: ast.Call, use: Use, text: str) -> tuple[float | None, list[Filled]]:
@@ -135,6 +147,8 @@ def _fillings(project: Project, node: ast.expr | None, use: Use, path: Path, dep
         return _mapped(project, node, use, path, depth)
     if isinstance(node, ast.BinOp) and not path:
         return _added(project, node, use)
+    if isinstance(node, ast.Compare) and not path:
+        return [(Source(node, use), MASK)]
     return _by_name(project, node, use, path, depth) if isinstance(node, (ast.Name, ast.Attribute)) else []
 
 
@@ -222,7 +236,9 @@ def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: P
     if isinstance(node, ast.Attribute) and not bindings:
         return _fillings(project, node.value, use, (node.attr, *path), depth + 1)
     for binding in bindings:
-        if binding.parameter and isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and (rows := _by_row(project, node.id, binding, path, depth)):
+            each.append(rows)
+        elif binding.parameter and isinstance(node, ast.Name):
             given = project.given(node.id, binding.use)
             each += [_fillings(project, value, site, path, depth + 1) for value, site in given] or [
                 _spread(project, node.id, binding.use.scope, path, depth)
@@ -232,6 +248,20 @@ def _by_name(project: Project, node: ast.Name | ast.Attribute, use: Use, path: P
         else:
             each.append(_looped(project, binding, path, depth))
     return [filled for found in each for filled in found] if each and all(each) else []
+
+
+def _by_row(project: Project, name: str, binding: Binding, path: Path, depth: int) -> list[Filled]:
+    """Of a tensor of one number into which rows are put, or of a list of filled rows."""
+    node, use = binding.value, binding.use
+    if node is None or path or binding.index:
+        return []
+    if isinstance(node, ast.List) and not node.elts:
+        each = [_fillings(project, value, place, (), depth + 1) for value, place in appended(name, use)]
+        return [filled for found in each for filled in found] if all(each) else []
+    if marked_by(node, name, use):
+        return [(Source(node, use), MASK)]
+    number = filled_by(node, name, use)
+    return [(Source(node, use), _number(project, number, use))] if number is not None else []
 
 
 def _comprehended(project: Project, name: str, use: Use, path: Path, depth: int) -> list[Filled]:

@@ -26,6 +26,7 @@ from flatline.readers.source import (
     _objects,
     _partials,
     _raw,
+    _registered,
     _registries,
     _spread,
     _submodules,
@@ -260,7 +261,17 @@ class Project:
                 asked = [pair for pair in self._asked.get("getattr", ()) if _listed.may_name(*pair, node.name)]
             near = [p for p in asked if _knows(p[1].scope.module, function) or _listed.calls(self, *p, function)]
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
+            found += [pair for pair in self._of_abstract(function) if pair not in found]
         return self._sites_of[id(node)]
+
+    def _of_abstract(self, function: Scope) -> Iterator[tuple[ast.Call, Use]]:
+        """The calls of the method of a class above that this one alone fills in."""
+        name = getattr(function.node, "name", "")
+        above = self.bases(function.owner) if function.owner is not None and function.owner.node.bases else ()
+        for owner in above if not name.startswith("__") else ():
+            method = owner.methods.get(name)
+            if method is not None and method is not function and self._filled_in(owner, method) is function:
+                yield from self.calls_of(method)
 
     def _by_its_name(self, function: Scope) -> list[tuple[ast.Call, Use]]:
         """The calls of a lambda that was given a name."""
@@ -284,7 +295,12 @@ class Project:
         if function.owner is None or getattr(function.node, "name", "") not in ("forward", "__call__"):
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
-        return [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
+        found = [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
+        return found or _registered.calls(self, function)
+
+    def objects_called(self) -> list[tuple[ast.Call, Use]]:
+        """The calls of objects by a name."""
+        return self._plain
 
     def calls_by(self, name: str) -> list[tuple[ast.Call, Use]]:
         """The calls of classes and objects by a name, and of what other modules have under it."""
@@ -1418,20 +1434,24 @@ def _option(node: ast.expr) -> str:
 def _changed(module: Module) -> Iterator[tuple[str, int]]:
     """What is written to by key, or by a method of dictionaries, and in which function if it is one's own."""
     for scope in module.scopes:
-        for node in _written(scope):
-            found = scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+        for node, use in _written(scope):
+            name = node.id if isinstance(node, ast.Name) else ""
+            found = scope.bindings.get(name, [])
+            last = scope.reaching(name, use) if len(found) > 1 else []
+            if last and all(b.value is not None and _builders.is_copy(b.value, name) for b in last):
+                found = last
             own = bool(found) and scope is not module.top and not any(b.parameter for b in found)
             yield unparsed(node), id(scope) if own else 0
 
 
-def _written(scope: Scope) -> Iterator[ast.expr]:
+def _written(scope: Scope) -> Iterator[tuple[ast.expr, Use]]:
     for use in scope.statements:
         node = use.statement
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        yield from (t.value for t in targets if isinstance(t, ast.Subscript))
-    for call, _ in scope.calls:
+        yield from ((t.value, use) for t in targets if isinstance(t, ast.Subscript))
+    for call, use in scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("update", "setdefault", "pop", "clear"):
-            yield call.func.value
+            yield call.func.value, use
 
 
 def _clamped(inner: tuple[Made, ...]) -> tuple[Made, ...]:

@@ -14,6 +14,7 @@ from flatline.readers.source._managed import is_quiet, is_wrapped_quietly
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._resolve import Project, Thing, argument, argument_at, builds_optimizer, default
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
+from flatline.readers.source._scored import differs, gives_loss
 
 WHOSE = 400  # nodes in which parameters are looked for
 PARAMETERS = ("parameters", "named_parameters")
@@ -276,7 +277,8 @@ class Seen:
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
         known = bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
         plain = known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
-        return plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, walk(loop))))
+        plain = plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, walk(loop))))
+        return plain or differs(loop) or any(gives_loss(self.project, c, u) for c, u in calls)
 
     def judges(self, loop: ast.stmt) -> bool:
         """Whether a loop scores, and some call of the function switches all its backwards off."""

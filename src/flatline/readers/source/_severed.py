@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._leaves import is_sought, new_leaf
@@ -12,7 +13,8 @@ from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Made
 from flatline.readers.source._scopes import Binding, Use, spelled
 from flatline.readers.source._seen import Seen
-from flatline.readers.source._values import drawn_by
+from flatline.readers.source._unrecorded import summed_off
+from flatline.readers.source._values import Source, drawn_by
 from flatline.readers.source._whole_numbers import chosen
 
 CUTS = {"tensor", "detach", "item"}
@@ -30,6 +32,9 @@ def severed(seen: Seen) -> Iterator[SourceFact]:
             yield seen.fact("severed", call, name="no_grad", text=f"with {spelled(head)}:", other=head)
         elif not made and (leaf := new_leaf(seen, receiver, use)) is not None:
             yield seen.fact("severed", call, name="tensor", text=spelled(leaf.node), other=leaf.node)
+        elif (off := _summed(seen, receiver, use)) is not None:
+            place = off.use.scope.module.where(off.node, off.use.scope)
+            yield replace(seen.fact("severed", call, name="no_grad", text=f"with {spelled(off.node)}:"), other=place)
         elif (choice := chosen(seen.project, receiver, use)) is not None:
             yield seen.fact("severed", call, name="chosen", text=spelled(choice.node), other=choice.node)
 
@@ -47,6 +52,12 @@ def _unrecorded(seen: Seen, node: ast.expr, use: Use) -> ast.expr | None:
     heads = [_switched_off(seen, binding) for binding in found]
     recorded = isinstance(node, ast.Name) and seen.freed(node.id)
     return None if recorded or not heads or None in heads else heads[0]
+
+
+def _summed(seen: Seen, node: ast.expr, use: Use) -> Source | None:
+    """The no_grad under which all terms of a sum are worked out."""
+    recorded = isinstance(node, ast.Name) and seen.freed(node.id)
+    return summed_off(seen.project, node, use) if isinstance(node, ast.Name) and not recorded else None
 
 
 def _switched_off(seen: Seen, binding: Binding) -> ast.expr | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -104,9 +105,49 @@ def off_by(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Source
     return heads[0] if heads and None not in heads and not isinstance(function.node, ast.Module) else None
 
 
+def summed_off(project: Project, node: ast.expr, use: Use) -> Source | None:
+    """The no_grad under which a function works out a loss, or all terms of ``sum(terms.values())``."""
+    if isinstance(node, ast.Name):
+        bound = project.holding(node, use, 0)
+        plain = len(bound) == 1 and not bound[0].index and bound[0].use.scope is use.scope
+        value = bound[0].value if plain and _around(project, bound[0].use) is None else None
+        return summed_off(project, value, bound[0].use) if isinstance(value, ast.Call) else None
+    summed = isinstance(node, ast.Call) and unparsed(node.func) == "sum" and len(node.args) == 1
+    if not summed and isinstance(node, ast.Call):
+        return off_by(project, node, use)
+    terms = node.args[0] if summed and isinstance(node, ast.Call) else None
+    if isinstance(terms, (ast.GeneratorExp, ast.ListComp)) and len(terms.generators) == 1:
+        terms = terms.generators[0].iter
+    asked = terms.func if isinstance(terms, ast.Call) and not terms.args else None
+    table = asked.value if isinstance(asked, ast.Attribute) and asked.attr in ("values", "items") else terms
+    return off_by(project, table, use) if isinstance(table, ast.Name) and not _is_put_into(table.id, use) else None
+
+
+def _is_put_into(name: str, use: Use) -> bool:
+    """``terms["kl"] = kl``, ``terms.update(more)``, ``terms.append(kl)``."""
+    text = unparsed(use.scope.node)
+    return (
+        re.search(rf"\b{re.escape(name)}(\[[^\]]*\] [-+*/]?= |\.(update|setdefault|append|extend|insert)\()", text)
+        is not None
+    )
+
+
+def _is_handed_on(value: ast.expr | None, use: Use) -> bool:
+    """A parameter as it is, or its items."""
+    if isinstance(value, ast.Name):
+        bound = use.scope.reaching(value.id, use) if value.id in use.scope.bindings else []
+        return any(b.parameter or (b.value is not None and _is_handed_on(b.value, b.use)) for b in bound)
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return any(_is_handed_on(each, use) for each in value.elts)
+    if isinstance(value, ast.Dict):
+        return any(_is_handed_on(each, use) for each in value.values)
+    made = value.value if isinstance(value, ast.DictComp) else getattr(value, "elt", None)
+    return isinstance(made, ast.Name)
+
+
 def _returned_off(project: Project, value: ast.expr | None, use: Use, depth: int) -> Source | None:
     """The no_grad around a return, or around what made its value."""
-    head = _around(project, use)
+    head = _around(project, use) if not _is_handed_on(value, use) else None
     if head is not None or value is None:
         return Source(head, use) if head is not None else None
     return off_by(project, value, use, depth + 1)
