@@ -314,3 +314,59 @@ def main(data):
 def test_a_model_that_its_maker_freezes(made, expected):
     """The calls of the function that makes it have the frozen one."""
     assert ("drifting norms" in kinds_in(HEAD, FROZEN.format(made=made))) is expected
+
+
+LEARNER = """
+class Learner:
+    def __init__(self, model, epochs):
+        self.model, self.epochs = model, epochs
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    def turn(self, loader):
+        self.model.train()
+        for x, y in loader:
+            self.opt.zero_grad()
+            torch.nn.functional.cross_entropy(self.model(x), y).backward()
+            self.opt.step()
+    def fit(self, loader):
+        for epoch in range(self.epochs):
+            {before}
+            self.turn(loader)
+    @torch.no_grad()
+    def score(self, loader):
+        self.model.eval()
+        return sum((self.model(x).argmax(1) == y).sum().item() for x, y in loader)
+"""
+DATA = """
+from torch.utils.data import DataLoader, random_split
+from torch.utils.data.distributed import DistributedSampler
+from torchvision import datasets, transforms as T
+def loaders(root):
+    kept = datasets.ImageFolder(root, T.Compose([{random}, T.ToTensor()]))
+    train, val = random_split(kept, [900, 100])
+    sampler = DistributedSampler(train)
+    return DataLoader(train, 32, sampler=sampler), DataLoader(val, 32)
+"""
+STARTED = """
+from {data} import loaders
+from train import Learner
+train, val = loaders("photos")
+learner = Learner(torch.nn.Linear(8, 2), 10)
+learner.fit(train)
+print(learner.score(val))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "random", "data", "expected"),
+    [
+        ("pass", "T.RandomHorizontalFlip()", "data", ["augmented", "no set_epoch"]),
+        ("loader.sampler.set_epoch(epoch)", "T.RandomHorizontalFlip()", "data", ["augmented"]),
+        ("pass", "T.CenterCrop(224)", "data", ["no set_epoch"]),
+        ("pass", "T.RandomHorizontalFlip()", "elsewhere", []),
+    ],
+)
+def test_loaders_of_a_file_that_the_loop_knows_nothing_of(before, random, data, expected):
+    """The file that starts both imports the one with the loops and the one with the loaders."""
+    others = {"data": DATA.format(random=random), "start": STARTED.format(data=data)}
+    found = kinds_in("import torch\n", LEARNER.format(before=before), **others)
+    assert sorted(kind for kind in found if kind in ("augmented", "no set_epoch")) == expected

@@ -27,14 +27,17 @@ def reached(project: Project, module: Module) -> list[Module]:
 
 def all_reached(project: Project, module: Module) -> list[Module]:
     """The same, with all that these import themselves."""
-    found = {module.text.path: module}
-    waiting = [module]
-    while waiting and len(found) < FILES:
-        for each in reached(project, waiting.pop()):
-            if each.text.path not in found:
-                found[each.text.path] = each
-                waiting.append(each)
-    return list(found.values())
+    known = project.registries.get((id(module), "all imports"))
+    if known is None:
+        found = {module.text.path: module}
+        waiting = [module]
+        while waiting and len(found) < FILES:
+            for each in reached(project, waiting.pop()):
+                if each.text.path not in found:
+                    found[each.text.path] = each
+                    waiting.append(each)
+        known = project.registries[id(module), "all imports"] = list(found.values())
+    return known
 
 
 def beside(project: Project, module: Module) -> list[Module]:

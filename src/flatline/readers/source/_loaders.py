@@ -12,7 +12,7 @@ from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._collated import LIKELY as COLLATED
 from flatline.readers.source._collated import by_chance, collate_of, same
-from flatline.readers.source._imported import all_reached, one_says
+from flatline.readers.source._imported import beside, one_says
 from flatline.readers.source._ordered import told
 from flatline.readers.source._passes import iterables, scores_within
 from flatline.readers.source._resolve import Project, Thing, argument_at
@@ -25,6 +25,7 @@ from flatline.readers.source._unshuffled import drawn_from
 from flatline.readers.source._values import Source, origins
 
 SERVED, DEALT, PUT_TOGETHER = map(re.compile, ("DataLoader", "DistributedSampler", "collate_fn"))
+PASSES = re.compile(r"\.backward\(|no_grad|inference_mode|\.eval\(")  # a file with these may go over loaders of others
 SUBSET = "torch.utils.data.Subset"
 SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 OTHER_EPOCHS = re.compile(r"set_epoch|accelerat|lightning|deepspeed|ignite|horovod|fabric", re.IGNORECASE)
@@ -49,11 +50,13 @@ class Pass:
 def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
     """What the loops over loaders show."""
     if not one_says(files, SERVED):
+        files = beside(project, module) if one_says([module], PASSES) else []
+    if not one_says(files, SERVED):
         return
     if one_says(files, DEALT) and OTHER_EPOCHS.search(text_of(project, files, "set_epoch")) is None:
         for scope in module.scopes:
             yield from _same_shuffle(project, module, scope)
-    below = all_reached(project, module)
+    below = beside(project, module) if one_says(files, LIKELY) else files
     if one_says(below, LIKELY) and not one_says(below, OTHER_TRANSFORMS):
         yield from _augmented(project, module)
     if one_says(files, PUT_TOGETHER) and one_says(files, COLLATED) and not one_says(files, OTHER_TRANSFORMS):
