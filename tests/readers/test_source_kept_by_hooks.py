@@ -8,7 +8,7 @@ import pytest
 from parsed import kinds_in
 
 HEAD = """import torch
-from collections import deque
+from collections import defaultdict, deque
 from torch import nn
 import torch.nn.functional as F
 """
@@ -105,3 +105,22 @@ def test_what_lets_go_again_keeps_nothing(start, end):
 )
 def test_hooks_of_a_trainer(returned, hooks, expected):
     assert keeps(TRAINER.format(returned=returned, hooks=hooks)) is expected
+
+
+EACH = "for key, value in logs.items():\n            {}"
+
+
+@pytest.mark.parametrize(
+    ("start", "keep", "end", "returned", "expected"),
+    [
+        ("{}", "self.losses.setdefault(key, []).append(value)", "pass", "loss", True),
+        ("defaultdict(list)", "self.losses[key].append(value)", "pass", "loss", True),
+        ("defaultdict(list)", "self.losses[key].append(float(value))", "pass", "loss", False),
+        ("defaultdict(list)", "self.losses[key].append(value)", "self.losses.clear()", "loss", False),
+        ("defaultdict(list)", "self.losses[key].append(value)", "pass", "loss.item()", False),
+        ("{}", "self.losses[key] = value", "pass", "loss", False),
+    ],
+)
+def test_hooks_that_keep_each_value_of_a_table(start, keep, end, returned, expected):
+    trainer = TRAINER.format(returned=returned, hooks="[Quiet(), History()]")
+    assert keeps(trainer, start=start, keep=EACH.format(keep), end=end) is expected

@@ -324,8 +324,8 @@ def _adds_up(project: Project, function: Scope) -> Iterator[tuple[str, str]]:
             if only and _carries(value, name):
                 yield name, keeper
         table, _, key = keeper.partition("[")
-        name = _gone_through_by(use, value) if key else ""
-        if name and name not in function.params[:1] and _keeps_all(project, function, table):
+        name = gone_through_by(use, value) if key else ""
+        if name and name not in function.params[:1] and keeps_all(project, function, table):
             yield name, table
 
 
@@ -344,7 +344,7 @@ def adds_up_below(project: Project, function: Scope) -> Iterator[tuple[str, str]
         if inner is None or inner is function or _takes_out(function):
             continue
         for name, keeper in _adds_up(project, inner):
-            lasting = _keeps_all if "[" in keeper else never_emptied
+            lasting = keeps_all if "[" in keeper else never_emptied
             value = _given_as(call, inner, name) if lasting(project, inner, keeper.partition("[")[0]) else None
             value = value.elts[0] if isinstance(value, ast.Tuple) and len(value.elts) == 1 else value
             if not isinstance(value, ast.Name):
@@ -352,7 +352,7 @@ def adds_up_below(project: Project, function: Scope) -> Iterator[tuple[str, str]
             table = unparsed(receiver.value if isinstance(receiver, ast.Subscript) else receiver)
             table = keeper.partition("[")[0] if f"{table}." == own else table
             plain = value.id in function.params and all(b.parameter for b in function.bindings[value.id])
-            if whole := value.id if plain else _gone_through_by(use, value) or _rest_of(function, value.id):
+            if whole := value.id if plain else gone_through_by(use, value) or _rest_of(function, value.id):
                 yield whole, table
 
 
@@ -377,7 +377,7 @@ def _given_as(call: ast.Call, function: Scope, name: str) -> ast.expr | None:
     return ast.copy_location(ast.Tuple(rest, ast.Load()), call) if rest else None
 
 
-def _gone_through_by(use: Use, value: ast.expr | None) -> str:
+def gone_through_by(use: Use, value: ast.expr | None) -> str:
     """``metrics``, where a statement keeps each ``value`` of ``for key, value in metrics.items()`` as it is."""
     found = use.scope.bindings.get(value.id, []) if isinstance(value, ast.Name) else []
     loop = found[0].use.statement if len(found) == 1 else None
@@ -390,7 +390,7 @@ def _gone_through_by(use: Use, value: ast.expr | None) -> str:
     return drawn[1] if drawn is not None and given == [True] else ""
 
 
-def _keeps_all(project: Project, function: Scope, table: str) -> bool:
+def keeps_all(project: Project, function: Scope, table: str) -> bool:
     """Nothing in the class takes from a table of lists, or from anything else."""
     return not _takes_out(function) and never_emptied(project, function, table)
 

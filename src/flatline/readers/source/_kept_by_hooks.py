@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._dispatch import each_of
 from flatline.readers.source._edits import after
-from flatline.readers.source._kept import bounded, kept_by, never_emptied
+from flatline.readers.source._kept import bounded, gone_through_by, keeps_all, kept_by, never_emptied
 from flatline.readers.source._outlive import has_graph
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
 
+TABLE = re.compile(r"\[|\.setdefault\(")  # what stands before it holds the lists
 KEEPS = ("append(", "+=")
 
 
@@ -28,17 +30,25 @@ def kept_by_hooks(project: Project, files: Sequence[Module]) -> Iterator[SourceF
 
 def _keeps(project: Project, method: Scope, use: Use) -> Iterator[SourceFact]:
     keeper, value = kept_by(use.statement)
-    name, key = _entry(value)
+    whole = gone_through_by(use, value)
+    name, key = (whole, None) if whole else _entry(value)
     own = keeper.startswith(f"{''.join(method.own)}.") and name in method.params[1:]
     if value is None or not own or not all(b.parameter for b in method.bindings[name]):
         return
-    seen = seen_in(project, method)
-    lasts = not bounded(method, keeper) and never_emptied(project, method, keeper) and not seen.without_grad(use)
+    seen, table = seen_in(project, method), TABLE.split(keeper)[0]
+    lasting = keeps_all if table != keeper else never_emptied
+    lasts = not bounded(method, keeper) and lasting(project, method, table) and not seen.without_grad(use)
     for call, site in project.calls_of(method) if lasts else ():
         given, direct = argument(call, method, name), project.callee(call, site) is method
-        if given is None or (direct and key is None) or not (direct or _is_among(project, method, call, site)):
+        if (
+            given is None
+            or (direct and key is None and not whole)
+            or not (direct or _is_among(project, method, call, site))
+        ):
             continue
-        if _is_loss(project, given, key, site if direct else _in_front(site)):
+        place = site if direct else _in_front(site)
+        keys = _keys_of(project, given, place) if whole else [key]
+        if any(_is_loss(project, given, each, place) for each in keys):
             yield seen.fact("kept", use.statement, name=spelled(value), text=keeper, edit=after(value, ".detach()"))
             return
 
@@ -52,6 +62,17 @@ def _in_front(site: Use) -> Use:
     """The loop over the hooks itself, as a statement of the turn that it is in."""
     loops = [site.scope.loops[block] for block, _ in site.path if block in site.scope.loops]
     return next((use for use in site.scope.statements if loops and use.statement is loops[-1]), site)
+
+
+def _keys_of(project: Project, given: ast.expr, use: Use) -> list[ast.Constant | None]:
+    """Of the table that is given, or that a function of the project gave back."""
+    found = use.scope.reaching(given.id, use) if isinstance(given, ast.Name) and given.id in use.scope.bindings else []
+    node, place = (found[0].value, found[0].use) if len(found) == 1 else (given, use)
+    function = project.callee(node, place) if isinstance(node, ast.Call) else None
+    tables = [value for value, _ in function.returns] if function is not None else [node]
+    return [
+        key for table in tables if isinstance(table, ast.Dict) for key in table.keys if isinstance(key, ast.Constant)
+    ]
 
 
 def _entry(value: ast.expr | None) -> tuple[str, ast.Constant | None]:
