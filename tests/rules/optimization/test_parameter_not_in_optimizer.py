@@ -574,3 +574,95 @@ def test_source_a_head_that_a_function_replaces_on_every_way(given):
 )
 def test_near_miss_source_a_head_that_a_function_replaces(change):
     assert replaced(**change) == []
+
+
+SWAPPED = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 4), nn.Linear(4, 9)
+    def forward(self, x):
+        return self.head(self.body(x))
+def frozen(module):
+    for p in module.parameters():
+        p.requires_grad = False
+def change(model):
+    old = model.head
+    new = nn.Linear(4, 2)
+    {before}
+    model.head = new
+    {then}
+model = Net()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+change(model)
+for x, y in data:
+    opt.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        ("pass", "pass"),
+        ("nn.init.zeros_(new.bias)", "frozen(model.body)"),
+        ("pass", "model.body.requires_grad_(False)"),
+    ],
+)
+def test_source_a_function_puts_another_head_in(before, then):
+    (finding,) = lint(ParameterNotInOptimizer, SWAPPED.format(before=before, then=then))
+    assert finding.where.line == 16
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        ("pass", "print(model(x)); model.head = old"),
+        ("new.weight, new.bias = old.weight, old.bias", "pass"),
+        ("new.requires_grad_(False)", "pass"),
+        ("pass", "frozen(model.head)"),
+        ("pass", "for p in model.head.parameters(): p.requires_grad = False"),
+        ("pass", "tell(opt, old, new)"),
+        ("pass", "opt.__init__(model.parameters(), lr=0.1)"),
+    ],
+)
+def test_near_miss_source_a_head_that_is_put_back_tied_frozen_or_told(before, then):
+    assert lint(ParameterNotInOptimizer, SWAPPED.format(before=before, then=then)) == []
+
+
+HOOKED = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 4), nn.Linear(4, 9)
+    def forward(self, x):
+        return self.head(self.body(x))
+class Trainer:
+    def __init__(self, model, hooks):
+        self.model, self.hooks = model, hooks
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    def fit(self, data):
+        for hook in self.hooks:
+            hook.first(self)
+        for x, y in data:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+        for hook in self.hooks:
+            hook.last(self)
+class Change:
+    def first(self, trainer):
+        {first}
+    def last(self, trainer):
+        {last}
+Trainer(Net(), [Change()]).fit(data)
+"""
+CHANGE = "trainer.model.head = nn.Linear(4, 2)"
+
+
+@pytest.mark.parametrize(("first", "last", "found"), [(CHANGE, "pass", 1), ("pass", CHANGE, 0), ("pass", "pass", 0)])
+def test_source_a_hook_that_runs_when_the_training_is_over_changes_nothing(first, last, found):
+    assert len(lint(ParameterNotInOptimizer, HOOKED.format(first=first, last=last))) == found

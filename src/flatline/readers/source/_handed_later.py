@@ -21,9 +21,10 @@ def handed_later(seen: Seen, name: str) -> Iterator[Seen]:
     again = any(project.set_from_outside(name.removeprefix("self."), m) for m in modules if _writers(m))
     for function in [] if again else [function for each in modules for function in _writers(each)]:
         calls = project.calls_of(function) if function.owner is not owner and _is_made(project, function) else []
-        scopes = [scope for call, use in calls for scope in callers_of(project, function, call, use)]
+        places = [place for call, use in calls for place in callers_of(project, function, call, use)]
         known = all(use.scope.owner is owner or _hands_over(project, call, use, owner) for call, use in calls)
-        if scopes and known and not any(runs_in_start(seen.scope, scope) for scope in scopes):
+        begins = any(runs_in_start(seen.scope, place.scope) for place in places)
+        if places and known and not begins and not all(map(_is_last, places)):
             yield seen_in(project, function)
 
 
@@ -65,15 +66,25 @@ def _is_made(project: Project, function: Scope) -> bool:
     return not name or bool(project.calls_by(name)) or name in (each.rpartition(".")[2] for each in made)
 
 
-def callers_of(project: Project, function: Scope, call: ast.Call, use: Use) -> Iterator[Scope]:
-    """The functions that have it called; of ``getattr(hook, name)(self)`` those that give its name."""
+def _is_last(place: Use) -> bool:
+    """Behind the last loop of its function, with one before it: the training is over."""
+    loops = [u.order for u in place.scope.statements if isinstance(u.statement, (ast.For, ast.While))]
+    outer = [block for block, _ in place.path if block in place.scope.loops]
+    own = isinstance(place.statement, (ast.For, ast.While)) or bool(outer)
+    head = next((u.order for u in place.scope.statements if id(u.statement) in outer), place.order)
+    before = [order for order in loops if order < head]
+    return bool(before) and max(loops) <= (head if own else place.order)
+
+
+def callers_of(project: Project, function: Scope, call: ast.Call, use: Use) -> Iterator[Use]:
+    """Where it is called; of ``getattr(hook, name)(self)`` where its name is given."""
     if not isinstance(call.func, ast.Call):
-        yield use.scope
+        yield use
         return
     name = getattr(function.node, "name", "")
     for outer, place in project.calls_of(use.scope):
         if any(isinstance(each, ast.Constant) and each.value == name for each in outer.args):
-            yield place.scope
+            yield place
 
 
 def runs_in_start(start: Scope, scope: Scope) -> bool:

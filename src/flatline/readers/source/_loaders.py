@@ -12,7 +12,7 @@ from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._collated import LIKELY as COLLATED
 from flatline.readers.source._collated import by_chance, collate_of, same
-from flatline.readers.source._imported import beside, one_says
+from flatline.readers.source._imported import all_reached, beside, one_says
 from flatline.readers.source._ordered import told
 from flatline.readers.source._passes import iterables, scores_within
 from flatline.readers.source._resolve import Project, Thing, argument_at
@@ -49,14 +49,14 @@ class Pass:
 
 def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
     """What the loops over loaders show."""
+    below = all_reached(project, module)
     if not one_says(files, SERVED):
-        files = beside(project, module) if one_says([module], PASSES) else []
+        files = below = beside(project, module) if one_says([module], PASSES) else []
     if not one_says(files, SERVED):
         return
     if one_says(files, DEALT) and OTHER_EPOCHS.search(text_of(project, files, "set_epoch")) is None:
         for scope in module.scopes:
             yield from _same_shuffle(project, module, scope)
-    below = beside(project, module) if one_says(files, LIKELY) else files
     if one_says(below, LIKELY) and not one_says(below, OTHER_TRANSFORMS):
         yield from _augmented(project, module)
     if one_says(files, PUT_TOGETHER) and one_says(files, COLLATED) and not one_says(files, OTHER_TRANSFORMS):

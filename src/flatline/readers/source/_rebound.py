@@ -16,9 +16,11 @@ from flatline.readers.source._plain_lists import is_made_by
 from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import FUNCTIONS, SAME, Use, plain_call
 from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, seen_in
+from flatline.readers.source._undone import is_undone
 
 BARE = ("affine", "elementwise_affine")
 WHEN_OVER = re.compile(r"(fit|train\w*|run)_end|after_(fit|train\w*|run)|export|teardown|finish|final|save|deploy")
+HANDS_OPTIMIZER = re.compile(r"[(,=]\s*[\w.]*\bopt\w*\s*[,)]|\bopt\w*\.__init__\(")  # which may be told there
 REBUILDS = re.compile(r"add_param_group|param_groups|\w*opt\w*\(|optim\b(?!\.lr_scheduler)|\b(Adam\w*|SGD|RMSprop)\(")
 
 
@@ -78,7 +80,7 @@ def new_layers(seen: Seen) -> list[Use]:
         for u in seen.scope.statements
         if isinstance(u.statement, ast.Assign) and isinstance(u.statement.value, (ast.Call, ast.Name))
     ]
-    return [use for use in calls if _is_new(seen, use)]
+    return [use for use in calls if _is_new(seen, use) and not is_undone(seen, use)]
 
 
 def _behind_name(seen: Seen, use: Use) -> ast.expr:
@@ -142,7 +144,8 @@ def on_every_way(found: Sequence[Use]) -> Sequence[Use]:
 
 def makes_another(seen: Seen) -> bool:
     """It makes another optimizer, or gives one more parameters."""
-    return any(_rebuilds(seen, use.statement) for use in seen.scope.statements)
+    inside = [use.statement for use in seen.scope.statements]
+    return any(_rebuilds(seen, each) or seen.module.says(each, HANDS_OPTIMIZER) for each in inside)
 
 
 def _called_behind(seen: Seen, built: Use) -> Iterator[Seen]:
