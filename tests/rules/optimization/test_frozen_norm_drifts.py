@@ -97,6 +97,15 @@ def test_source_frozen_trunk_in_train_mode():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "found"), [("'resnet34', num_classes=0", 1), ("'vit_small_patch16_224'", 0), ("chosen", 0)]
+)
+def test_source_frozen_trunk_of_timm(name, found):
+    code = FROZEN.replace("import torch, torchvision", "import torch, timm")
+    code = code.replace("torchvision.models.resnet18()", f"timm.create_model({name})")
+    assert len(lint(FrozenNormDrifts, code)) == found
+
+
 def test_source_layers_that_are_written_out():
     own = "nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))"
     assert len(lint(FrozenNormDrifts, FROZEN.replace("torchvision.models.resnet18()", own))) == 1

@@ -291,6 +291,22 @@ class Trainer:
 """
 
 
+@pytest.mark.parametrize(
+    ("told", "then", "found"),
+    [
+        ("self.args['lr']", "pass", 1),
+        ("self.args['floor']", "pass", 0),
+        ("self.args['lr']", "self.args['lr'] = self.opt.param_groups[0]['lr']", 0),
+        ("self.opt.param_groups[0]['lr']", "pass", 0),
+    ],
+)
+def test_source_a_rate_out_of_a_table(told, then, found):
+    code = KEPT.replace("args.lr", "args['lr']").replace(
+        "            self.step(x, y)", f"            {then}\n            self.step(x, y)"
+    )
+    assert len(lint(LoggedRateIsNotTheRate, code.format(told))) == found
+
+
 def test_source_a_step_in_a_method_that_a_loop_calls():
     assert len(lint(LoggedRateIsNotTheRate, KEPT.format("self.args.lr"))) == 1
     assert lint(LoggedRateIsNotTheRate, KEPT.format("self.args.floor")) == []

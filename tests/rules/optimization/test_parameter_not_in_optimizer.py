@@ -666,3 +666,30 @@ CHANGE = "trainer.model.head = nn.Linear(4, 2)"
 @pytest.mark.parametrize(("first", "last", "found"), [(CHANGE, "pass", 1), ("pass", CHANGE, 0), ("pass", "pass", 0)])
 def test_source_a_hook_that_runs_when_the_training_is_over_changes_nothing(first, last, found):
     assert len(lint(ParameterNotInOptimizer, HOOKED.format(first=first, last=last))) == found
+
+
+PART = """import torch
+from torch import nn
+from torchvision.models import resnet18
+model = resnet18()
+opt = torch.optim.SGD(model.{part}.parameters(), lr=0.1)
+{then}
+for x, y in data:
+    opt.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "then", "found"),
+    [
+        ("fc", "model.fc = nn.Sequential(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 2))", 1),
+        ("fc", "model.fc = nn.Linear(model.fc.in_features, 2)", 1),
+        ("layer4", "model.fc = nn.Linear(512, 2)", 0),
+        ("fc", "model.fc = nn.Sequential(model.fc, nn.ReLU())", 0),
+        ("fc", "model.fc = nn.Linear(512, 2)\nopt = torch.optim.SGD(model.fc.parameters(), lr=0.1)", 0),
+    ],
+)
+def test_source_the_part_that_an_optimizer_was_built_for(part, then, found):
+    assert len(lint(ParameterNotInOptimizer, PART.format(part=part, then=then))) == found

@@ -16,6 +16,7 @@ from flatline.readers.source._resolve import Project, Thing, argument
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
 from flatline.readers.source._values import Source, comes_by, origins
+from flatline.readers.source._zoo import ready_made
 
 WITH_NORMS = re.compile(
     r"torchvision\.models\.((wide_)?res(net|next)\w+|densenet\w+|mobilenet\w+|efficientnet\w+|mnasnet\w+|regnet\w+|"
@@ -294,7 +295,7 @@ def _has_norms(project: Project, thing: Thing, depth: int) -> bool:
     """A BatchNorm that the source shows, or a network of torchvision that is full of them."""
     if thing.call is None or depth > DEEP:
         return False
-    if WITH_NORMS.fullmatch(thing.name) or NORM.fullmatch(thing.name):
+    if WITH_NORMS.fullmatch(thing.name) or NORM.fullmatch(thing.name) or ready_made(project, thing) == "BatchNorm":
         return True
     if thing.made_of is None:
         parts = [n for a in thing.call.args for n in _inside(a)]

@@ -153,7 +153,7 @@ def _same(seen: Seen, node: ast.expr, use: Use, rate: tuple[ast.expr, Thing], lo
     """The very number that the optimizer began with, which nothing in the loop changes."""
     given, optimizer = rate
     anew = optimizer.use.scope is seen.scope and lies_in(optimizer.use.statement, loop)
-    if anew or not isinstance(node, (ast.Name, ast.Attribute)) or _moved(seen, node, use, loop):
+    if anew or not _is_setting(node) or _moved(seen, node, use, loop):
         return False
     here, there = (
         seen.project.constant(node, use, strict=True),
@@ -161,6 +161,12 @@ def _same(seen: Seen, node: ast.expr, use: Use, rate: tuple[ast.expr, Thing], lo
     )
     known = here is not None and there is not None and here.value == there.value
     return known or _root(seen.project, node, use, 0) == _root(seen.project, given, optimizer.use, 0)
+
+
+def _is_setting(node: ast.expr) -> bool:
+    """``lr``, ``args.lr`` or ``cfg["lr"]``."""
+    entry = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    return entry or isinstance(node, (ast.Name, ast.Attribute))
 
 
 def _root(project: Project, node: ast.expr, use: Use, depth: int) -> tuple[int, str]:
@@ -178,6 +184,9 @@ def _root(project: Project, node: ast.expr, use: Use, depth: int) -> tuple[int, 
         if not behind:
             scope, text = _root(project, node.value, use, depth + 1)
             return scope, f"{text}.{node.attr}"
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        scope, text = _root(project, node.value, use, depth + 1)
+        return scope, f"{text}[{node.slice.value!r}]"
     roots = {_root(project, value, place, depth + 1) for value, place in behind if value is not None and depth < ROOTS}
     return roots.pop() if len(roots) == 1 else here
 
@@ -187,6 +196,9 @@ def _moved(seen: Seen, node: ast.expr, use: Use, loop: ast.stmt) -> bool:
     names, scope = names_in(node), use.scope
     bound = [b for name in names for b in scope.bindings.get(name, ())]
     inside = any(b.use.order >= 0 and lies_in(b.use.statement, loop) for b in bound)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        put = re.compile(rf"\[['\"]{re.escape(str(node.slice.value))}['\"]\]\s*[-+*/]*=(?!=)")
+        return inside or put.search(seen.module.whole) is not None or _moved(seen, node.value, use, loop)
     outside = isinstance(node, ast.Attribute) and seen.project.set_from_outside(node.attr, seen.module)
     own = isinstance(node, ast.Name) and len(bound) != 1 and node.id in scope.bindings
     return inside or outside or own or (names <= set(scope.own) and not _set_once(seen.project, node, use))

@@ -179,7 +179,7 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     if keeps_old(node):
         return False
     if isinstance(target, (ast.Attribute, ast.Subscript)) and all(is_module(seen.project, t) for t in things):
-        if here and re.match(rf"{re.escape(text)}[.\[]", unparsed(target)):
+        if here and re.match(rf"{re.escape(text)}([.\[]|$)", unparsed(target)):
             return True
         return _belongs(seen, target.value, use, _given(seen, model, optimizer))
     if unparsed(target) != text:
