@@ -1,4 +1,4 @@
-"""The syntax tree, gone through and written out faster than by the standard library: most of lint's time was there."""
+"""The syntax tree, gone through and written out faster than by the standard library: a fifth of the time of lint was there."""
 
 from __future__ import annotations
 
