@@ -366,3 +366,74 @@ Stars(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2))).fit(rows, val)
 def test_methods_that_a_class_below_fills_in_are_called_above(mark, before, more, expected):
     base = BASE.format(mark=mark, before=before)
     assert ("validated" in kinds_in(HEAD, BELOW + more, base=base)) is expected
+
+
+# --------------------------------------------------------------------------- what a class below hands up
+
+HANDED_TO = """class Base:
+    def __init__(self, model, optimizer, epochs=3):
+        self.model, self.optimizer, self.epochs = model, optimizer, epochs
+    def before(self):
+        self.model.train()
+    def turn(self, loader):
+        for x, y in loader:
+            loss = F.cross_entropy(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+    def run(self, loader):
+        self.before()
+        for epoch in range(self.epochs):
+            self.turn(loader)
+            self.evaluate(loader)
+    def evaluate(self, loader):
+        raise NotImplementedError
+"""
+HANDING_UP = """from train import Base
+class Below(Base):
+    def __init__({taken}):
+        {handed}
+    def evaluate(self, loader):
+        self.model.eval()
+"""
+HANDING_MAIN = """from nets import Net
+from below import Below
+net = Net()
+Below({given}).run(loader)
+"""
+ALL_OF_IT = "super().__init__(*args, **kwargs)"
+BY_SGD = "torch.optim.BY_SGD(net.parameters(), lr=0.1)"
+
+
+def modes_of_eval(taken, handed, given, more=""):
+    files = {"below": HANDING_UP.format(taken=taken, handed=handed), "main": HANDING_MAIN.format(given=given) + more}
+    loops = event_of(HANDED_TO, nets=NETS.format(rate=0.5), **files).loops
+    return {tick.modes for loop in loops if loop.repeats for path in loop.paths for tick in path if tick.kind == "eval"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "handed", "given"),
+    [
+        ("self, *args, **kwargs", ALL_OF_IT, f"net, {BY_SGD}"),
+        ("self, *args, **kwargs", f"super(Below, self){ALL_OF_IT[7:]}", f"net, optimizer={BY_SGD}"),
+        ("self, net, opt, size=3", "super().__init__(net, opt, epochs=size)", f"net, {BY_SGD}"),
+        ("self, size, **rest", "super().__init__(**rest)", f"9, model=net, optimizer={BY_SGD}"),
+        ("self, lr", "m = Net(); super().__init__(m, torch.optim.BY_SGD(m.parameters(), lr))", "0.1"),
+    ],
+)
+def test_models_that_a_class_in_another_file_hands_up(taken, handed, given):
+    handed = handed.replace("m = Net()", "from nets import Net; m = Net()")
+    assert modes_of_eval(taken, handed, given) == {"Dropout"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "handed", "given", "more"),
+    [
+        ("self, *args", "self.start(*args)", f"net, {BY_SGD}", ""),
+        ("self, *args", "super().__init__(*reversed(args))", f"{BY_SGD}, net", ""),
+        ("self, *args", "super().__init__(*args)", f"net, {BY_SGD}", "Below(load(), net)\n"),
+        ("self, net, opt", "super().__init__(wrapped(net), opt)", f"net, {BY_SGD}", ""),
+    ],
+)
+def test_near_miss_models_that_a_class_in_another_file_hands_up(taken, handed, given, more):
+    assert modes_of_eval(taken, handed, given, more) == {""}

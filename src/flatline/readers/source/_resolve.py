@@ -247,6 +247,7 @@ class Project:
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
             if node.name == "__init__" and function.owner is not None:
                 found += [pair for pair in _forwarded.made_below(self, function) if pair not in found]
+                found += [pair for pair in _forwarded.from_below(self, function) if pair not in found]
             mine = self._partials.get(name, [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
