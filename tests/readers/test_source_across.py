@@ -437,3 +437,79 @@ def test_models_that_a_class_in_another_file_hands_up(taken, handed, given):
 )
 def test_near_miss_models_that_a_class_in_another_file_hands_up(taken, handed, given, more):
     assert modes_of_eval(taken, handed, given, more) == {""}
+
+
+# --------------------------------------------------------------------------- layers without gradients, in files that are handed the model
+
+SIDES = """class Sides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.asks, self.answers = nn.Linear(8, 8), nn.Linear(8, 8)
+    def ask(self, x):
+        return self.asks(x)
+    {above}
+    def answer(self, x):
+        return self.answers(x)
+"""
+MATCH = """def loss_of(net, pair):
+    x, y = pair
+    {worked_out}
+    return F.cross_entropy(a @ b.T, torch.arange(len(x)))
+def fit(net, opt, loader):
+    for pair in loader:
+        loss = loss_of(net, pair)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    print(net.answer(next(iter(loader))[1]))
+"""
+MATCHED = """from sides import Sides
+from train import fit
+from rows import pairs
+def main():
+    net = Sides()
+    opt = torch.optim.Adam(net.parameters(), lr=0.1)
+    {more}
+    fit(net, opt, pairs("a.pt"))
+main()
+"""
+PAIRS = """from torch.utils.data import DataLoader, TensorDataset
+def pairs(path):
+    blob = torch.load(path)
+    return DataLoader(TensorDataset(blob["x"], blob["y"]))
+"""
+AT_ONCE = "a, b = net.ask(x), net.answer(y)"
+
+
+def sides(*, above=OFF, worked_out=AT_ONCE, more="pass", rows=PAIRS):
+    files = {"rows": rows, "sides": SIDES.format(above=above), "main": MATCHED.format(more=more)}
+    return kinds(MATCH.format(worked_out=worked_out), **files)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"worked_out": "a = net.ask(x); b = net.answer(y)"},
+        {"above": "@torch.inference_mode()"},
+        {"rows": "def pairs(path):\n    return []"},
+        {"rows": PAIRS.replace("(path):", "(path):\n    x = read(path)\ndef read(path):").replace("return", "rows =")},
+    ],
+)
+def test_layers_without_gradients_in_a_file_that_is_handed_the_model(changed):
+    assert "cut layer" in sides(**changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"above": ""},
+        {"worked_out": "b, a = net.answer(y).detach(), net.answers(x)"},
+        {"worked_out": "a = b = net.ask(x); seen = net.answer(y)"},
+        {"more": "net.answers = torch.load('answers.pt')"},
+        {"rows": f"{PAIRS}\ndef start(net):\n    net.answers = torch.load('b.pt')"},
+        {"rows": f"{PAIRS}\ndef start(net):\n    net.load_state_dict(torch.load('b.pt'))"},
+    ],
+)
+def test_near_miss_layers_without_gradients_in_a_file_that_is_handed_the_model(changed):
+    assert "cut layer" not in sides(**changed)
