@@ -366,3 +366,150 @@ Stars(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2))).fit(rows, val)
 def test_methods_that_a_class_below_fills_in_are_called_above(mark, before, more, expected):
     base = BASE.format(mark=mark, before=before)
     assert ("validated" in kinds_in(HEAD, BELOW + more, base=base)) is expected
+
+
+# --------------------------------------------------------------------------- what a class below hands up
+
+HANDED_TO = """class Base:
+    def __init__(self, model, optimizer, epochs=3):
+        self.model, self.optimizer, self.epochs = model, optimizer, epochs
+    def before(self):
+        self.model.train()
+    def turn(self, loader):
+        for x, y in loader:
+            loss = F.cross_entropy(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+    def run(self, loader):
+        self.before()
+        for epoch in range(self.epochs):
+            self.turn(loader)
+            self.evaluate(loader)
+    def evaluate(self, loader):
+        raise NotImplementedError
+"""
+HANDING_UP = """from train import Base
+class Below(Base):
+    def __init__({taken}):
+        {handed}
+    def evaluate(self, loader):
+        self.model.eval()
+"""
+HANDING_MAIN = """from nets import Net
+from below import Below
+net = Net()
+Below({given}).run(loader)
+"""
+ALL_OF_IT = "super().__init__(*args, **kwargs)"
+BY_SGD = "torch.optim.BY_SGD(net.parameters(), lr=0.1)"
+
+
+def modes_of_eval(taken, handed, given, more=""):
+    files = {"below": HANDING_UP.format(taken=taken, handed=handed), "main": HANDING_MAIN.format(given=given) + more}
+    loops = event_of(HANDED_TO, nets=NETS.format(rate=0.5), **files).loops
+    return {tick.modes for loop in loops if loop.repeats for path in loop.paths for tick in path if tick.kind == "eval"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "handed", "given"),
+    [
+        ("self, *args, **kwargs", ALL_OF_IT, f"net, {BY_SGD}"),
+        ("self, *args, **kwargs", f"super(Below, self){ALL_OF_IT[7:]}", f"net, optimizer={BY_SGD}"),
+        ("self, net, opt, size=3", "super().__init__(net, opt, epochs=size)", f"net, {BY_SGD}"),
+        ("self, size, **rest", "super().__init__(**rest)", f"9, model=net, optimizer={BY_SGD}"),
+        ("self, lr", "m = Net(); super().__init__(m, torch.optim.BY_SGD(m.parameters(), lr))", "0.1"),
+    ],
+)
+def test_models_that_a_class_in_another_file_hands_up(taken, handed, given):
+    handed = handed.replace("m = Net()", "from nets import Net; m = Net()")
+    assert modes_of_eval(taken, handed, given) == {"Dropout"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "handed", "given", "more"),
+    [
+        ("self, *args", "self.start(*args)", f"net, {BY_SGD}", ""),
+        ("self, *args", "super().__init__(*reversed(args))", f"{BY_SGD}, net", ""),
+        ("self, *args", "super().__init__(*args)", f"net, {BY_SGD}", "Below(load(), net)\n"),
+        ("self, net, opt", "super().__init__(wrapped(net), opt)", f"net, {BY_SGD}", ""),
+    ],
+)
+def test_near_miss_models_that_a_class_in_another_file_hands_up(taken, handed, given, more):
+    assert modes_of_eval(taken, handed, given, more) == {""}
+
+
+# --------------------------------------------------------------------------- layers without gradients, in files that are handed the model
+
+SIDES = """class Sides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.asks, self.answers = nn.Linear(8, 8), nn.Linear(8, 8)
+    def ask(self, x):
+        return self.asks(x)
+    {above}
+    def answer(self, x):
+        return self.answers(x)
+"""
+MATCH = """def loss_of(net, pair):
+    x, y = pair
+    {worked_out}
+    return F.cross_entropy(a @ b.T, torch.arange(len(x)))
+def fit(net, opt, loader):
+    for pair in loader:
+        loss = loss_of(net, pair)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    print(net.answer(next(iter(loader))[1]))
+"""
+MATCHED = """from sides import Sides
+from train import fit
+from rows import pairs
+def main():
+    net = Sides()
+    opt = torch.optim.Adam(net.parameters(), lr=0.1)
+    {more}
+    fit(net, opt, pairs("a.pt"))
+main()
+"""
+PAIRS = """from torch.utils.data import DataLoader, TensorDataset
+def pairs(path):
+    blob = torch.load(path)
+    return DataLoader(TensorDataset(blob["x"], blob["y"]))
+"""
+AT_ONCE = "a, b = net.ask(x), net.answer(y)"
+
+
+def sides(*, above=OFF, worked_out=AT_ONCE, more="pass", rows=PAIRS):
+    files = {"rows": rows, "sides": SIDES.format(above=above), "main": MATCHED.format(more=more)}
+    return kinds(MATCH.format(worked_out=worked_out), **files)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"worked_out": "a = net.ask(x); b = net.answer(y)"},
+        {"above": "@torch.inference_mode()"},
+        {"rows": "def pairs(path):\n    return []"},
+        {"rows": PAIRS.replace("(path):", "(path):\n    x = read(path)\ndef read(path):").replace("return", "rows =")},
+    ],
+)
+def test_layers_without_gradients_in_a_file_that_is_handed_the_model(changed):
+    assert "cut layer" in sides(**changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"above": ""},
+        {"worked_out": "b, a = net.answer(y).detach(), net.answers(x)"},
+        {"worked_out": "a = b = net.ask(x); seen = net.answer(y)"},
+        {"more": "net.answers = torch.load('answers.pt')"},
+        {"rows": f"{PAIRS}\ndef start(net):\n    net.answers = torch.load('b.pt')"},
+        {"rows": f"{PAIRS}\ndef start(net):\n    net.load_state_dict(torch.load('b.pt'))"},
+    ],
+)
+def test_near_miss_layers_without_gradients_in_a_file_that_is_handed_the_model(changed):
+    assert "cut layer" not in sides(**changed)

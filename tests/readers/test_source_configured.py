@@ -770,3 +770,73 @@ def test_losses_that_a_registry_makes(code, old, new, expected):
 def test_settings_of_which_a_copy_is_changed_in_the_same_file(copy, expected):
     lines = [line for line in f"{KEPT}{OF_TABLES}".split("\n") if "import" not in line]
     assert fed_by(TABLES.format(copy=copy) + "\n".join(lines)) == expected
+
+
+UNKNOWN_NAMES = """
+import yaml
+import parts
+from tables import LOSSES, NETS
+class Trainer:
+    def __init__(self, cfg):
+        self.net = {net}.to(device)
+        self.loss = {loss}
+    def step(self, x, y):
+        return self.loss(self.net(x), y)
+Trainer(yaml.safe_load(open("settings.yaml")))
+"""
+HOLDERS = """
+class Registry:
+    def __init__(self):
+        self._items = {}
+    def register(self, key):
+        def put(made):
+            self._items[key] = made
+            return made
+        return put
+    def get(self, key):
+        return self._items[key]
+    def build(self, key, **kwargs):
+        if key not in self._items:
+            raise KeyError(key)
+        return self._items[key](**kwargs)
+NETS, LOSSES = Registry(), Registry()
+"""
+BUILT = {"net": "NETS.build(cfg['net'], **cfg['sizes'])", "loss": "LOSSES.build(cfg['loss'], **cfg.get('more', {}))"}
+MADE_BY_ONE = """
+@NETS.register("made")
+def made(classes=4):
+    return nn.Sequential(nn.Linear(8, classes), nn.Softmax(-1))
+"""
+
+
+def of_unknown_names(kept=KEPT, holders=HOLDERS, **changed):
+    code = UNKNOWN_NAMES.format(**{**BUILT, **changed}).replace("import parts", "import train as parts")
+    return fed_by(kept, tables=holders, main=code)
+
+
+@pytest.mark.parametrize(
+    ("kept", "changed"),
+    [
+        (KEPT, {}),
+        (KEPT, {"net": "NETS.get(cfg['net'])(9)"}),
+        (KEPT, {"loss": "LOSSES.build(cfg['loss']['name'])"}),
+        (MADE_BY_ONE + KEPT.replace('@NETS.register("net")', ""), {}),
+    ],
+)
+def test_a_registry_of_one_thing_under_a_name_that_is_not_known(kept, changed):
+    kept = "from tables import LOSSES, NETS" + kept.replace("from tables import LOSSES, NETS", "")
+    assert of_unknown_names(kept, **changed) == ["softmax"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "holders"),
+    [
+        (f"{KEPT}{MADE_BY_ONE}", HOLDERS),
+        (KEPT.replace("nn.Softmax(dim=-1)", "nn.Identity()") + MADE_BY_ONE, HOLDERS),
+        (KEPT, HOLDERS + "for each in pkgutil.iter_modules(['nets']): load(each)"),
+        (KEPT, HOLDERS + "\ndef load(name):\n    importlib.import_module(name)"),
+        (KEPT.replace('@NETS.register("net")', ""), HOLDERS),
+    ],
+)
+def test_near_miss_a_registry_under_a_name_that_is_not_known(kept, holders):
+    assert of_unknown_names(kept, holders) == []

@@ -693,3 +693,54 @@ for x, y in data:
 )
 def test_source_the_part_that_an_optimizer_was_built_for(part, then, found):
     assert len(lint(ParameterNotInOptimizer, PART.format(part=part, then=then))) == found
+
+
+MOVED = """from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.heads = {made}
+    {more}
+    def forward(self, x):
+        return {result}
+"""
+NAMED = "{k: nn.Linear(4, 4) for k in names}"
+INSIDE = "{k: head(x) for k, head in self.heads.items()}"
+
+
+def moved(*, made=NAMED, more="pass", result=INSIDE):
+    return lint(ParameterNotInOptimizer, MOVED.format(made=made, more=more, result=result))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"more": "def to(self, d):\n        [h.to(d) for h in self.heads.values()]\n        return super().to(d)"},
+        {"more": "def train(self, on=True):\n        for k in self.heads: self.heads[k].train(on)"},
+        {"more": f"def split(self, x):\n        return {INSIDE}", "result": "self.split(self.body(x))"},
+        {"more": "@torch.no_grad()\n    def tell(self, x):\n        return [self.heads[k](x) for k in self.heads]"},
+        {
+            "more": "def cuda(self):\n        for h in self.heads: h.cuda()\n        return super().cuda()",
+            "made": "[nn.Linear(4, 4)]",
+            "result": "[h(x) for h in self.heads]",
+        },
+    ],
+)
+def test_source_layers_in_a_dictionary_that_the_module_moves_itself(changed):
+    (finding,) = moved(**changed)
+    assert "self.heads is a plain" in finding.message
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"more": "def to(self, d):\n        self.all = nn.ModuleDict(self.heads)\n        return super().to(d)"},
+        {"more": "def parts(self):\n        return [p for h in self.heads.values() for p in h.parameters()]"},
+        {"more": "def every(self):\n        return self.heads", "result": "[h(x) for h in self.every().values()]"},
+        {"more": "def tell(self):\n        return list(self.heads.values())"},
+        {"more": f"@torch.no_grad()\n    def split(self, x):\n        return {INSIDE}", "result": "self.split(x)"},
+    ],
+)
+def test_near_miss_source_layers_in_a_dictionary_that_the_module_moves_itself(changed):
+    assert moved(**changed) == []

@@ -24,6 +24,8 @@ DATA = re.compile(  # whose load() reads no weights
     r"(numpy|scipy|pandas|json|ujson|orjson|yaml|toml|tomli|tomllib|pickle|joblib|h5py|torchaudio|soundfile|librosa|tifffile"
     r"|nibabel|imageio|PIL|sklearn\.datasets|datasets)\."
 )
+ROWS = re.compile(r"Dataset\(|DataLoader\(")
+WEIGHTS = re.compile(r"model|net\b|optim|parameters\(|backward", re.IGNORECASE)
 CUTTING = re.compile(r"detach|no_grad|inference_mode|\.data\b(?!\s*=)")
 ON_PURPOSE = re.compile(
     r"target|random|fixed|frozen|teacher|momentum|ema\b|_ema|key|old|proj|ref|prior|reservoir|hash|quant|codebook|token",
@@ -47,9 +49,10 @@ def cut_layers(project: Project, module: Module) -> Iterator[SourceFact]:
 def _each_cut(project: Project, module: Module) -> Iterator[SourceFact]:
     """One fact a layer."""
     text = module.whole
-    if "optim" not in text or ".backward(" not in text:
+    if ("optim" not in text and ".step(" not in text) or ".backward(" not in text:
         return
     given = [thing for scope in module.scopes for thing in trained_models(project, scope)]
+    given = given or list(_stepped(project, module))
     trained = _owners(project, given)
     near = {id(owner.module): owner.module for owner in trained.values()} | {id(module): module}
     mentions, identities = Mentions(project, module), {thing.identity() for thing in given}
@@ -69,6 +72,14 @@ def _each_cut(project: Project, module: Module) -> Iterator[SourceFact]:
                 yield from _cut(project, mentions, owner, name, chosen) if _is_made_here(project, owner, name) else ()
         for scope in module.scopes:
             yield from _cut_models(seen_in(project, scope), mentions)
+
+
+def _stepped(project: Project, module: Module) -> Iterator[Thing]:
+    """The models of the optimizers that a file is handed and steps."""
+    for scope in module.scopes:
+        for _, receiver, use in seen_in(project, scope).methods("step"):
+            for built in project.things(receiver, use):
+                yield from trained_models(project, built.use.scope) if built.is_optimizer else ()
 
 
 def _owners(project: Project, given: Iterable[Thing]) -> dict[int, Class]:
@@ -109,11 +120,25 @@ def _freezes(project: Project, module: Module) -> bool:
     text = IMPORTS.sub("", module.whole)
     if FROZEN.search(text) is None:
         return False
-    for call, use in (pair for scope in module.scopes for pair in scope.calls):
-        rows = use.scope.owner is not None and "__getitem__" in use.scope.owner.methods  # a data set loads its own
-        if "load" in (name := unparsed(call.func)) and (rows or DATA.match(project.dotted(call.func, use))):
-            text = text.replace(f"{name}(", "(")
+    loads = [pair for scope in module.scopes for pair in scope.calls if "load" in unparsed(pair[0].func)]
+    others = {unparsed(call.func) for call, use in loads if not _loads_rows(project, call, use)}
+    for name in {unparsed(call.func) for call, _ in loads} - others:
+        text = text.replace(f"{name}(", "(")
     return FROZEN.search(text) is not None
+
+
+def _loads_rows(project: Project, call: ast.Call, use: Use) -> bool:
+    """What a data set loads, or what becomes one; a function of the project is looked at where it is defined."""
+    if use.scope.owner is not None and "__getitem__" in use.scope.owner.methods:
+        return True
+    dotted = project.dotted(call.func, use)
+    if DATA.match(dotted) or (isinstance(call.func, ast.Name) and project.callee(call, use) is not None):
+        return True
+    if dotted != "torch.load" or isinstance(use.scope.node, ast.Module):
+        return dotted == "torch.load" and ROWS.search(unparsed(use.statement)) is not None
+    text, sites = unparsed(use.scope.node), project.calls_of(use.scope)
+    taken = bool(sites) and all(ROWS.search(unparsed(place.statement)) for _, place in sites)
+    return WEIGHTS.search(text) is None and (taken or ROWS.search(text) is not None)
 
 
 def _cut_models(seen: Seen, mentions: Mentions) -> Iterator[SourceFact]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._scopes import Class, Scope, Use
+from flatline.readers.source._values import is_super
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
@@ -25,6 +26,15 @@ def made_below(project: Project, start: Scope) -> Iterator[tuple[ast.Call, Use]]
             for call, use in project.calls_by(heir.node.name):
                 if _makes(project, call, use, heir):
                     yield call, use
+
+
+def from_below(project: Project, start: Scope) -> Iterator[tuple[ast.Call, Use]]:
+    """``super().__init__(model, **kwargs)`` of classes in other files, which inherit from one."""
+    heirs = {id(each) for each in project.heirs(start.owner)} if start.owner is not None else ()
+    for call, use in project.asked_of("__init__") if heirs else ():
+        above = isinstance(call.func, ast.Attribute) and is_super(call.func.value)
+        if above and id(use.scope.owner) in heirs and project.callee(call, use) is start:
+            yield call, use
 
 
 def _makes(project: Project, call: ast.Call, use: Use, owner: Class) -> bool:

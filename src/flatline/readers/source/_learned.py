@@ -40,7 +40,7 @@ def _is_drawn(seen: Seen, given: ast.expr, use: Use) -> bool:
 def is_learned_from(seen: Seen, use: Use, call: ast.Call, depth: int = 0, place: int | None = None) -> bool:
     """It is in the result of a forward, or in what goes backward, perhaps as the result of a function."""
     node = use.statement
-    names = _given_at(node, place)
+    names = _given_at(node, place) | _paired(node, call)
     if not names and isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         names = {name for name, values in seen.listed.items() if any(u is use for _, u in values)}
     if isinstance(node, ast.Return):
@@ -113,3 +113,12 @@ def _given_at(node: ast.stmt, place: int | None) -> set[str]:
     plain = {unparsed(target) for target in node.targets}
     parts = [target.elts for target in node.targets if isinstance(target, ast.Tuple)]
     return plain | {unparsed(elts[place]) for elts in parts if place is not None and place < len(elts)}
+
+
+def _paired(node: ast.stmt, call: ast.Call) -> set[str]:
+    """``b`` in ``a, b = model.left(x), model.right(y)``, for the call that stands in its place."""
+    value, target = (node.value, node.targets[0]) if isinstance(node, ast.Assign) else (None, None)
+    if not isinstance(value, ast.Tuple) or not isinstance(target, ast.Tuple) or len(value.elts) != len(target.elts):
+        return set()
+    pairs = zip(target.elts, value.elts, strict=True)
+    return {unparsed(name) for name, given in pairs if any(inner is call for inner in walk(given))}

@@ -16,6 +16,7 @@ from flatline.readers.source._seen import is_module, is_module_class, is_own
 from flatline.readers.source._values import Source, origins
 
 DICTIONARIES = {"dict", "OrderedDict", "defaultdict"}
+MOVES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "__repr__", "extra_repr"}
 OWN = re.compile(r"\bself\.(\w+)")
 TAKEN = re.compile(r"param|Module(List|Dict)|add_module|register|setattr")
 FILLED = re.compile(r"\bself\.(\w+)(?:\.append\(|\[[^\]]*\]\)? = |(?:: [\w\[\]., ]+)?\)? = )")
@@ -36,8 +37,10 @@ def plain_lists(project: Project, module: Module, methods: dict[str, Scope]) -> 
     if not lists:
         return
     starts = _starts(start)
-    text, run = "\n".join(unparsed(each.node) for each in starts), Counter(_learning(forward.node))
-    ran = Counter(OWN.findall(unparsed(forward.node)))
+    working = _working(start.owner.methods, forward)
+    text, run = "\n".join(unparsed(each.node) for each in starts), Counter(_learning(forward, *working))
+    harmless = {id(each): unparsed(each.node) for each in (forward, *working, *_moving(start.owner.methods))}.values()
+    ran = Counter(OWN.findall("\n".join(harmless))) - Counter(FILLED.findall("\n".join(harmless)))
     every = unparsed(start.owner.node)
     whole, made = Counter(OWN.findall(every)) - Counter(FILLED.findall(every)), Counter(OWN.findall(text))
     filled, added = Counter(FILLED.findall(text)), _appended(starts)
@@ -62,6 +65,30 @@ def _starts(start: Scope) -> list[Scope]:
     return [start, *(method for name, method in methods.items() if name in called and name != "forward")]
 
 
+def _working(methods: dict[str, Scope], forward: Scope) -> list[Scope]:
+    """The methods that a forward leaves a part of its work to: ``return self.decode(self.encode(x))``."""
+    found, waiting = dict[str, Scope](), [forward]
+    while waiting:
+        called = {c.func.attr for c, _ in waiting.pop().calls if isinstance(c.func, ast.Attribute) and is_own(c)}
+        near = {name: methods[name] for name in called & methods.keys() - found.keys() if methods[name] is not forward}
+        near = {name: each for name, each in near.items() if _gives_nothing(each)}
+        found |= near
+        waiting += near.values()
+    return [each for each in found.values() if each.marked_without_grad is None]
+
+
+def _moving(methods: dict[str, Scope]) -> list[Scope]:
+    """Methods that move layers or set their modes, or run without gradients: none of them registers anything."""
+    found = [each for name, each in methods.items() if name in MOVES or each.marked_without_grad is not None]
+    return [each for each in found if _gives_nothing(each)]
+
+
+def _gives_nothing(method: Scope) -> bool:
+    """It neither registers what it asks for, nor hands it to whoever calls it."""
+    given = {unparsed(value) for value, _ in method.returns if value is not None}
+    return TAKEN.search(unparsed(method.node)) is None and not any(map(OWN.fullmatch, given))
+
+
 def _taken_outside(project: Project, start: Scope, name: str) -> bool:
     """``chain(model.parameters(), *[h.parameters() for h in model.heads.values()])``."""
     own = start.owner.node if start.owner is not None else start.node
@@ -84,11 +111,12 @@ def _is_inside(node: ast.stmt, own: ast.AST, module: Module, start: Scope) -> bo
     return isinstance(node, (*FUNCTIONS, ast.ClassDef)) or (module is start.module and lies_in(node, own))  # type: ignore[arg-type]
 
 
-def _learning(forward: ast.AST) -> Iterator[str]:
-    """The attributes of self that a forward asks for outside of no_grad, once each time."""
-    heads = [n for n in walk(forward) if isinstance(n, ast.With) and "no_grad" in unparsed(n.items[0])]
+def _learning(*scopes: Scope) -> Iterator[str]:
+    """The attributes of self that a forward, and its helpers, ask for outside of no_grad, once each time."""
+    nodes = [node for each in scopes for node in walk(each.node)]
+    heads = [n for n in nodes if isinstance(n, ast.With) and "no_grad" in unparsed(n.items[0])]
     off = {id(inner) for head in heads for inner in walk(head)}
-    for node in walk(forward):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and id(node) not in off:
             yield from [node.attr] if node.value.id == "self" else []
 

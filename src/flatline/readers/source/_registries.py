@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._nodes import unparsed
@@ -14,6 +15,8 @@ from flatline.readers.source._values import Source
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
+
+FINDS = re.compile(r"import_module|iter_modules|walk_packages|entry_points|__import__|spec_from_file|pkgutil")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,19 @@ def asked(project: Project, call: ast.Call, use: Use, function: Scope) -> Asked 
         return None
     name = project.constant(project.argument(call, function, key.id), use)
     found = [e for e in entries(project, owner, table.attr) if e.holder == holder(project, call.func.value, use)]
-    known = [e for e in found if name is not None and e.name == name.value]
+    known = [e for e in found if e.name == name.value] if name is not None else _all_there_are(project, found)
     return Asked(known[0].source, key.id, makes) if len(known) == 1 else None
+
+
+def _all_there_are(project: Project, found: Sequence[Entry]) -> Sequence[Entry]:
+    """What a name out of a settings file may stand for; nothing if files that nobody sees imported may put more in."""
+    hidden = len(found) != 1 or any(_finds_files(each) for each in project.modules.values() if each is not None)
+    return [] if hidden else found
+
+
+@cache
+def _finds_files(module: Module) -> bool:
+    return FINDS.search(module.whole) is not None
 
 
 def _behind_name(node: ast.expr, use: Use) -> tuple[ast.expr, Use]:

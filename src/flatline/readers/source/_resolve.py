@@ -247,6 +247,7 @@ class Project:
             found = self._sites_of[id(node)] = self.sites.get(id(node), []) + outside
             if node.name == "__init__" and function.owner is not None:
                 found += [pair for pair in _forwarded.made_below(self, function) if pair not in found]
+                found += [pair for pair in _forwarded.from_below(self, function) if pair not in found]
             mine = self._partials.get(name, [])
             found += [*_partials.calls(self, function, mine, self._asked_partly(mine))] if mine else []
             found += _handlers.handed(self, function) if not found else []
@@ -260,9 +261,15 @@ class Project:
             if not asked and function.owner is not None and not node.name.startswith("__"):
                 asked = [pair for pair in self._asked.get("getattr", ()) if _listed.may_name(*pair, node.name)]
             near = [p for p in asked if _knows(p[1].scope.module, function) or _listed.calls(self, *p, function)]
+            near = near or (self._far(asked, function) if not found else [])
             found += [pair for pair in near if self._may_reach(*pair, function)] if len(near) <= SITES else []
             found += [pair for pair in self._of_abstract(function) if pair not in found]
         return self._sites_of[id(node)]
+
+    def _far(self, asked: list[tuple[ast.Call, Use]], function: Scope) -> list[tuple[ast.Call, Use]]:
+        """Calls in files that are handed the object and import nothing of its class, where one is certain to reach it."""
+        certain = len(asked) <= SITES and any(self.callee(*pair) is function for pair in asked)
+        return asked if certain else []
 
     def _of_abstract(self, function: Scope) -> Iterator[tuple[ast.Call, Use]]:
         """The calls of the method of a class above that this one alone fills in."""

@@ -20,6 +20,7 @@ OFF = ("torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.infe
 KEPT = re.compile(  # somewhere in these files: its weights may come from elsewhere, or move by other means
     r"requires_grad|load_state_dict|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp)_\(|\.data\s*=|stop_?grad|torch\.func\b"
 )
+PENALTY = re.compile(r"\*\*|\.(sum|pow|norm|abs|square|mean)\(")  # of parameters, which goes into a loss
 HARMLESS = ASKED | {"named_parameters", "modules", "eval"}
 
 
@@ -114,6 +115,8 @@ def _is_harmless(project: Project, mentions: Mentions, read: ast.expr, use: Use)
     parent = mentions.parent(read)
     if isinstance(parent, ast.Attribute):
         call = mentions.parent(parent)
+        if "parameters" in parent.attr and PENALTY.search(unparsed(use.statement)):
+            return False
         own = isinstance(call, ast.Call) and call.func is parent and project.callee(call, use) is not None
         return mentions.asked(read) in HARMLESS or own or not isinstance(call, ast.Call)
     if isinstance(parent, ast.Call) and parent.func is read:
