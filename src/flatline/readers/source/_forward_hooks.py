@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 REGISTERS = ("register_forward_hook", "register_module_forward_hook")
 SAID = re.compile(r"register_(module_)?forward_hook")
+INNER = re.compile(r"\.(layer\d|layers|features|blocks?|stages|backbone|trunk|encoder)\b")  # with more layers behind
 KEEPS = re.compile(r"(^print|^setattr|\.(append|extend|update|__setitem__|add_scalar|info|debug))\(")
 
 
@@ -40,7 +41,8 @@ def _name(call: ast.Call) -> str:
 def _returns(project: Project, call: ast.Call, use: Use) -> bool:
     hooks = call.args[:1] or [k.value for k in call.keywords if k.arg == "hook"]
     functions = _functions(project, hooks[0], use) if hooks else []
-    return not functions or any(_gives(value) for each in functions for value, _ in each.returns)
+    inner = isinstance(call.func, ast.Attribute) and INNER.search(unparsed(call.func.value)) is not None
+    return (not functions and not inner) or any(_gives(value) for each in functions for value, _ in each.returns)
 
 
 def _functions(project: Project, node: ast.expr, use: Use) -> Sequence[Scope]:
