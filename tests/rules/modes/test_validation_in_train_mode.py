@@ -263,6 +263,7 @@ def test_source_differences_between_outputs_of_one_model(new, expected):
     ("first", "second", "score", "expected"),
     [
         ("model(x)", "model(x)", "nn.functional.mse_loss(first, second).item()", 0),
+        ("model(x)", "model(x + 0.1)", "(first - again).abs().mean()", 0),
         ("model(x)", "y", "nn.functional.mse_loss(first, second).item()", 1),
         ("model(x)", "model(x)", "(first.argmax(1) == second.argmax(1)).sum()", 0),
         ("model(x)", "model(x)", "(first.argmax(1) == y).sum()", 1),
@@ -273,7 +274,9 @@ def test_source_differences_between_outputs_of_one_model(new, expected):
 def test_source_two_outputs_of_one_model(first, second, score, expected):
     error = "        right += (model(x) - y).abs().sum().item()"
     assert error in ERRORS
-    code = ERRORS.replace(error, f"        first, second = {first}, {second}\n        right += {score}")
+    code = ERRORS.replace(
+        error, f"        first, second = {first}, {second}\n        again = second\n        right += {score}"
+    )
     assert len(lint(ValidationInTrainMode, code)) == expected
 
 

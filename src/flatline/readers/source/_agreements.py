@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from flatline.readers.source._nodes import walk
+from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use, lies_in
 
@@ -50,8 +50,8 @@ def _run_by(project: Project, node: ast.expr, use: Use, part: str, depth: int) -
     if isinstance(node, ast.Name):
         yield from _behind(project, node.id, use, part, depth) if depth < STEPS else ()
     elif isinstance(node, (ast.Attribute, ast.Subscript)):
-        key = node.attr if isinstance(node, ast.Attribute) else ast.unparse(node.slice)
-        yield from _run_by(project, node.value, use, f"{key} {part}", depth)
+        key = node.attr if isinstance(node, ast.Attribute) else unparsed(node.slice)
+        yield from _run_by(project, node.value, use, f"{key} {part}".strip(), depth)
     elif isinstance(node, ast.Call):
         yield from (f"{one} {part}" for one in _called(project, node, use))
         own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
@@ -70,7 +70,7 @@ def _behind(project: Project, name: str, use: Use, part: str, depth: int) -> Ite
             continue
         if isinstance(value, ast.Tuple) and index and index[0] < len(value.elts):
             value, index = value.elts[index[0]], index[1:]
-        yield from _run_by(project, value, bound.use, f"{index or ''} {part}", depth + 1)
+        yield from _run_by(project, value, bound.use, f"{index or ''} {part}".strip(), depth + 1)
 
 
 def _called(project: Project, call: ast.Call, use: Use) -> list[str]:
