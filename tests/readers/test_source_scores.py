@@ -220,6 +220,9 @@ for x, y, z in loader:
         ("sum(weights[k] * v for k, v in terms.items())", ".item()", "scale(net)", False),
         ("sum(v for k, v in terms.items() if k in kept)", ".item()", "0.5", False),
         ("near / far", ".item()", "0.5", False),
+        ("sum(weights[k] * v for k, v in terms.items())", ".item()", "0.0", False),
+        ("near + 0.5 * far", ".item()", "0.5", True),
+        ("near + 0.0 * far", ".item()", "0.5", False),
     ],
 )
 def test_terms_of_a_sum_over_a_table(total, cut, weight, expected):

@@ -240,3 +240,82 @@ def test_source_errors_that_are_added_up():
 def test_near_miss_source_no_errors(new):
     assert "(model(x) - y)" in ERRORS
     assert lint(ValidationInTrainMode, ERRORS.replace("(model(x) - y)", new)) == []
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        ("model(x) - model(x)", 0),
+        ("model(x) - model(x.flip(0))", 0),
+        ("model(x) - other(x)", 1),
+        ("model(x) - scaled(y)", 1),
+        ("both[0] - both[1]", 1),
+    ],
+)
+def test_source_differences_between_outputs_of_one_model(new, expected):
+    code = ERRORS.replace("        right +=", "        both = pair(model, x, y)\n        right +=")
+    code = code.replace("net = Net()", "other, scaled = nn.Linear(3, 3), nn.BatchNorm1d(3)\nnet = Net()")
+    code = code.replace("def validate", "def pair(model, x, y):\n    return [model(x), y]\ndef validate")
+    assert len(lint(ValidationInTrainMode, code.replace("model(x) - y", new))) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "score", "expected"),
+    [
+        ("model(x)", "model(x)", "nn.functional.mse_loss(first, second).item()", 0),
+        ("model(x)", "model(x + 0.1)", "(first - again).abs().mean()", 0),
+        ("model(x)", "y", "nn.functional.mse_loss(first, second).item()", 1),
+        ("model(x)", "model(x)", "(first.argmax(1) == second.argmax(1)).sum()", 0),
+        ("model(x)", "model(x)", "(first.argmax(1) == y).sum()", 1),
+        ("model(x)", "model(x)", "(first - second).abs().mean()", 0),
+        ("model(x)", "y + 1", "(first - second).abs().mean()", 1),
+    ],
+)
+def test_source_two_outputs_of_one_model(first, second, score, expected):
+    error = "        right += (model(x) - y).abs().sum().item()"
+    assert error in ERRORS
+    code = ERRORS.replace(
+        error, f"        first, second = {first}, {second}\n        again = second\n        right += {score}"
+    )
+    assert len(lint(ValidationInTrainMode, code)) == expected
+
+
+METHOD = """
+import torch
+from torch import nn
+from modes import plain, timed, quiet
+class System:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.3))
+        self.opt = torch.optim.Adam(self.net.parameters())
+    @timed
+    @{head}
+    def check(self, loader):
+        with torch.no_grad():
+            for x, y in loader:
+                right = (self.net(x).argmax(1) == y).sum()
+System().check(val)
+"""
+MODES = """
+def plain(method):
+    def inner(self, *args):
+        return method(self, *args)
+    return inner
+def timed(method):
+    def inner(self, *args):
+        print(clock())
+        return method(self, *args)
+    return inner
+def quiet(method):
+    def inner(self, *args):
+        self.net.eval()
+        found = method(self, *args)
+        self.net.train()
+        return found
+    return inner
+"""
+
+
+@pytest.mark.parametrize(("head", "expected"), [("plain", 1), ("quiet", 0)])
+def test_source_decorator_of_another_file_above_a_method(head, expected):
+    assert len(lint(ValidationInTrainMode, METHOD.format(head=head), modes=MODES)) == expected

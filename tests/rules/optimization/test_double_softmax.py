@@ -212,3 +212,63 @@ OTHER_SCRIPT = "from torch import nn\nfrom torchvision.models import vgg16\nnet 
 def test_source_a_script_beside_it_has_nothing_to_do_with_it(imports, found):
     mine = SWAPPED.format(below="", made="Net()", then="")
     assert len(lint(DoubleSoftmax, mine, other=imports + OTHER_SCRIPT)) == found
+
+
+SWITCHED = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+    def forward(self, x):
+        return F.softmax(self.fc(x), dim=1)
+class Loss(nn.Module):
+    def __init__(self, from_probs=False, weight=None):
+        super().__init__()
+        self.from_probs, self.weight = from_probs, weight
+    def forward(self, out, y):
+        {loss}
+net, criterion = Net(), {made}
+loss = criterion(net(x), y)
+"""
+SWITCH = "if self.from_probs:\n            return F.nll_loss(out.log(), y)\n        return F.cross_entropy(out, y)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "made", "found"),
+    [
+        (SWITCH, "Loss()", 1),
+        (SWITCH, "Loss(from_probs=False)", 1),
+        (SWITCH, "Loss(from_probs=True)", 0),
+        (SWITCH, "Loss(options.from_probs)", 0),
+        (SWITCH, "Loss()\ncriterion.from_probs = True", 0),
+        (SWITCH.replace("self.from_probs", "self.training"), "Loss()", 1),
+        (SWITCH.replace("self.from_probs", "self.weight is not None"), "Loss(weight=options.weight)", 0),
+        (SWITCH.replace("out.log()", "out").replace("nll_loss", "huber_loss").replace("from_probs", "weight"),
+         "Loss(weight=options.weight)", 1),
+        ("if y is None:\n            return out\n        return F.cross_entropy(out, y)", "Loss()", 1),
+        ("return F.nll_loss(out.log(), y) if self.from_probs else F.cross_entropy(out, y)", "Loss(True)", 0),
+        ("return F.nll_loss(out.log(), y) if self.from_probs else F.cross_entropy(out, y)", "Loss()", 1),
+    ],
+)  # fmt: skip
+def test_source_loss_behind_a_switch(loss, made, found):
+    assert len(lint(DoubleSoftmax, SWITCHED.format(loss=loss, made=made))) == found
+
+
+PARAMETER = """
+import torch.nn.functional as F
+from torch import nn
+def loss_of(out, y, from_probs=False):
+    if from_probs:
+        return F.nll_loss(out.log(), y)
+    return F.cross_entropy(out, y)
+net = nn.Sequential(nn.Linear(8, 3), nn.Softmax(dim=1))
+loss = loss_of(net(x), y{given})
+"""
+
+
+@pytest.mark.parametrize(("given", "found"), [("", 1), (", True", 0), (", from_probs=options.probs", 0)])
+def test_source_loss_behind_a_parameter(given, found):
+    assert len(lint(DoubleSoftmax, PARAMETER.format(given=given))) == found

@@ -161,3 +161,77 @@ def test_near_miss_source_another_call_of_forward_chooses_raw_scores():
 
 def test_source_forward_called_for_raw_scores():
     assert [f.where.line for f in lint(NllWithoutLogSoftmax, CHOSEN.format(", log=False"))] == [14]
+
+
+HOOKED = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from tools import unknown
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 4)
+    def keep(self, module, given, out):
+        self.kept = out
+    @staticmethod
+    def squash(module, given, out):
+        return out.log_softmax(1)
+    def forward(self, x):
+        return self.fc(x)
+def keep(module, given, out):
+    kept.append(out)
+def keeping(name):
+    def hook(module, given, out):
+        kept[name] = out
+    return hook
+def squashing(dim):
+    def hook(module, given, out):
+        return out.log_softmax(dim)
+    return hook
+net = Net()
+net.fc.{hook}
+loss = F.nll_loss(net(x), y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "found"),
+    [
+        ("register_forward_hook(keep)", 1),
+        ("register_forward_hook(keeping('fc'))", 1),
+        ("register_forward_hook(net.keep)", 1),
+        ("register_forward_hook(lambda module, given, out: kept.append(out))", 1),
+        ("register_forward_pre_hook(lambda module, given: given[0] / 2)", 1),
+        ("register_forward_hook(net.squash)", 0),
+        ("register_forward_hook(squashing(1))", 0),
+        ("register_forward_hook(hook=lambda module, given, out: out.softmax(1).log())", 0),
+        ("register_forward_hook(unknown)", 0),
+    ],
+)
+def test_source_hook_behind_the_last_layer(hook, found):
+    assert len(lint(NllWithoutLogSoftmax, HOOKED.format(hook=hook))) == found
+
+
+CALLED = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+class Base(nn.Module):
+    def {name}(self, *given):
+        return F.log_softmax(super().__call__(*given), dim=1)
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 4)
+    def forward(self, x):
+        return self.fc(x)
+net = Net()
+loss = F.nll_loss({net}(x), y)
+"""
+
+
+@pytest.mark.parametrize("net", ["net", "nn.Sequential(nn.Linear(3, 3), net)"])
+@pytest.mark.parametrize(("name", "found"), [("scores", 1), ("__call__", 0)])
+def test_source_call_that_a_class_above_puts_around_forward(name, found, net):
+    assert len(lint(NllWithoutLogSoftmax, CALLED.format(name=name, net=net))) == found

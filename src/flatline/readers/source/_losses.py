@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from flatline.events import SourceLoss
 from flatline.readers.source._gathers import only_picks
+from flatline.readers.source._optional import may_be_left_out
 from flatline.readers.source._resolve import CLAMPED, Project, argument
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._swapped import is_swapped
@@ -41,7 +42,11 @@ def losses(project: Project, module: Module) -> Iterator[SourceLoss]:
                 continue
             made = project.made(given, use)
             alike = len({m.by.removeprefix(CLAMPED) for m in made}) == 1
-            if alike and not any(is_swapped(project, each) for each in made):
+            if (
+                alike
+                and not any(is_swapped(project, each) for each in made)
+                and not may_be_left_out(project, call, use)
+            ):
                 feed = made[0]
                 yield SourceLoss(
                     kind=kind,

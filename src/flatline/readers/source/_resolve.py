@@ -1169,9 +1169,15 @@ class Project:
             return self._made_torch(things[0].name, node, use, depth) if not index else ()
         if things and not index and things[0].call is not None and things[0].made_of is None:
             return _heads.put_out(self, things, depth)
-        function = self.callee(node, use, depth) or self._forward_of(things)
+        function = self._own_call(things) or self.callee(node, use, depth) or self._forward_of(things)
         chosen = _by_word.returned(self, function, node, use) if function is not None else None
         return self._made_return(function, depth, index, chosen) if function is not None else ()
+
+    def _own_call(self, things: Sequence[Thing]) -> Scope | None:
+        """The ``__call__`` that a class of modules puts around its forward, or a class above."""
+        owners = {id(thing.made_of): thing.made_of for thing in things if thing.call is not None}
+        (owner, *more) = owners.values() or [None]
+        return self.method(owner, "__call__") if owner is not None and not more else None
 
     def _forward_of(self, things: Sequence[Thing]) -> Scope | None:
         """The one forward of modules that a list holds."""
@@ -1246,7 +1252,7 @@ class Project:
                 return ()
             (thing,) = things
             if thing.made_of is not None:
-                forward = self.method(thing.made_of, "forward")
+                forward = self._own_call(things) or self.method(thing.made_of, "forward")
                 return self._made_return(forward, depth, ()) if forward else ()
             name = thing.name.rpartition(".")[2]
             if name == "Sequential":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
+from flatline.readers.source._agreements import is_agreement
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Use
+from flatline.readers.source._scopes import Scope, Use, lies_in
 from flatline.readers.source._values import origins
 
 ABSOLUTE = {"abs", "square", "pow"}
@@ -30,13 +31,18 @@ def _is_distance(project: Project, call: ast.Call, use: Use) -> bool:
     return len(call.args) == 2 and is_mean(project, call, use)
 
 
-def differs(loop: ast.stmt) -> bool:
+def differs(project: Project, scope: Scope, loop: ast.stmt) -> bool:
     """``error += (scores - labels).abs().sum().item()``."""
-    added = [node for node in walk(loop) if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)]
-    return any(_is_error(inner) for node in added for inner in walk(node.value))
+    added = [(u.statement, u) for u in scope.statements if lies_in(u.statement, loop)]
+    return any(
+        _is_error(project, inner, use)
+        for node, use in added
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+        for inner in walk(node.value)
+    )
 
 
-def _is_error(node: ast.AST) -> bool:
+def _is_error(project: Project, node: ast.AST, use: Use) -> bool:
     func = node.func if isinstance(node, ast.Call) else None
     named = isinstance(func, ast.Attribute) and func.attr in ABSOLUTE
     given = func.value if named and isinstance(func, ast.Attribute) else None
@@ -46,4 +52,5 @@ def _is_error(node: ast.AST) -> bool:
         given = node.left
     difference = given if isinstance(given, ast.BinOp) and isinstance(given.op, ast.Sub) else None
     sides = [difference.left, difference.right] if difference is not None else []
-    return bool(sides) and all(isinstance(s, SIDES) and not CENTRES.search(unparsed(s)) for s in sides)
+    plain = bool(sides) and all(isinstance(s, SIDES) and not CENTRES.search(unparsed(s)) for s in sides)
+    return plain and difference is not None and not is_agreement(project, difference, use)

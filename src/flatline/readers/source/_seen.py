@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 
 from flatline.events import SourceEdit, SourceFact
+from flatline.readers.source._agreements import is_agreement, only_agree
 from flatline.readers.source._loops import LOOPS, repeated
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._managed import is_quiet, is_wrapped_quietly
@@ -275,10 +276,16 @@ class Seen:
     def _does_score(self, loop: ast.stmt) -> bool:
         calls = [(c, u) for c, u in self.scope.calls if lies_in(c, loop)]
         names = {c.func.attr for c, _ in calls if isinstance(c.func, ast.Attribute)}
-        known = bool(names & {"argmax", "eq", "topk"}) or any(kind_of(self.project, c, u) for c, u in calls)
-        plain = known or any(is_mean(self.project, c, u) and len(c.args) == 2 for c, u in calls)
+        known = bool(names & {"argmax", "eq", "topk"}) and not only_agree(self.project, self.scope, loop)
+        plain = known or any(self._is_score(c, u) for c, u in calls)
         plain = plain or (any(_takes_best(c) for c, _ in calls) and any(map(_is_equality, walk(loop))))
-        return plain or differs(loop) or any(gives_loss(self.project, c, u) for c, u in calls)
+        plain = plain or differs(self.project, self.scope, loop)
+        return plain or any(gives_loss(self.project, c, u) for c, u in calls)
+
+    def _is_score(self, call: ast.Call, use: Use) -> bool:
+        """A loss of torch, of two things that are not of the same models."""
+        known = kind_of(self.project, call, use) or (len(call.args) == 2 and is_mean(self.project, call, use))
+        return bool(known) and not is_agreement(self.project, call, use)
 
     def judges(self, loop: ast.stmt) -> bool:
         """Whether a loop scores, and some call of the function switches all its backwards off."""

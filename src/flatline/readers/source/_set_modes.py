@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
@@ -46,9 +47,15 @@ def _run_by(project: Project, scope: Scope) -> Iterator[Scope]:
 
 
 def _decorators(scope: Scope) -> Iterator[tuple[ast.Call, Use]]:
+    """Above a method they stand in the class, above a function among the statements around it."""
     outer = scope.parent or scope.module.top
-    place = next((u for u in outer.statements if u.statement is scope.node), None)
+    found = next((u for u in outer.statements if u.statement is scope.node), None)
+    place = scope.owner.use if scope.owner is not None else found
     for head in getattr(scope.node, "decorator_list", ()) if place is not None else ():
-        call = head if isinstance(head, ast.Call) else ast.copy_location(ast.Call(head, [], []), head)
         if place is not None:
-            yield call, place
+            yield _as_call(head), place
+
+
+@cache  # one call for each: what is known of calls is kept by their identity
+def _as_call(head: ast.expr) -> ast.Call:
+    return head if isinstance(head, ast.Call) else ast.copy_location(ast.Call(head, [], []), head)

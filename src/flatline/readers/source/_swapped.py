@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._forward_hooks import gives_another
 from flatline.readers.source._imported import beside, one_says
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Class
@@ -25,6 +26,8 @@ def is_swapped(project: Project, made: Made) -> bool:
     """Something outside of the class, or a class below, gives the layer's name another value, or may do so."""
     files = beside(project, made.use.scope.module)
     if any(one_says([each], SWAPS) and one_says([each], OTHERS) for each in files) or one_says(files, ANOTHER):
+        return True
+    if any(gives_another(project, each) for each in files):
         return True
     if "Sequential" in unparsed(made.use.statement) and one_says(files, TAKES_OUT):
         return True

@@ -67,7 +67,7 @@ def _terms(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[S
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and depth < DEEP:
         pairs = (node.left, node.right), (node.right, node.left)
         scaled = [one for one, other in pairs if project.constant(other, use) is not None][:1]
-        for value in scaled:
+        for value in scaled if not any(_is_zero(project, side, use) for side in (node.left, node.right)) else ():
             yield from _terms(project, value, use, depth + 1)
         if not scaled:
             yield Source(node, use)
@@ -84,6 +84,12 @@ def _terms(project: Project, node: ast.expr, use: Use, depth: int) -> Iterator[S
             yield from _terms(project, each.node, each.use, depth + 1)
         if not sums or len(sums) != len(found):
             yield Source(node, use)
+
+
+def _is_zero(project: Project, node: ast.expr, use: Use) -> bool:
+    """A weight that keeps a term out of the sum: it is only watched."""
+    found = project.constant(node, use, strict=True)
+    return found is not None and found.value == 0
 
 
 def _is_count(project: Project, node: ast.expr, use: Use) -> bool:
@@ -115,11 +121,11 @@ def _summed(project: Project, node: ast.expr, use: Use) -> Sequence[Source]:
 
 
 def _are_numbers(project: Project, node: ast.expr, use: Use) -> bool:
-    """A number, or an entry of a table that holds nothing else."""
+    """A number, or an entry of a table that holds nothing else, and keeps no term out."""
     if project.number(node, use) is not None:
         return True
     listed = each_of(project, node.value, use) if isinstance(node, ast.Subscript) else []
-    return bool(listed) and all(project.number(each.node, each.use) is not None for each in listed)
+    return bool(listed) and all(project.number(each.node, each.use) not in (None, 0) for each in listed)
 
 
 def _added_up(seen: Seen, name: str) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._agreements import is_agreement
 from flatline.readers.source._loops import modes_of
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._nodes import names_in, unparsed, walk
@@ -86,7 +87,8 @@ def _judged_at_once(seen: Seen, call: ast.Call, use: Use) -> bool:
     """Without a loop of its own, in a function that trains nothing, and compared with labels there or by who calls it."""
     if seen.loop_of(use) is not None or any(seen.loop_of(u) is None for _, _, u in seen.methods("backward")):
         return False
-    if _compares(seen, _results(use)) or any(_equals(node, call) for node in walk(use.statement)):
+    asked = [node for node in walk(use.statement) if _equals(node, call)]
+    if _compares(seen, _results(use)) or any(not is_agreement(seen.project, node, use) for node in asked):
         return True
     returned = {name for name, _ in seen.returned_names()}
     if not isinstance(use.statement, ast.Return) and not _results(use) & returned:
@@ -104,10 +106,11 @@ def _compares(seen: Seen, names: set[str]) -> bool:
         for node in walk(use.statement):
             equal = isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq)
             plain = isinstance(node, ast.Compare) and isinstance(node.comparators[0], ast.Constant)
-            if equal and not plain and names_in(node) & names:
+            if equal and not plain and names_in(node) & names and not is_agreement(seen.project, node, use):
                 return True
             if isinstance(node, ast.Call) and node.args and names_in(node.args[0]) & names:
-                if kind_of(seen.project, node, use) or is_mean(seen.project, node, use):
+                known = kind_of(seen.project, node, use) or is_mean(seen.project, node, use)
+                if known and not is_agreement(seen.project, node, use):
                     return True
     return False
 
