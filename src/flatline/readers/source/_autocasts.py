@@ -85,7 +85,9 @@ def _scaled(seen: Seen, node: ast.expr, use: Use, depth: int = 0) -> bool:
         return False
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("mul", "mul_", "multiply"):
         return _is_scale(seen, node.args, use)
+    written, _ = seen.sole(node.func, use)
     function = seen.project.callee(node, use) if depth < CALLS else None
+    function = seen.module.of_lambda(written, use) if isinstance(written, ast.Lambda) else function
     inner = seen_in(seen.project, function) if function is not None else None
     returned = function.returns if function is not None else ()
     return any(v is not None and _scaled(inner, v, u, depth + 1) for v, u in returned) if inner is not None else False
