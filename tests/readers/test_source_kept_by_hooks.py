@@ -44,7 +44,7 @@ for epoch in range(3):
     for hook in (history, quiet):
         hook.on_epoch()
 """
-TRAINER = """
+TEMPLATE = """
 class Trainer:
     def __init__(self, net, hooks):
         self.net, self.hooks = net, hooks
@@ -58,11 +58,15 @@ class Trainer:
     def fit(self, data):
         for step, (x, y) in enumerate(data):
             logs = self.step(x, y)
+            {between}
             for hook in self.hooks:
                 hook.on_step(step, logs)
 Trainer(nn.Linear(4, 2), {hooks}).fit(data)
 """
 EVERY = "self.losses.append(logs['loss'])"
+
+
+TRAINER = partial(TEMPLATE.format, between="pass", hooks="[Quiet(), History()]")
 
 
 def keeps(rest, *, start="[]", keep=EVERY, end="pass"):
@@ -104,7 +108,7 @@ def test_what_lets_go_again_keeps_nothing(start, end):
     ],
 )
 def test_hooks_of_a_trainer(returned, hooks, expected):
-    assert keeps(TRAINER.format(returned=returned, hooks=hooks)) is expected
+    assert keeps(TRAINER(returned=returned, hooks=hooks)) is expected
 
 
 EACH = "for key, value in logs.items():\n            {}"
@@ -122,5 +126,78 @@ EACH = "for key, value in logs.items():\n            {}"
     ],
 )
 def test_hooks_that_keep_each_value_of_a_table(start, keep, end, returned, expected):
-    trainer = TRAINER.format(returned=returned, hooks="[Quiet(), History()]")
+    trainer = TRAINER(returned=returned, hooks="[Quiet(), History()]")
     assert keeps(trainer, start=start, keep=EACH.format(keep), end=end) is expected
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [
+        ("logs['lr'] = 0.1", True),
+        ("logs.update(lr=0.1, epoch=step)", True),
+        ("wandb.log(logs)", True),
+        ("for key, value in logs.items(): writer.add_scalar(key, value.item(), step)", True),
+        ("logs['loss'] = logs['loss'].item()", False),
+        ("logs.update(loss=logs['loss'].item())", False),
+        ("logs.update({k: v.item() for k, v in logs.items()})", False),
+        ("for key, value in logs.items(): logs[key] = value.item()", False),
+        ("for value in logs.values(): value.detach_()", False),
+        ("logs['loss'].detach_()", False),
+        ("logs.get('loss').detach_()", False),
+        ("to_numbers(logs)", False),
+        ("del logs['loss']", False),
+    ],
+)
+def test_a_table_that_is_changed_before_the_hooks_get_it(between, expected):
+    assert keeps(TRAINER(returned="loss", between=between)) is expected
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("print(value)", True),
+        ("if step % 2: continue", True),
+        ("value.detach_()", False),
+        ("if torch.is_tensor(value): continue", False),
+        ("logs[key] = 0.0", False),
+    ],
+)
+def test_hooks_that_look_at_each_value_first(first, expected):
+    keep = EACH.format(f"{first}\n            self.losses[key].append(value)")
+    assert keeps(TRAINER(returned="loss"), start="defaultdict(list)", keep=keep) is expected
+
+
+@pytest.mark.parametrize("end", ["self.__init__()", "for values in self.losses.values(): values[:] = []"])
+def test_tables_of_lists_that_are_emptied(end):
+    keep = EACH.format("self.losses[key].append(value)")
+    assert not keeps(TRAINER(returned="loss"), start="defaultdict(list)", keep=keep, end=end)
+
+
+def test_another_hook_that_makes_numbers_of_them():
+    numbers = "class Numbers(Quiet):\n    def on_step(self, step, logs):\n        logs['loss'] = logs['loss'].item()\n"
+    assert not keeps(numbers + TRAINER(returned="loss", hooks="[Numbers(), History()]"))
+
+
+RETURNED = """
+net = nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def step(x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    loss.backward()
+    opt.step()
+    return {{"loss": loss}}
+losses = []
+for x, y in data:
+    logs = step(x, y)
+    {between}
+    losses.append(logs["loss"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [("print(logs)", True), ("logs['loss'].detach_()", False), ("logs['loss'] = 0.0", False), ("cut(logs)", False)],
+)
+def test_a_table_that_a_function_returned(between, expected):
+    assert ("kept" in kinds(RETURNED.format(between=between))) is expected

@@ -279,3 +279,44 @@ def test_source_a_part_that_got_a_name_in_a_hook(changed):
 )
 def test_near_miss_source_a_part_that_got_a_name_in_a_hook(changed):
     assert lint(FrozenNormDrifts, HOOK.format(**{**NAMED, **changed})) == []
+
+
+@pytest.mark.parametrize(
+    "more", ["self.model.head.train()", "self.model.train(True)", "wandb.watch(self.model)", "self.model.apply(init)"]
+)
+def test_source_what_leaves_the_norms_in_train_mode(more):
+    assert len(lint(FrozenNormDrifts, HOOK.format(**{**NAMED, "more": more}))) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "self.model.eval(); self.model.head.train()",
+        "for n, m in self.model.named_children(): m.train(n == 'head')",
+        "self.model.trunk.train(False)",
+        "self.model.trunk.register_forward_pre_hook(keep_eval)",
+        "setattr(self.model, 'trunk', Frozen(self.model.trunk))",
+        "set_bn_eval(self.model)",
+        "self.model.apply(bn_eval)",
+    ],
+)
+def test_near_miss_source_modes_that_are_put_back(more):
+    options = {**NAMED, "more": more}
+    known = "from ourtools.freezing import set_bn_eval, bn_eval\n" + HOOK.format(**options)
+    assert lint(FrozenNormDrifts, known) == []
+
+
+@pytest.mark.parametrize(
+    ("trunk", "count"),
+    [
+        ("resnet18()", 1),
+        ("resnet18(norm_layer=nn.BatchNorm2d)", 1),
+        ("resnet18(norm_layer=lambda c: nn.GroupNorm(8, c))", 0),
+        ("resnet18(norm_layer=partial(nn.GroupNorm, 8))", 0),
+        ("resnet18()\n        swap_norms(self.trunk)", 0),
+    ],
+)
+def test_source_trunks_with_other_norms(trunk, count):
+    head = "from functools import partial\nfrom torchvision.models import resnet18\n"
+    text = HOOK.format(**NAMED).replace("r3d_18()", trunk, 1)
+    assert len(lint(FrozenNormDrifts, head + text)) == count

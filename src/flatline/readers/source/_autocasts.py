@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._contexts import contexts
@@ -13,12 +14,17 @@ from flatline.readers.source._seen import CUT_OFF, Seen, seen_in, trained_models
 from flatline.readers.source._values import Source, comes_by, on_cuda, origins
 
 AUTOCASTS = {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"}
+ENDS = re.compile(r"(error|exit|abort)\(")
+CALLS = 3  # from a loss to where it is computed
 WEIGHT = 8  # a factor of a loss below is a weight: loss scales are 8 to 32,000 (Micikevicius et al. 2018)
 
 
 def half(seen: Seen) -> Iterator[SourceFact]:
     """float16 autocast around the forward pass of a loop with a bare backward, and no scaler anywhere."""
-    backs = [(c, u) for c, given, u in seen.methods("backward") if not c.args and not _scaled(seen, given, u)]
+    sent = [
+        (c, g, u) for c, g, u in seen.methods("backward") if not c.args and all(k.arg != "gradient" for k in c.keywords)
+    ]
+    backs = [(c, u) for c, given, u in sent if not _scaled(seen, given, u)]
     for use in seen.scope.statements:
         node = use.statement
         if not isinstance(node, ast.With) or not backs:
@@ -65,13 +71,32 @@ def _calls(seen: Seen, use: Use, known: Collection[str]) -> bool:
     return any(not seen.project.things(c.func, use) for c in own)
 
 
-def _scaled(seen: Seen, node: ast.expr, use: Use) -> bool:
+def _scaled(seen: Seen, node: ast.expr, use: Use, depth: int = 0) -> bool:
     """Multiplied by hand with what is, or may be, a loss scale."""
+    name = node.id if isinstance(node, ast.Name) else ""
+    grown = [u.statement for u in seen.scope.statements if isinstance(u.statement, ast.AugAssign)]
+    grown = [s for s in grown if isinstance(s.op, ast.Mult) and unparsed(s.target) == name]
+    if any(_is_scale(seen, [s.value], use) for s in grown if isinstance(s, ast.AugAssign)):
+        return True
     node, use = seen.sole(node, use)
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _is_scale(seen, [node.left, node.right], use)
+    if not isinstance(node, ast.Call):
         return False
-    factors = [seen.project.constant(side, use) for side in (node.left, node.right)]
-    weights = [f.value for f in factors if f is not None and isinstance(f.value, (int, float))]
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("mul", "mul_", "multiply"):
+        return _is_scale(seen, node.args, use)
+    written, _ = seen.sole(node.func, use)
+    function = seen.project.callee(node, use) if depth < CALLS else None
+    function = seen.module.of_lambda(written, use) if isinstance(written, ast.Lambda) else function
+    inner = seen_in(seen.project, function) if function is not None else None
+    returned = function.returns if function is not None else ()
+    return any(v is not None and _scaled(inner, v, u, depth + 1) for v, u in returned) if inner is not None else False
+
+
+def _is_scale(seen: Seen, factors: Sequence[ast.expr], use: Use) -> bool:
+    """None of the factors is known to be a weight."""
+    known = [seen.project.constant(each, use) for each in factors]
+    weights = [f.value for f in known if f is not None and isinstance(f.value, (int, float))]
     return not any(abs(weight) < WEIGHT for weight in weights)
 
 
@@ -194,8 +219,21 @@ def _is_on(seen: Seen, node: ast.expr | None, use: Use) -> bool:
 
 def _is_switch(seen: Seen, node: ast.expr | None, use: Use) -> bool:
     """``args.fp16``, which may be off: but float16 it is whenever it is on."""
+    if isinstance(node, ast.Attribute) and _is_refused(seen, node):
+        return False
     option = isinstance(node, ast.Attribute) and bool(seen.project.defaults(node.attr, use.scope.module))
     return option or (isinstance(node, (ast.Name, ast.Attribute)) and seen.project.constant(node, use) is None)
+
+
+def _is_refused(seen: Seen, switch: ast.Attribute) -> bool:
+    """``if args.fp16: parser.error(...)``, or another end, or ``args.fp16 = False``."""
+    for choice in (choice for scope in seen.module.scopes for choice in scope.choices.values()):
+        tests = choice.test.values if isinstance(choice.test, ast.BoolOp) and isinstance(choice.test.op, ast.Or) else []
+        asked = any(unparsed(test) == unparsed(switch) for test in (choice.test, *tests))
+        ends = isinstance(choice.body[-1], ast.Raise) or ENDS.search(unparsed(choice.body[-1])) is not None
+        if asked and (ends or any(unparsed(each) == f"{unparsed(switch)} = False" for each in choice.body)):
+            return True
+    return False
 
 
 def _enters_half(seen: Seen) -> bool:

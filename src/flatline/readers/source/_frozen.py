@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,10 +28,13 @@ BARE = re.compile(r"conv\d|relu\d?|act\d?|(max|avg)pool\d?|fc|classifier|head|la
 NORM = re.compile(r"torch\.nn\.(Sync)?BatchNorm([123]d)?")
 OTHERWISE = re.compile(
     r"track_running_stats|isinstance\([^)]*Norm|FrozenBatchNorm|"
+    r"\.train\([^,()]*(False|==|!=|\band\b|\bnot\b|\bin\b|mode|training)|forward_pre_hook|\bsetattr\(|"  # parts of it
     r"def train\(self|momentum\s*=\s*(0\.0|0|None)\b(?!\.)|\.training\s*=|"
     r"deepcopy|lerp|\.copy_\(|\.mul_\(|AveragedModel|\bema\b|\.state_dict\(\)\)|"  # an averaged copy of another
     r"requires_grad_?\s*(\(\s*(True)?\s*\)|=\s*(?!False)\w)"
 )
+KNOWN = re.compile(r"(torch|torchvision|wandb|accelerate|lightning|torchinfo|torchsummary|thop|fvcore|copy)\b")
+INIT = re.compile(r"init|watch|summary", re.IGNORECASE)
 DEEP = 6
 
 
@@ -60,6 +64,9 @@ def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Ite
             if _plain(call) and _identities(project, Source(held, use)) & wanted and _repeats(project, use)
         ]  # fmt: skip
         trained = {i for call, use in again for i in _identities(project, Source(call.func.value, use))}  # type: ignore[attr-defined]
+        parts = any(_puts_back(held, use, asked["eval"]) for _, held, use in asked["train"])
+        if parts or _is_handed_away(project, scopes, wanted | trained | _own(project, frozen)):
+            continue
         if again and all(_identities(project, Source(held, use)) & trained for _, held, use in asked["eval"]):
             (call, place), other = again[0], frozen.use
             yield SourceFact(
@@ -67,6 +74,47 @@ def drifting(project: Project, module: Module, reached: Sequence[Module]) -> Ite
                 where=place.scope.module.where(call, place.scope), other=other.scope.module.where(frozen.node, other.scope),
             )  # fmt: skip
             return
+
+
+def _puts_back(held: ast.expr, use: Use, evals: Sequence[tuple[ast.Call, ast.expr, Use]]) -> bool:
+    """``model.eval()`` and then ``model.head.train()``: only a part of it trains."""
+    near = [unparsed(whole) for _, whole, place in evals if place.scope is use.scope and place.before(use)]
+    return unparsed(held).startswith(tuple(mark for each in near for mark in (f"{each}.", f"{each}[")))
+
+
+def _own(project: Project, frozen: Source) -> set[str]:
+    """The trunk itself."""
+    return {t.identity() for t in project.things(frozen.node, frozen.use) if t.call is not None}
+
+
+def _is_handed_away(project: Project, scopes: Sequence[Scope], wanted: set[str]) -> bool:
+    """``set_bn_eval(model)`` or ``model.apply(bn_eval)``, of which nothing is known."""
+    for call, use in (pair for scope in scopes for pair in scope.calls):
+        applied = isinstance(call.func, ast.Attribute) and call.func.attr == "apply" and len(call.args) == 1
+        func = call.args[0] if applied else call.func
+        given = [call.func.value] if applied and isinstance(call.func, ast.Attribute) else call.args
+        if not _is_unknown(project, func, ast.Call(func, [], []) if applied else call, use):
+            continue
+        held = (a for a in given if isinstance(a, (ast.Name, ast.Attribute)))
+        if any(_identities(project, Source(a, use)) & wanted for a in held):
+            return True
+    return False
+
+
+def _is_unknown(project: Project, func: ast.expr, call: ast.Call, use: Use) -> bool:
+    """A function from a module that is not there, or of nowhere."""
+    if not isinstance(func, (ast.Name, ast.Attribute)) or INIT.search(unparsed(func)) is not None:
+        return False
+    dotted = project.dotted(func, use)
+    nowhere = (
+        isinstance(func, ast.Name)
+        and func.id not in use.scope.module.top.bindings
+        and func.id not in use.scope.bindings
+    )
+    named = dotted or (func.id if nowhere and isinstance(func, ast.Name) and not hasattr(builtins, func.id) else "")
+    if not named or KNOWN.match(named) is not None:
+        return False
+    return project.callee(call, use) is None and not any(t.made_of is not None for t in project.things(call, use))
 
 
 def _plain(call: ast.Call) -> bool:
@@ -296,7 +344,7 @@ def _has_norms(project: Project, thing: Thing, depth: int) -> bool:
     if thing.call is None or depth > DEEP:
         return False
     if WITH_NORMS.fullmatch(thing.name) or NORM.fullmatch(thing.name) or ready_made(project, thing) == "BatchNorm":
-        return True
+        return all("BatchNorm" in unparsed(k.value) for k in thing.call.keywords if k.arg == "norm_layer")
     if thing.made_of is None:
         parts = [n for a in thing.call.args for n in _inside(a)]
         return thing.name == "torch.nn.Sequential" and any(_within(project, part, thing.use, depth) for part in parts)

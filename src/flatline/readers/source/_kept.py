@@ -12,9 +12,15 @@ from flatline.readers.source._edits import after, detached
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._meters import meters
 from flatline.readers.source._nodes import unparsed
+from flatline.readers.source._put_right import entry_put_right
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Binding, Scope, Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, seen_in, trained_models
+
+ANEW = re.compile(r"\w\.__init__\((?!self)")  # ``self.__init__()``
+TAKES = re.compile(
+    rf"\.(clear|pop|popleft|popitem)\(|\bdel\b|\[[^\]]*:[^\]]*\] = |{ANEW.pattern}"
+)  # ``values[:] = []``
 
 
 def kept(seen: Seen) -> Iterator[SourceFact]:
@@ -44,7 +50,8 @@ def _of_tables(seen: Seen) -> Iterator[tuple[str, str, ast.Call, Use]]:
     """``losses["total"].backward()`` of a dictionary in which nothing is put in its place."""
     for call, receiver, use in seen.methods("backward"):
         held = receiver.value if isinstance(receiver, ast.Subscript) else None
-        if isinstance(held, ast.Name) and not seen.project.written_to(held, use):
+        known = isinstance(held, ast.Name) and not seen.project.written_to(held, use)
+        if known and isinstance(held, ast.Name) and not entry_put_right(seen.project, receiver, use):
             yield held.id, unparsed(receiver), call, use
 
 
@@ -398,7 +405,7 @@ def keeps_all(project: Project, function: Scope, table: str) -> bool:
 def _takes_out(function: Scope) -> bool:
     """Something in the class takes from what it holds."""
     text = unparsed(function.owner.node) if function.owner is not None else "del"
-    return re.search(r"\.(clear|pop|popleft|popitem)\(|\bdel\b", text) is not None
+    return TAKES.search(text) is not None
 
 
 def never_emptied(project: Project, function: Scope, keeper: str) -> bool:
@@ -417,7 +424,7 @@ def never_emptied(project: Project, function: Scope, keeper: str) -> bool:
     taken = re.compile(rf"{name}(\.(clear|pop|popleft)\(|\[.*\] = (?!{grows}))|\bdel \S*{name}")
     outside = project.set_from_outside(keeper.removeprefix("self."), function.module)
     plain = once and not outside and all(map(_plain_binding, begun))
-    return plain and not any(taken.search(line) for line in function.module.text.lines)
+    return plain and not any(taken.search(line) or ANEW.search(line) for line in function.module.text.lines)
 
 
 def _begun_in_start(project: Project, begun: Sequence[Binding]) -> bool:

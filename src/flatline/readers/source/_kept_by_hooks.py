@@ -5,18 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._dispatch import each_of
 from flatline.readers.source._edits import after
 from flatline.readers.source._kept import bounded, gone_through_by, keeps_all, kept_by, never_emptied
 from flatline.readers.source._outlive import has_graph
+from flatline.readers.source._put_right import Kept, changed_by, left_out, put_right
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
 
 TABLE = re.compile(r"\[|\.setdefault\(")  # what stands before it holds the lists
 KEEPS = ("append(", "+=")
+Keys = Sequence[ast.Constant | None]
 
 
 def kept_by_hooks(project: Project, files: Sequence[Module]) -> Iterator[SourceFact]:
@@ -38,6 +41,7 @@ def _keeps(project: Project, method: Scope, use: Use) -> Iterator[SourceFact]:
     seen, table = seen_in(project, method), TABLE.split(keeper)[0]
     lasting = keeps_all if table != keeper else never_emptied
     lasts = not bounded(method, keeper) and lasting(project, method, table) and not seen.without_grad(use)
+    lasts = lasts and not left_out(use, spelled(value))
     for call, site in project.calls_of(method) if lasts else ():
         given, direct = argument(call, method, name), project.callee(call, site) is method
         if (
@@ -48,9 +52,26 @@ def _keeps(project: Project, method: Scope, use: Use) -> Iterator[SourceFact]:
             continue
         place = site if direct else _in_front(site)
         keys = _keys_of(project, given, place) if whole else [key]
-        if any(_is_loss(project, given, each, place) for each in keys):
+        keys = [each for each in keys if _is_loss(project, given, each, place)]
+        if keys and not _is_put_right(project, method, name, use, (call, site, given), keys):
             yield seen.fact("kept", use.statement, name=spelled(value), text=keeper, edit=after(value, ".detach()"))
             return
+
+
+def _is_put_right(
+    project: Project, method: Scope, name: str, use: Use, handed: tuple[ast.Call, Use, ast.expr], keys: Keys
+) -> bool:
+    """What a hook is handed may be changed by the hook, by another of them, or where the table is made."""
+    call, site, given = handed
+    loss = Kept({name}, [each.value for each in keys if each is not None])
+    if put_right(project, method, loss, use.statement):
+        return True
+    others = {id(run.function): run.function for run in each_of(project, call, site, {}) if run.function is not method}
+    if any(changed_by(project, other, call, [given], loss) for other in others.values()):
+        return True
+    return isinstance(given, ast.Name) and put_right(
+        project, site.scope, replace(loss, names={given.id}), site.statement
+    )
 
 
 def _is_among(project: Project, method: Scope, call: ast.Call, site: Use) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from flatline.readers.source._batched import LOADER
 from flatline.readers.source._collated import LIKELY as COLLATED
 from flatline.readers.source._collated import by_chance, collate_of, same
 from flatline.readers.source._imported import all_reached, beside, one_says
+from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._ordered import told
 from flatline.readers.source._passes import iterables, scores_within
 from flatline.readers.source._resolve import Project, Thing, argument_at
@@ -30,7 +32,8 @@ SUBSET = "torch.utils.data.Subset"
 SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
 OTHER_EPOCHS = re.compile(r"set_epoch|accelerat|lightning|deepspeed|ignite|horovod|fabric", re.IGNORECASE)
 OTHER_TRANSFORMS = re.compile(
-    r"(?<!self)\.transforms?\s*=(?!=)|\btta\b|ten_?crop|five_?crop|test.time.aug", re.IGNORECASE
+    r"(?<!self)\.transforms?\s*=(?!=)|\w_?set\.dataset\s*=(?!=)|\bsetattr\([^)\n]*['\"]transforms?['\"]|\btta\b|ten_?crop|five_?crop|test.time.aug",
+    re.IGNORECASE,
 )
 CALLS = 3  # from an epoch to the loop over its batches
 
@@ -170,6 +173,8 @@ def _augmented(project: Project, module: Module) -> Iterator[SourceFact]:
         ):
             continue
         for loader in each.loaders if len(each.loaders) == 1 else ():
+            if _is_handed_away(project, loader):
+                break
             sets, split = _datasets(project, loader)
             known = bool(sets) and (split or not any(d.identity() in trained for d in sets))
             found = [random_transform(project, each_set) for each_set in sets] if known else []
@@ -241,6 +246,17 @@ def _switched_off(project: Project, scope: Scope, each: Pass) -> bool:
         if name in ("set_grad_enabled", "train") and len(call.args) == 1:
             if truth(call.args[0], each.settings, use) is False:
                 return True
+    return False
+
+
+def _is_handed_away(project: Project, loader: Thing) -> bool:
+    """``use_plain(valid_set)``: a function of which nothing is known gets the data set, and gives nothing back."""
+    given = argument_at(loader.call, "dataset", 0) if loader.call is not None else None
+    for call, use in loader.use.scope.calls if isinstance(given, ast.Name) else ():
+        alone = isinstance(use.statement, ast.Expr) and use.statement.value is call and isinstance(call.func, ast.Name)
+        plain = alone and not hasattr(builtins, spelled(call.func)) and project.callee(call, use) is None
+        if plain and any(unparsed(each) == unparsed(given) for each in call.args if given is not None):
+            return True
     return False
 
 

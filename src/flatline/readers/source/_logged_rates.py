@@ -16,6 +16,8 @@ from flatline.readers.source._seen import Seen, seen_in
 RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
 WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)
 PERCENT, BRACES = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]"), re.compile(r"\{(?::[^}]*)?\}")
+MOVING = re.compile(r"get_(last_)?lr\(|param_groups")  # the rate itself, beside the one at the start
+FIRST = re.compile(r"\b(i|it|e|ep|\w*(epoch|step|iter)\w*) (== 0|<=? .*)|not (i|it|e|ep|\w*(epoch|step|iter)\w*)")
 CALLS = 3  # from a step to the loop
 ROOTS = 6  # from a name to where it comes from
 MEASURED = re.compile(r"(\w+_)?(loss|acc(uracy)?|score|error|f1|auc|m?iou|mae|mse|rmse|ppl|perplexity|psnr)(_\w+)?")
@@ -63,6 +65,8 @@ def _rate(project: Project, schedule: ast.expr, use: Use) -> tuple[ast.expr, Thi
     """What the optimizer of a schedule was given as its rate."""
     things = project.things(schedule, use)
     thing = things[0] if len(things) == 1 and things[0].name.startswith("torch.optim.lr_scheduler.") else None
+    if thing is not None and thing.call is not None and _still(thing.call):
+        return None
     given = thing.call.args[0] if thing is not None and thing.call is not None and thing.call.args else None
     optimizers = project.things(given, thing.use) if thing is not None else ()
     made = optimizers[0] if len(optimizers) == 1 and optimizers[0].is_optimizer else None
@@ -80,6 +84,7 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use, ast.
             or inner is None
             or not (lies_in(loop, inner) or lies_in(inner, loop))
             or SAVED.search(spelled(call.func))
+            or _is_first(use)
         ):
             continue
         outer = inner if lies_in(loop, inner) else loop
@@ -93,14 +98,28 @@ def _told(seen: Seen, loop: ast.stmt) -> Iterator[tuple[str, ast.expr, Use, ast.
             yield from ((*told, outer) for pair in below for told in _given(seen.project, *pair))
 
 
+def _is_first(use: Use) -> bool:
+    """Under ``if epoch == 0``: the rate may not have moved yet."""
+    tests = [use.scope.choices[block].test for block, part in use.path if part == "body" and block in use.scope.choices]
+    return any(FIRST.fullmatch(unparsed(test)) for test in tests)
+
+
+def _still(schedule: ast.Call) -> bool:
+    """``LambdaLR(optimizer, lambda epoch: 1.0)``, which moves nothing."""
+    given = argument_at(schedule, "lr_lambda", 1)
+    return isinstance(given, ast.Lambda) and not names_in(given.body)
+
+
 def _given(project: Project, call: ast.Call, use: Use) -> Iterator[tuple[str, ast.expr, Use]]:
     for given in call.args:
         pairs = _in_dict(_behind(given, use)) or _in_text(given) or _put_into_text(given)
-        yield from ((key, value, use) for key, value in pairs if len(pairs) > 1 and RATE.fullmatch(key))
+        plain = len(pairs) > 1 and not any(MOVING.search(unparsed(value)) for _, value in pairs)
+        yield from ((key, value, use) for key, value in pairs if plain and RATE.fullmatch(key))
     if len(call.args) > 1 and isinstance(call.args[0], ast.Constant) and RATE.fullmatch(str(call.args[0].value)):
         yield str(call.args[0].value), call.args[1], use
     named = [(k.arg, k.value) for k in call.keywords if k.arg is not None]
-    if any(MEASURED.fullmatch(name) for name, _ in named):
+    plain = not any(MOVING.search(unparsed(value)) for _, value in named)
+    if plain and any(MEASURED.fullmatch(name) for name, _ in named):
         rates = [(name, value) for name, value in named if RATE.fullmatch(name)]
         yield from ((name, value, use) for name, value in rates if _is_record(project, call, use, name))
 

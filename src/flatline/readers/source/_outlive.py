@@ -9,6 +9,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._edits import after, detached
 from flatline.readers.source._kept import emptied, keeping, kept_by, outlives
 from flatline.readers.source._nodes import names_in, unparsed, walk
+from flatline.readers.source._put_right import entry_put_right
 from flatline.readers.source._records import fields, parts
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
@@ -37,6 +38,8 @@ def _losses(seen: Seen) -> Iterator[SourceFact]:
             if not (has_graph(seen, part, use) or _is_handed_back(seen, part, use)):
                 continue
             if keeper in seen.flowing(name for name, _, _ in seen.backwards()):
+                continue
+            if entry_put_right(seen.project, part, use):
                 continue
             if (inside or outlives(seen, keeper, use)) and not emptied(seen, keeper, use):
                 name = spelled(part)
