@@ -370,3 +370,34 @@ def test_loaders_of_a_file_that_the_loop_knows_nothing_of(before, random, data, 
     others = {"data": DATA.format(random=random), "start": STARTED.format(data=data)}
     found = kinds_in("import torch\n", LEARNER.format(before=before), **others)
     assert sorted(kind for kind in found if kind in ("augmented", "no set_epoch")) == expected
+
+
+PUT_BACK = """
+from torch.utils.data import random_split
+PLAIN = T.Compose([T.CenterCrop(64), T.ToTensor()])
+def run(root, net, opt):
+    full = datasets.ImageFolder(root, transform=T.Compose([T.RandomHorizontalFlip(), T.ToTensor()]))
+    train_set, valid_set = random_split(full, [0.8, 0.2])
+    for x, y in DataLoader(train_set, 8, shuffle=True):
+        opt.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        opt.step()
+    {}
+    net.eval()
+    right = 0
+    for x, y in DataLoader(valid_set, 8):
+        right += (net(x).argmax(1) == y).sum()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("print(len(valid_set))", ["augmented"]),
+        ("valid_set.dataset = datasets.ImageFolder(root, PLAIN)", []),
+        ("setattr(full, 'transform', PLAIN)", []),
+        ("use_plain(valid_set)", []),
+    ],
+)
+def test_transforms_that_are_taken_away_before_the_scores(change, expected):
+    assert [kind for kind in kinds_in(HEAD, PUT_BACK.format(change)) if kind == "augmented"] == expected

@@ -386,3 +386,20 @@ def test_source_tells_the_first_rate_by_its_name(line):
 )
 def test_near_miss_source_a_rate_by_its_name(line):
     assert lint(LoggedRateIsNotTheRate, NAMED.format(line)) == []
+
+
+FIRST_RATE = "sink(epoch=e, loss=loss.item(), lr=cfg.lr)"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "line", "found"),
+    [
+        ("StepLR(opt, 3)", FIRST_RATE, 1),
+        ("torch.optim.lr_scheduler.LambdaLR(opt, lambda e: 0.9 ** e)", FIRST_RATE, 1),
+        ("torch.optim.lr_scheduler.LambdaLR(opt, lambda e: 1.0)", FIRST_RATE, 0),
+        ("StepLR(opt, 3)", "sink(loss=loss.item(), lr=cfg.lr, current_lr=sched.get_last_lr()[0])", 0),
+    ],
+)
+def test_source_schedules_that_move_nothing_and_rates_beside_themselves(schedule, line, found):
+    code = NAMED.replace("StepLR(opt, 3)", schedule).format(line)
+    assert len(lint(LoggedRateIsNotTheRate, code)) == found

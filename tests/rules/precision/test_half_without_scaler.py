@@ -206,3 +206,38 @@ def test_source_a_model_in_float16_whose_loss_is_computed_outside():
     given = TEACHER.replace("net, teacher = nn.Linear(4, 2), nn.Linear(4, 2)", "").replace("net.par", "built.par")
     assert len(lint(HalfWithoutScaler, given.format(block=f"with {FLOAT16}:", soft="model(x)", scores="soft"))) == 1
     assert lint(HalfWithoutScaler, given.format(block=f"with {FLOAT16}:", soft="one(x)", scores="other(x)")) == []
+
+
+SWITCHED = """
+import argparse, torch
+from torch import nn
+p = argparse.ArgumentParser()
+p.add_argument("--fp16", action="store_true")
+args = p.parse_args()
+SCALE = 1024.0
+net = nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+{refused}
+for x, y in data:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16, enabled=args.fp16):
+        loss = nn.functional.cross_entropy(net(x), y)
+    {back}
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "back", "found"),
+    [
+        ("pass", "loss.backward()", 1),
+        ("if args.fp16: print('float16')", "loss.backward()", 1),
+        ("if args.fp16: raise SystemExit('use bf16')", "loss.backward()", 0),
+        ("if args.fp16: p.error('use bf16')", "loss.backward()", 0),
+        ("pass", "loss *= SCALE; loss.backward()", 0),
+        ("pass", "loss.mul(SCALE).backward()", 0),
+        ("pass", "loss.backward(gradient=SCALE)", 0),
+    ],
+)
+def test_source_switches_that_are_refused_and_losses_scaled_by_hand(refused, back, found):
+    assert len(lint(HalfWithoutScaler, SWITCHED.format(refused=refused, back=back))) == found
