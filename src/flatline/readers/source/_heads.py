@@ -16,7 +16,8 @@ from flatline.readers.source._surgery import ADDS, FAMILIES, is_operated_on, las
 from flatline.readers.source._values import Source
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Made, Project, Thing
+    from flatline.readers.source._resolve import Project, Thing
+    from flatline.readers.source._tensors import Made
 
 TIMM = "timm.create_model"
 GRAPHS = re.compile(  # a linear map of each node and of its neighbours, and nothing behind it

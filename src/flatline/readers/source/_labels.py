@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from flatline.events import SourceFact
 from flatline.readers.source._kept import kept_by
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import SHAPES, Project
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
+from flatline.readers.source._tensors import SHAPES
 from flatline.readers.source._values import origins
 
 CAUSAL = re.compile(

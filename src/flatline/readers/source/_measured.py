@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._nodes import unparsed, walk
-from flatline.readers.source._resolve import SHAPES, Project
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
+from flatline.readers.source._tensors import SHAPES
 from flatline.readers.source._values import Source, origins
 
 BY_CHARACTER = re.compile(r"byt5|canine|char", re.IGNORECASE)  # as many tokens as characters

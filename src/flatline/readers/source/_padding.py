@@ -15,10 +15,11 @@ from flatline.readers.source._losses import kind_of
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._own_losses import labels_for
 from flatline.readers.source._records import fields
-from flatline.readers.source._resolve import SHAPES, Project, argument_at
+from flatline.readers.source._resolve import Project, argument_at
 from flatline.readers.source._rows import appended, filled_by, marked_by
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
+from flatline.readers.source._tensors import SHAPES
 from flatline.readers.source._values import Source, drawn_by, origins
 
 Path: TypeAlias = tuple[object, ...]  # keys and places, outermost first

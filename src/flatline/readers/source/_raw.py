@@ -10,7 +10,8 @@ from flatline.readers.source import _written_out
 from flatline.readers.source._scopes import Use
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Made, Project
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._tensors import Made
 
 PRODUCTS = {"mm", "matmul", "bmm", "spmm", "mv", "dot"}  # of matrices
 TURNED = {"t", "T", "mT", "transpose", "permute", "unsqueeze", "squeeze", "view", "exp", "reshape"}  # still a weight

@@ -15,57 +15,34 @@ from flatline.readers.source import (
     _by_word,
     _forwarded,
     _handlers,
-    _heads,
     _hooks,
-    _in_place,
-    _last_layers,
-    _last_turn,
     _listed,
     _managed,
     _object_lists,
     _objects,
     _partials,
-    _raw,
     _registered,
     _registries,
     _spread,
     _submodules,
     _tables,
+    _tensors,
     _values,
 )
 from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._for_keys import for_key
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import LAMBDA, SAME, Binding, Class, Module, Scope, Use, spelled
-from flatline.readers.source._values import Source
+from flatline.readers.source._tensors import UNBOUNDED, Made
+from flatline.readers.source._values import DEPTH, SHORT, Source
 
 ABOVE = 6  # folders in which an import is looked for
-SHORT = 4  # steps from a name to a number
 SITES = 12  # calls of a method name that are looked at
 ENTRIES = 60  # calls of entries of tables that are looked at
-DEPTH = 24  # steps from a name to what it stands for
 WRAPPERS = re.compile(
     r"torch\.(nn\.(DataParallel|parallel\.(DataParallel|DistributedDataParallel)|SyncBatchNorm\.convert_sync_batchnorm)"
     r"|compile|jit\.script|distributed\.fsdp\.FullyShardedDataParallel)|copy\.deepcopy"
 )
-SHAPES = {"view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "permute", "transpose", "to", "cuda", "cpu",
-          "float", "double", "clone", "requires_grad_", "view_as", "reshape_as", "type", "t", "expand",
-          "diagonal", "diag", "gather", "index_select", "masked_select", "take_along_dim"}  # fmt: skip
-MAKES = {
-    "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "sigmoid_": "sigmoid", "linear": "linear",
-    "expit": "sigmoid", "detach": "detach", "item": "item", "tolist": "item", "numpy": "item",
-}  # fmt: skip
-LAYERS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid", "Linear": "linear",
-          "Softmax2d": "softmax", "Conv1d": "linear", "Conv2d": "linear", "Conv3d": "linear",
-          "ConvTranspose1d": "linear", "ConvTranspose2d": "linear", "ConvTranspose3d": "linear"}  # fmt: skip
-CLAMPS = {"clamp", "clip", "clamp_", "clip_"}
-CLAMPED = "clamped "
-CUT = {"tensor", "detach", "item"}  # what has no graph
-REDUCES = {"mean", "sum", "max", "min", "abs"}
-SUMS = {"mean", "sum"}
-JOINS = {"cat", "concat", "stack", "hstack"}
-UNBOUNDED = {"linear", "Embedding", "EmbeddingBag"}  # what a layer of weights makes
-THROUGH = {"Identity", "Dropout", "Flatten", "Unflatten"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +65,6 @@ class Thing:
     def is_optimizer(self) -> bool:
         """One of torch's, built."""
         return self.call is not None and builds_optimizer(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The operation that made a tensor."""
-
-    by: str
-    node: ast.AST
-    use: Use
 
 
 @dataclass(slots=True)
@@ -424,10 +392,11 @@ class Project:
         """All things that a name may stand for; nothing if one of them is unknown."""
         if name in use.scope.masked.get(id(use.statement), ()):
             return ()
-        found = self._bindings(name, use)
+        found = self.bindings_of(name, use)
         return self._all(name, found, depth) if found else self._starred(name, use, depth)
 
-    def _bindings(self, name: str, use: Use) -> list[Binding]:
+    def bindings_of(self, name: str, use: Use) -> list[Binding]:
+        """What may have given a name its value, as far as conditions are known."""
         found = _bindings(name, use)
         return _values.possible(self, found, use) if len(found) > 1 else found
 
@@ -502,7 +471,7 @@ class Project:
         if binding.imported:
             return self._imported(binding.imported, use, depth)
         if binding.value is None:
-            return self._from(_managed.entered(self, binding), depth)
+            return self.things_of(_managed.entered(self, binding), depth)
         return self.things(binding.value, use, depth, binding.index)
 
     def _parameter(self, name: str, use: Use, depth: int) -> tuple[Thing, ...]:
@@ -531,11 +500,11 @@ class Project:
     def _spread(self, call: ast.Call, site: Use, function: Scope, name: str) -> tuple[Thing, ...]:
         """What ``fit(model, *loaders, epochs)`` gives for a parameter, where a function returned the loaders."""
         if (handed := _forwarded.handed_on(self, call, site, function, name)) is not None:
-            return self._from([Source(*pair) for pair in handed if not _values.is_none(pair[0])], DEPTH - 8)
+            return self.things_of([Source(*pair) for pair in handed if not _values.is_none(pair[0])], DEPTH - 8)
         starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
         tables = [k.value for k in call.keywords if k.arg is None]
         if len(tables) == 1 and not starred:
-            return self._from(_values.held(self, tables[0], ast.Constant(name), site, 0), DEPTH - 8)
+            return self.things_of(_values.held(self, tables[0], ast.Constant(name), site, 0), DEPTH - 8)
         if len(starred) != 1 or tables:
             return ()
         value, use = call.args[starred[0]].value, site  # type: ignore[attr-defined]
@@ -598,7 +567,7 @@ class Project:
         if isinstance(node, ast.Subscript) and not index and isinstance(node.slice, ast.Constant):
             if found := self._entry(node.value, node.slice.value, use, depth + 1):
                 return found
-        return self._from(_values.sources(self, node, use, depth), depth) if not index else ()
+        return self.things_of(_values.sources(self, node, use, depth), depth) if not index else ()
 
     def _turn(self, node: ast.GeneratorExp | ast.ListComp, place: int, use: Use) -> ast.Call | None:
         """``loader("val")``, the second of ``(loader(s) for s in ("train", "val"))``."""
@@ -620,7 +589,7 @@ class Project:
         sites = {id(call): (call, use) for call, use in self.calls_of(thing.use.scope)}
         return next((known for place in thing.via if (known := sites.get(place) or self.turned.get(place))), None)
 
-    def _from(self, sources: Sequence[Source], depth: int) -> tuple[Thing, ...]:
+    def things_of(self, sources: Sequence[Source], depth: int) -> tuple[Thing, ...]:
         """The things that all of these expressions stand for."""
         found: list[Thing] = []
         for each in sources:
@@ -660,8 +629,8 @@ class Project:
     def holding(self, node: ast.expr, use: Use, depth: int) -> list[Binding]:
         """The bindings of a name, or of an attribute of self."""
         if isinstance(node, ast.Name):
-            return self._bindings(node.id, use)
-        owner = self._class_of(node.value, use, depth) if isinstance(node, ast.Attribute) else None
+            return self.bindings_of(node.id, use)
+        owner = self.class_behind(node.value, use, depth) if isinstance(node, ast.Attribute) else None
         return self.attributes(owner, node.attr) if owner is not None and isinstance(node, ast.Attribute) else []
 
     def written_to(self, node: ast.expr, use: Use) -> bool:
@@ -690,9 +659,9 @@ class Project:
             return self._imported(dotted, use, depth)
         if node.attr == "module":
             return self.things(node.value, use, depth + 1)
-        owner = self._class_of(node.value, use, depth)
+        owner = self.class_behind(node.value, use, depth)
         found = self._all(node.attr, self.attributes(owner, node.attr), depth) if owner else ()
-        return found or self._from(_values.sources(self, node, use, depth), depth)
+        return found or self.things_of(_values.sources(self, node, use, depth), depth)
 
     def set_from_outside(self, name: str, module: Module) -> bool:
         """Whether ``something.name = ...`` is anywhere in the file, but for a method's own object."""
@@ -706,7 +675,8 @@ class Project:
             node = node.value
         return not isinstance(node, ast.Name) or not all(b.imported for b in _bindings(node.id, use))
 
-    def _class_of(self, node: ast.expr, use: Use, depth: int) -> Class | None:
+    def class_behind(self, node: ast.expr, use: Use, depth: int) -> Class | None:
+        """The one class of what an expression stands for, some steps behind a question."""
         if isinstance(node, ast.Name) and use.scope.owner and use.scope.own == (node.id,):
             return use.scope.owner
         things = self.things(node, use, depth + 1)
@@ -720,11 +690,11 @@ class Project:
 
     def class_of(self, node: ast.expr, use: Use) -> Class | None:
         """The one class of the project that an object is made of."""
-        return self._class_of(node, use, DEPTH - 8)
+        return self.class_behind(node, use, DEPTH - 8)
 
     def _kept_from(self, node: ast.Attribute, use: Use, depth: int) -> Class | None:
         """The class of ``self.trainer``, which a method was handed by the object itself: ``hook.attach(self)``."""
-        owner = self._class_of(node.value, use, depth + 1) if isinstance(node.value, ast.Name) else None
+        owner = self.class_behind(node.value, use, depth + 1) if isinstance(node.value, ast.Name) else None
         bound = (
             [b for b in self.attributes(owner, node.attr) if not b.value or not _values.is_none(b.value)]
             if owner
@@ -839,11 +809,11 @@ class Project:
             elif not index:
                 made = self._with(thing.given, node, use) if thing.given is not None else node
                 found.append(Thing(thing.name, use, made, thing.made_of))
-        return tuple(found) or (self._from(_values.sources(self, node, use, depth), depth) if not index else ())
+        return tuple(found) or (self.things_of(_values.sources(self, node, use, depth), depth) if not index else ())
 
     def _gives_another(self, func: ast.Attribute, use: Use, depth: int) -> bool:
         """``data.train()``, a method of the project that gives back something else than its object, and is none of torch's."""
-        owner = self._class_of(func.value, use, depth)
+        owner = self.class_behind(func.value, use, depth)
         method = self.method(owner, func.attr) if owner is not None else None
         if method is None or owner is None or not method.returns or _is_fluent(method):
             return False
@@ -973,7 +943,7 @@ class Project:
             if _values.is_super(func.value) and use.scope.owner is not None:
                 above = (each.methods.get(func.attr) for each in [*self.bases(use.scope.owner)][1:])
                 return next((method for method in above if method is not None), None)
-            owner = self._class_of(func.value, use, depth + 1) or self._class_itself(func.value, use, depth)
+            owner = self.class_behind(func.value, use, depth + 1) or self._class_itself(func.value, use, depth)
             if owner is not None and (method := self.method(owner, func.attr)) is not None:
                 return self._filled_in(owner, method) if use.scope.owner is owner else method
             for heir in self.heirs(owner) if owner is not None and owner is use.scope.owner else ():
@@ -1075,27 +1045,7 @@ class Project:
 
     def made(self, node: ast.expr | None, use: Use, depth: int = 0, index: tuple[int, ...] = ()) -> tuple[Made, ...]:
         """The operations that may have made a tensor; nothing if one of them is unknown."""
-        if node is None or depth > DEPTH:
-            return ()
-        if isinstance(node, ast.Name):
-            return self._made_name(node.id, use, depth, index)
-        if isinstance(node, ast.IfExp):
-            both = [self.made(part, use, depth + 1, index) for part in _values.chosen(self, node, use)]
-            return tuple(m for each in both for m in each) if all(both) else ()
-        if isinstance(node, ast.Tuple) and index and index[0] < len(node.elts):
-            return self.made(node.elts[index[0]], use, depth + 1, index[1:])
-        if isinstance(node, ast.Subscript) and not index:
-            return self._made_item(node, use, depth)
-        if isinstance(node, ast.Attribute) and node.attr == "data" and not index:
-            return (Made("detach", node, use),)
-        if isinstance(node, (ast.BinOp, ast.UnaryOp)) and not index:
-            return _raw.calculated(self, node, use, depth)
-        found = self._made_call(node, use, depth, index) if isinstance(node, ast.Call) else ()
-        return found or self._made_from(_values.sources(self, node, use, depth), depth, index)
-
-    def _made_from(self, sources: Sequence[Source], depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
-        each = [self.made(source.node, source.use, depth + 1, index) for source in sources]
-        return tuple(made for inner in each for made in inner) if all(each) else ()
+        return _tensors.made(self, node, use, depth, index)
 
     @property
     def unbounded(self) -> set[str]:
@@ -1107,193 +1057,17 @@ class Project:
         """A tensor that an expression makes."""
         return Made(by, node, use)
 
-    def _made_item(self, node: ast.Subscript, use: Use, depth: int) -> tuple[Made, ...]:
-        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
-            return self.made(node.value, use, depth + 1, (node.slice.value,))
-        if isinstance(node.slice, ast.Constant):
-            return self._made_from(_values.sources(self, node, use, depth), depth, ())
-        comps = [s for s in _values.origins(self, node.value, use) if isinstance(s.node, ast.DictComp)]
-        if comps and isinstance(node.slice, ast.Name):
-            return self._made_from([Source(s.node.value, s.use) for s in comps], depth, ())  # type: ignore[attr-defined]
-        chosen = _chooses(node.slice) and isinstance(node.value, (ast.Name, ast.Call, ast.Subscript))
-        return self.made(node.value, use, depth + 1) if chosen else ()  # rows of a tensor; of a tuple nothing is known
-
-    def _made_name(self, name: str, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
-        if name in use.scope.masked.get(id(use.statement), ()) or name not in use.scope.bindings:
-            return ()
-        found: list[Made] = []
-        for binding in _last_turn.in_force(self._bindings(name, use), use):
-            if _in_place.is_changed(self, name, binding, use):
-                return ()
-            inner = (
-                self._made_argument(name, binding.use, depth, index)
-                if binding.parameter
-                else self.made(binding.value, binding.use, depth + 1, (*binding.index, *index))
-            )
-            if not inner:
-                return ()
-            found += inner
-        return tuple(found)
-
-    def _made_argument(self, name: str, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
-        found: list[Made] = []
-        for value, site in self.given(name, use) if depth < DEPTH else ():
-            inner = self.made(value, site, depth + 1, index)
-            if not inner:
-                return ()
-            found += inner
-        return tuple(found)
-
-    def _made_call(self, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]) -> tuple[Made, ...]:
-        func, dotted = node.func, self.dotted(node.func, use)
-        if dotted.startswith("torch."):
-            return self._made_torch(dotted, node, use, depth) if not index else ()
-        if isinstance(func, ast.Attribute) and not index:
-            if func.attr in SHAPES and not dotted and self._class_of(func.value, use, depth) is None:
-                return self.made(func.value, use, depth + 1)
-            if func.attr in MAKES and not dotted and self._class_of(func.value, use, depth) is None:
-                return (Made(MAKES[func.attr], node, use),)
-            if func.attr in _raw.PRODUCTS and not dotted and node.args:
-                return _raw.product(self, node, [func.value, *node.args], use, depth)
-            if func.attr == "log" and not dotted:
-                return _logged(self.made(func.value, use, depth + 1))
-            if func.attr in CLAMPS and not dotted:
-                return _clamped(self.made(func.value, use, depth + 1))
-            if func.attr in REDUCES and not dotted and (not node.args or func.attr in SUMS):
-                return _reduced(self.made(func.value, use, depth + 1), func.attr, node)
-        things = self.things(func, use, depth + 1) or self._each_layer(func, use, depth)
-        layers = [thing for thing in things if thing.call is not None and thing.name.startswith("torch.nn.")]
-        if layers:
-            return self._made_layers(layers, node, use, depth) if len(layers) == len(things) and not index else ()
-        if len(things) == 1 and things[0].call is None and things[0].name.startswith("torch.nn.functional."):
-            return self._made_torch(things[0].name, node, use, depth) if not index else ()
-        if things and not index and things[0].call is not None and things[0].made_of is None:
-            return _heads.put_out(self, things, depth)
-        function = self._own_call(things) or self.callee(node, use, depth) or self._forward_of(things)
-        chosen = _by_word.returned(self, function, node, use) if function is not None else None
-        return self._made_return(function, depth, index, chosen) if function is not None else ()
-
     def _own_call(self, things: Sequence[Thing]) -> Scope | None:
         """The ``__call__`` that a class of modules puts around its forward, or a class above."""
         owners = {id(thing.made_of): thing.made_of for thing in things if thing.call is not None}
         (owner, *more) = owners.values() or [None]
         return self.method(owner, "__call__") if owner is not None and not more else None
 
-    def _forward_of(self, things: Sequence[Thing]) -> Scope | None:
-        """The one forward of modules that a list holds."""
-        owners = {id(thing.made_of): thing.made_of for thing in things if thing.call is not None}
-        (owner, *more) = owners.values() or [None]
-        return self.method(owner, "forward") if owner is not None and not more else None
-
-    def _each_layer(self, node: ast.expr, use: Use, depth: int) -> tuple[Thing, ...]:
-        """All layers that ``head`` is, in ``{t: head(x) for t, head in self.heads.items()}``, in loops, and by a place."""
-        listed = _values.gone_through(use, node.id) if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
-            listed = node.value
-        if listed is None or depth > DEPTH - SHORT:
-            return ()
-        found = [] if isinstance(listed, ast.Call) else list(_values.each_of(self, listed, use))
-        return self._from(found, depth + 1)
-
-    def _made_torch(self, dotted: str, node: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
-        last = dotted.rpartition(".")[2]
-        if (last in SHAPES or last == "Variable") and node.args:
-            return self.made(node.args[0], use, depth + 1)
-        if last in CLAMPS and node.args:
-            return _clamped(self.made(node.args[0], use, depth + 1))
-        if last in JOINS and node.args:
-            return self._made_parts(node.args[0], use, depth) or (Made(last, node, use),)
-        if last == "log" and node.args:
-            return _logged(self.made(node.args[0], use, depth + 1))
-        if last in _raw.PRODUCTS and (found := _raw.product(self, node, node.args, use, depth)):
-            return found
-        if dotted in ("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.Tensor", "torch.FloatTensor"):
-            return (Made("tensor", node, use),)
-        return (Made(MAKES.get(last, last), node, use),)
-
-    def _made_parts(self, node: ast.expr, use: Use, depth: int) -> tuple[Made, ...]:
-        """Scores beside scores; nothing if anything else is among them."""
-        comp = isinstance(node, (ast.ListComp, ast.GeneratorExp)) and not node.generators[0].ifs
-        parts = node.elts if isinstance(node, (ast.List, ast.Tuple)) else [node.elt] if comp else []  # type: ignore[attr-defined]
-        each = [self.made(part, use, depth + 1) for part in parts]
-        raw = bool(each) and all(inner and all(m.by in UNBOUNDED for m in inner) for inner in each)
-        return tuple(made for inner in each for made in inner) if raw else ()
-
-    def _made_layers(self, layers: list[Thing], node: ast.Call, use: Use, depth: int) -> tuple[Made, ...]:
-        found: list[Made] = []
-        for layer in layers:
-            last = layer.name.rpartition(".")[2]
-            if last in THROUGH and node.args:
-                inner = self.made(node.args[0], use, depth + 1)
-            elif last == "Sequential" and layer.call is not None:
-                inner = self._made_sequence(layer.call, layer.use, depth, self.came_by(layer))
-            else:
-                inner = (Made(LAYERS.get(last, last), layer.call or node, layer.use),)
-            if not inner:
-                return ()
-            found += inner
-        return tuple(found)
-
-    def _made_sequence(
-        self, sequence: ast.Call, use: Use, depth: int, site: _last_layers.Site = None
-    ) -> tuple[Made, ...]:
-        """By the last layer of ``nn.Sequential(...)`` that changes numbers."""
-        added = _appended(sequence, use)
-        listed = _layers(sequence) or _last_layers.starred(self, sequence, use, site)
-        for last in reversed([*listed, *added] if added is not None else []):
-            things = self._layer(last, use, depth, site)
-            if (
-                len(things) == 1
-                and things[0].name.rpartition(".")[2] in THROUGH
-                and things[0].name.startswith("torch.nn.")
-            ):
-                continue
-            if len(things) != 1 or (call := things[0].call) is None:
-                return ()
-            (thing,) = things
-            if thing.made_of is not None:
-                forward = self._own_call(things) or self.method(thing.made_of, "forward")
-                return self._made_return(forward, depth, ()) if forward else ()
-            name = thing.name.rpartition(".")[2]
-            if name == "Sequential":
-                return self._made_sequence(call, thing.use, depth + 1)
-            return (Made(LAYERS.get(name, name), call, thing.use),) if thing.name.startswith("torch.nn.") else ()
-        return ()
-
-    def _layer(self, node: ast.expr, use: Use, depth: int, site: _last_layers.Site) -> tuple[Thing, ...]:
-        """What a layer of a sequence is; of a parameter, what the call gave that the sequence came by."""
-        given, place = _last_layers.as_given(self, node, use, site)
-        things = self.things(given, place, depth + 1)
-        classes = given is not node and isinstance(node, ast.Call) and all(t.call is None for t in things)
-        return tuple(Thing(t.name, use, node, t.made_of) for t in things) if classes else things  # type: ignore[arg-type]
-
-    def _made_return(
-        self,
-        function: Scope,
-        depth: int,
-        index: tuple[int, ...],
-        chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
-    ) -> tuple[Made, ...]:
-        found: list[Made] = []
-        for value, use in self.returns(function) if chosen is None else chosen:
-            inner = self.made(value, use, depth + 1, index)
-            if not inner:
-                return ()
-            found += inner
-        return tuple(found)
-
 
 def _only(found: Sequence[ast.Constant | None]) -> ast.Constant | None:
     """The value that all of them are."""
     values = {(type(each.value), each.value) if each is not None else None for each in found}
     return found[0] if len(values) == 1 else None
-
-
-def _chooses(node: ast.expr) -> bool:
-    """Rows of a tensor, or a part of each."""
-    if isinstance(node, ast.Tuple):
-        return all(isinstance(each, (ast.Constant, ast.Call)) or _chooses(each) for each in node.elts)
-    return isinstance(node, (ast.Name, ast.Attribute, ast.Slice, ast.Compare, ast.UnaryOp, ast.Subscript))
 
 
 def _via(node: ast.Call, things: tuple[Thing, ...]) -> tuple[Thing, ...]:
@@ -1314,37 +1088,6 @@ def _file_of(dotted: str, folder: str) -> str:
             break
         folder = os.path.dirname(folder)
     return ""
-
-
-def _layers(call: ast.Call) -> list[ast.expr]:
-    """The layers given to nn.Sequential; none if they are not written out."""
-    if (
-        len(call.args) == 1
-        and isinstance(call.args[0], ast.Call)
-        and spelled(call.args[0].func).endswith("OrderedDict")
-    ):
-        inner = call.args[0].args
-        pairs = inner[0].elts if inner and isinstance(inner[0], (ast.List, ast.Tuple)) else []
-        return [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple) and len(pair.elts) == 2]
-    starred = [place for place, given in enumerate(call.args) if isinstance(given, ast.Starred)]
-    return call.args[starred[-1] + 1 :] if starred else call.args
-
-
-def _appended(call: ast.Call, use: Use) -> list[ast.expr] | None:
-    """What is put behind the layers of a sequence, in the function that makes it; None if it cannot be known."""
-    node = use.statement
-    own = isinstance(node, ast.Assign) and len(node.targets) == 1 and node.value is call
-    name = unparsed(node.targets[0]) if own and isinstance(node, ast.Assign) else ""
-    found: list[ast.expr] = []
-    for other, place in use.scope.calls if name else ():
-        method = other.func.attr if isinstance(other.func, ast.Attribute) else ""
-        if method not in ("append", "add_module", "extend", "insert") or not other.args:
-            continue
-        if unparsed(other.func.value) == name:  # type: ignore[attr-defined]
-            if place.path != use.path or method in ("extend", "insert"):
-                return None
-            found.append(other.args[-1])
-    return found
 
 
 def default(function: Scope, name: str) -> ast.expr | None:
@@ -1465,22 +1208,6 @@ def _written(scope: Scope) -> Iterator[tuple[ast.expr, Use]]:
     for call, use in scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("update", "setdefault", "pop", "clear"):
             yield call.func.value, use
-
-
-def _clamped(inner: tuple[Made, ...]) -> tuple[Made, ...]:
-    """Kept within bounds; for a loss it is what it was."""
-    return tuple(Made(f"{CLAMPED}{m.by.removeprefix(CLAMPED)}", m.node, m.use) for m in inner if m.by not in CUT)
-
-
-def _reduced(inner: tuple[Made, ...], by: str, node: ast.Call) -> tuple[Made, ...]:
-    """A number of no graph stays one; a sum of scores has no bounds either."""
-    if by in SUMS and inner and all(m.by in UNBOUNDED for m in inner):
-        return inner
-    return tuple(m for m in inner if m.by in CUT and not node.args)
-
-
-def _logged(inner: tuple[Made, ...]) -> tuple[Made, ...]:
-    return tuple(Made("log_softmax" if m.by == "softmax" else "log", m.node, m.use) for m in inner)
 
 
 def _bindings(name: str, use: Use) -> list[Binding]:

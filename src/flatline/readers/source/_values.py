@@ -17,6 +17,8 @@ from flatline.readers.source._scopes import Binding, Class, Scope, Use
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project, Thing
 
+DEPTH = 24  # steps from a name to what it stands for
+SHORT = 4  # steps from a name to a number
 STEPS = 12  # from a table to where it is written out
 TABLES = {"torch.nn.ModuleDict", "types.MappingProxyType", "collections.OrderedDict", "torch.nn.ModuleList"}
 OF_PAIRS = {"torch.nn.ModuleDict", "collections.OrderedDict"}
