@@ -241,3 +241,11 @@ for x, y in data:
 )
 def test_source_switches_that_are_refused_and_losses_scaled_by_hand(refused, back, found):
     assert len(lint(HalfWithoutScaler, SWITCHED.format(refused=refused, back=back))) == found
+
+
+@pytest.mark.parametrize(("scale", "found"), [("1024", 0), ("0.5", 1)])
+def test_source_a_criterion_that_scales(scale, found):
+    code = SWITCHED.replace("nn.functional.cross_entropy(net", "criterion(net").replace(
+        "SCALE = 1024.0", f"criterion = lambda out, y: {scale} * nn.functional.cross_entropy(out, y)"
+    )
+    assert len(lint(HalfWithoutScaler, code.format(refused="pass", back="loss.backward()"))) == found

@@ -37,12 +37,13 @@ NOBODY = Selves()
 
 def order(project: Project, owner: Class) -> Sequence[Class]:
     """The classes that a method is looked for in, one after the other, as Python does it."""
-    known = project.registries.get((id(owner), "order"))
-    if known is None:
-        every = [*project.bases(owner)]
-        last = {id(each): place for place, each in enumerate(every)}
-        known = project.registries[id(owner), "order"] = [c for n, c in enumerate(every) if last[id(c)] == n]
-    return known
+    return project.recalled(owner, "order", lambda: _order(project, owner))
+
+
+def _order(project: Project, owner: Class) -> list[Class]:
+    every = [*project.bases(owner)]
+    last = {id(each): place for place, each in enumerate(every)}
+    return [each for place, each in enumerate(every) if last[id(each)] == place]
 
 
 def method(project: Project, owner: Class, name: str) -> Scope | None:

@@ -23,15 +23,12 @@ KEEPS = re.compile(r"(^print|^setattr|\.(append|extend|update|__setitem__|add_sc
 
 def gives_another(project: Project, module: Module) -> bool:
     """A file registers a hook that returns something, or one that is not known."""
-    known = project.registries.get((id(module), "forward hooks"))
-    if known is None:
-        found = one_says([module], SAID) and any(
-            _name(call) in REGISTERS and _returns(project, call, use)
-            for scope in module.scopes
-            for call, use in scope.calls
-        )
-        known = project.registries[id(module), "forward hooks"] = [found]
-    return bool(known[0])
+    return bool(project.recalled(module, "forward hooks", lambda: _giving(project, module)))
+
+
+def _giving(project: Project, module: Module) -> list[ast.Call]:
+    calls = [pair for scope in module.scopes for pair in scope.calls if one_says([module], SAID)]
+    return [call for call, use in calls if _name(call) in REGISTERS and _returns(project, call, use)]
 
 
 def _name(call: ast.Call) -> str:

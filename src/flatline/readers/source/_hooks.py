@@ -73,10 +73,7 @@ def _file_of(project: Project, name: str, use: Use) -> Module | None:
 
 def hooked(project: Project) -> Mapping[List, Sequence[Hooked]]:
     """All lists of functions, in the order in which they are filled; without those of which not all is known."""
-    known = project.registries.get((0, "hooks"))
-    if known is None:
-        project.registries[0, "hooks"] = []  # while it is asked
-        known = project.registries[0, "hooks"] = [_all(project)]
+    known = project.recalled(project, "hooks", lambda: [_all(project)])
     return known[0] if known else {}
 
 

@@ -14,34 +14,40 @@ FILES = 48  # that one file comes by, and those come by
 
 def reached(project: Project, module: Module) -> list[Module]:
     """The module, and those of the project that it imports."""
-    known = project.registries.get((id(module), "imports"))
-    if known is None:
-        found = {module.text.path: module}
-        for name in _names(module):
-            imported = project.module_of(name, module)
-            if imported is not None:
-                found.setdefault(imported.text.path, imported)
-        known = project.registries[id(module), "imports"] = list(found.values())
-    return known
+    return project.recalled(module, "imports", lambda: _reached(project, module))
+
+
+def _reached(project: Project, module: Module) -> list[Module]:
+    found = {module.text.path: module}
+    for name in _names(module):
+        imported = project.module_of(name, module)
+        if imported is not None:
+            found.setdefault(imported.text.path, imported)
+    return list(found.values())
 
 
 def all_reached(project: Project, module: Module) -> list[Module]:
     """The same, with all that these import themselves."""
-    known = project.registries.get((id(module), "all imports"))
-    if known is None:
-        found = {module.text.path: module}
-        waiting = [module]
-        while waiting and len(found) < FILES:
-            for each in reached(project, waiting.pop()):
-                if each.text.path not in found:
-                    found[each.text.path] = each
-                    waiting.append(each)
-        known = project.registries[id(module), "all imports"] = list(found.values())
-    return known
+    return project.recalled(module, "all imports", lambda: _all_reached(project, module))
+
+
+def _all_reached(project: Project, module: Module) -> list[Module]:
+    found = {module.text.path: module}
+    waiting = [module]
+    while waiting and len(found) < FILES:
+        for each in reached(project, waiting.pop()):
+            if each.text.path not in found:
+                found[each.text.path] = each
+                waiting.append(each)
+    return list(found.values())
 
 
 def beside(project: Project, module: Module) -> list[Module]:
     """What may run together with a file: all that is imported by the files that import it, and by those that import these."""
+    return project.recalled(module, "beside", lambda: _beside(project, module))
+
+
+def _beside(project: Project, module: Module) -> list[Module]:
     everyone = [each for each in project.modules.values() if each is not None]
     found: dict[str, Module] = {}
     for each in everyone:

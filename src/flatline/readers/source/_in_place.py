@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._nodes import root_of
 from flatline.readers.source._scopes import Binding, Scope, Use
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def is_changed(project: Project, name: str, binding: Binding, use: Use) -> bool:
         return False
     return any(
         binding.use.order < place.order < use.order
-        and (_is_done(project, node, name, place) if isinstance(node, ast.Call) else _root(node) == name)
+        and (_is_done(project, node, name, place) if isinstance(node, ast.Call) else root_of(node) == name)
         for node, place in _candidates(scope)
     )
 
@@ -42,9 +43,9 @@ def _is_done(project: Project, call: ast.Call, name: str, use: Use) -> bool:
     func = call.func
     if any(isinstance(k.value, ast.Name) and k.value.id == name and k.arg == "out" for k in call.keywords):
         return True
-    if isinstance(func, ast.Attribute) and _is_in_place(func.attr) and _root(func.value) == name:
+    if isinstance(func, ast.Attribute) and _is_in_place(func.attr) and root_of(func.value) == name:
         return True
-    if not call.args or _root(call.args[0]) != name:
+    if not call.args or root_of(call.args[0]) != name:
         return False
     dotted = project.dotted(func, use)
     if dotted.startswith("torch."):
@@ -62,10 +63,3 @@ def _is_alone(call: ast.Call, use: Use) -> bool:
     named = isinstance(func, ast.Name) and func.id not in TOLD
     own = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and use.scope.own == (func.value.id,)
     return isinstance(node, ast.Expr) and node.value is call and len(call.args) == 1 and (named or own)
-
-
-def _root(node: ast.expr) -> str:
-    """``scores`` of ``scores[:, 0]`` and ``scores.data``."""
-    while isinstance(node, (ast.Subscript, ast.Attribute)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""

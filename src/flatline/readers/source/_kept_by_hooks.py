@@ -15,10 +15,11 @@ from flatline.readers.source._outlive import has_graph
 from flatline.readers.source._put_right import Kept, changed_by, left_out, put_right
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
-from flatline.readers.source._seen import seen_in
+from flatline.readers.source._seen import Seen, seen_in
 
 TABLE = re.compile(r"\[|\.setdefault\(")  # what stands before it holds the lists
 KEEPS = ("append(", "+=")
+Handed = tuple[ast.Call, Use, ast.expr, Sequence[Scope]]  # a call, what it gives, and all that it runs
 Keys = Sequence[ast.Constant | None]
 
 
@@ -44,39 +45,31 @@ def _keeps(project: Project, method: Scope, use: Use) -> Iterator[SourceFact]:
     lasts = lasts and not left_out(use, spelled(value))
     for call, site in project.calls_of(method) if lasts else ():
         given, direct = argument(call, method, name), project.callee(call, site) is method
-        if (
-            given is None
-            or (direct and key is None and not whole)
-            or not (direct or _is_among(project, method, call, site))
-        ):
+        if given is None or (direct and key is None and not whole):
+            continue
+        runs = [run.function for run in each_of(project, call, site, {})]
+        if not direct and not any(each is method for each in runs):
             continue
         place = site if direct else _in_front(site)
         keys = _keys_of(project, given, place) if whole else [key]
         keys = [each for each in keys if _is_loss(project, given, each, place)]
-        if keys and not _is_put_right(project, method, name, use, (call, site, given), keys):
+        if keys and not _is_put_right(project, method, name, use, (call, site, given, runs), keys):
             yield seen.fact("kept", use.statement, name=spelled(value), text=keeper, edit=after(value, ".detach()"))
             return
 
 
-def _is_put_right(
-    project: Project, method: Scope, name: str, use: Use, handed: tuple[ast.Call, Use, ast.expr], keys: Keys
-) -> bool:
+def _is_put_right(project: Project, method: Scope, name: str, use: Use, handed: Handed, keys: Keys) -> bool:
     """What a hook is handed may be changed by the hook, by another of them, or where the table is made."""
-    call, site, given = handed
+    call, site, given, runs = handed
     loss = Kept({name}, [each.value for each in keys if each is not None])
     if put_right(project, method, loss, use.statement):
         return True
-    others = {id(run.function): run.function for run in each_of(project, call, site, {}) if run.function is not method}
+    others = {id(each): each for each in runs if each is not method}
     if any(changed_by(project, other, call, [given], loss) for other in others.values()):
         return True
     return isinstance(given, ast.Name) and put_right(
         project, site.scope, replace(loss, names={given.id}), site.statement
     )
-
-
-def _is_among(project: Project, method: Scope, call: ast.Call, site: Use) -> bool:
-    """One of what a call in a loop over hooks runs."""
-    return any(run.function is method for run in each_of(project, call, site, {}))
 
 
 def _in_front(site: Use) -> Use:
@@ -87,8 +80,7 @@ def _in_front(site: Use) -> Use:
 
 def _keys_of(project: Project, given: ast.expr, use: Use) -> list[ast.Constant | None]:
     """Of the table that is given, or that a function of the project gave back."""
-    found = use.scope.reaching(given.id, use) if isinstance(given, ast.Name) and given.id in use.scope.bindings else []
-    node, place = (found[0].value, found[0].use) if len(found) == 1 else (given, use)
+    node, place = seen_in(project, use.scope).sole(given, use)
     function = project.callee(node, place) if isinstance(node, ast.Call) else None
     tables = [value for value, _ in function.returns] if function is not None else [node]
     return [
@@ -106,8 +98,7 @@ def _entry(value: ast.expr | None) -> tuple[str, ast.Constant | None]:
         table, key = value.value, value.slice
     elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "get":
         table, key = value.func.value, next(iter(value.args), None)
-    known = isinstance(table, ast.Name) and isinstance(key, ast.Constant)
-    return (table.id, key) if known and isinstance(table, ast.Name) and isinstance(key, ast.Constant) else ("", None)
+    return (table.id, key) if isinstance(table, ast.Name) and isinstance(key, ast.Constant) else ("", None)
 
 
 def _is_loss(project: Project, given: ast.expr, key: ast.Constant | None, site: Use) -> bool:
@@ -115,7 +106,7 @@ def _is_loss(project: Project, given: ast.expr, key: ast.Constant | None, site: 
     seen = seen_in(project, site.scope)
     if (seen.loop_of(site) is None and not seen.called_again) or seen.without_grad(site):
         return False
-    node, use = _under(given, key, site)
+    node, use = _under(seen, given, key, site)
     if node is None or not seen.same_turn(use, site):
         asked = ast.copy_location(ast.Subscript(given, key, ast.Load()), given) if key is not None else given
         return has_graph(seen, asked, site)
@@ -128,13 +119,11 @@ def _is_loss(project: Project, given: ast.expr, key: ast.Constant | None, site: 
     )
 
 
-def _under(node: ast.expr, key: ast.Constant | None, use: Use) -> tuple[ast.expr | None, Use]:
+def _under(seen: Seen, node: ast.expr, key: ast.Constant | None, use: Use) -> tuple[ast.expr | None, Use]:
     """What a table that is written out, here or behind a name, has under a key."""
     if key is None:
         return node, use
-    found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
-    if len(found) == 1 and found[0].value is not None and not found[0].index:
-        node, use = found[0].value, found[0].use
+    node, use = seen.sole(node, use)
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return next((v for k, v in pairs if isinstance(k, ast.Constant) and k.value == key.value), None), use

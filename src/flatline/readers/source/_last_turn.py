@@ -52,4 +52,4 @@ def _is_skipped(loop: ast.For, binding: Binding, block: tuple[int, str]) -> bool
     if not isinstance(count, ast.Name) or names_in(counter) != {count.id}:
         return False
     before = isinstance(bound, ast.BinOp) and isinstance(bound.op, ast.Sub) and unparsed(bound.right) == "1"
-    return before if counter is not count and isinstance(counter, ast.Name) else unparsed(counter) == f"{count.id} + 1"
+    return before if isinstance(counter, ast.Name) else unparsed(counter) == f"{count.id} + 1"

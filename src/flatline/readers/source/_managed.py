@@ -85,11 +85,8 @@ def _under_none(function: Scope, use: Use) -> bool:
 
 def names(project: Project) -> frozenset[str]:
     """The managers and decorators of the project that speak of gradients, by their names."""
-    known = project.registries.get((0, "quiet"))
-    if known is None:
-        modules = [m for m in project.modules.values() if m is not None]
-        known = project.registries[0, "quiet"] = [frozenset(n for m in modules for n in _quiet_in(m))]
-    return known[0]  # type: ignore[no-any-return]
+    modules = (m for m in project.modules.values() if m is not None)
+    return frozenset(project.recalled(project, "quiet", lambda: [n for m in modules for n in _quiet_in(m)]))
 
 
 @cache

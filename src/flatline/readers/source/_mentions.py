@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from functools import cache
 
-from flatline.readers.source._nodes import FIELDS, unparsed
+from flatline.readers.source._nodes import children, unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Module, Use
 
@@ -33,12 +33,9 @@ def index(module: Module) -> Index:
             continue
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):
             reads.setdefault(f".{node.attr}", []).append(node)
-        for name in FIELDS[node.__class__]:
-            value = getattr(node, name, None)
-            for child in value if isinstance(value, list) else (value,):
-                if isinstance(child, ast.AST):
-                    above[id(child)] = node
-                    waiting.append(child)
+        below = children(node)
+        above.update((id(child), node) for child in below)
+        waiting += below
     for scope in module.scopes:
         made.imported |= {b.imported.rpartition(".")[2] for each in scope.bindings.values() for b in each if b.imported}
     return made

@@ -23,17 +23,31 @@ class _Fields(dict[type[ast.AST], tuple[str, ...]]):
 FIELDS = _Fields()
 
 
+def children(node: ast.AST) -> list[ast.AST]:
+    """As ``ast.iter_child_nodes``, without what only says load, store or the operator."""
+    found: list[ast.AST] = []
+    for name in FIELDS[node.__class__]:
+        value = getattr(node, name, None)
+        if value.__class__ is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+def root_of(node: ast.expr) -> str:
+    """``scores`` of ``scores[:, 0]`` and ``scores.data``; nothing for what has no name."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """As ``ast.walk``, in its order, without what only says load, store or the operator."""
+    """As ``ast.walk``, in its order, of such children."""
     found = [node]
     for each in found:
         yield each
-        for name in FIELDS[each.__class__]:
-            value = getattr(each, name, None)
-            if value.__class__ is list:
-                found += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST):
-                found.append(value)
+        found += children(each)
 
 
 def unparsed(node: ast.AST) -> str:

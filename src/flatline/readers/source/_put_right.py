@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from flatline.readers.source._dispatch import each_of
-from flatline.readers.source._nodes import names_in, unparsed, walk
+from flatline.readers.source._nodes import names_in, root_of, unparsed, walk
 from flatline.readers.source._resolve import Project, argument
 from flatline.readers.source._scopes import Scope, Use, spelled
 
@@ -69,21 +69,14 @@ def _drawn(use: Use, names: Collection[str]) -> Iterator[str]:
         yield from names_in(node.target)
 
 
-def _root(node: ast.expr) -> str:
-    """``logs`` of ``logs["loss"].data``."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _stores(use: Use, loss: Kept) -> bool:
     """``logs["loss"] = ...``, ``del logs["loss"]`` and ``value.data = ...``."""
     node = use.statement
     targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [getattr(node, "target", None)]
     for target in targets:
-        if isinstance(target, ast.Subscript) and _root(target) in loss.names and loss.may_be(target.slice):
+        if isinstance(target, ast.Subscript) and root_of(target) in loss.names and loss.may_be(target.slice):
             return True
-        if isinstance(target, ast.Attribute) and _root(target) in loss.names:
+        if isinstance(target, ast.Attribute) and root_of(target) in loss.names:
             return target.attr == "data" or loss.may_be(ast.Constant(target.attr))
     return False
 
@@ -92,9 +85,9 @@ def _changes(project: Project, call: ast.Call, use: Use, loss: Kept, depth: int)
     """``logs.update(...)``, ``value.detach_()``, and functions that may do it, or of which nothing is known."""
     func, receiver = call.func, call.func.value if isinstance(call.func, ast.Attribute) else None
     receiver = receiver.func if isinstance(receiver, ast.Call) else receiver  # logs.get("loss")
-    if isinstance(func, ast.Attribute) and receiver is not None and _root(receiver) in loss.names:
+    if isinstance(func, ast.Attribute) and receiver is not None and root_of(receiver) in loss.names:
         return func.attr.endswith("_") or (func.attr in WRITES and _writes(call, loss))
-    given = [a for a in (*call.args, *(k.value for k in call.keywords)) if _root(a) in loss.names]
+    given = [a for a in (*call.args, *(k.value for k in call.keywords)) if root_of(a) in loss.names]
     function = project.callee(call, use) if given else None
     runs = each_of(project, call, use, {}) if given and function is None else ()
     if known := [function] if function is not None else [run.function for run in runs]:

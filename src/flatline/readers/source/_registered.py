@@ -17,11 +17,7 @@ FILES = 40  # of a project that is looked through
 
 def calls(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:
     """The calls of a forward whose class a decorator put into a table, and that is made by nothing else."""
-    key = (id(forward), "registered")
-    if key not in project.registries:
-        project.registries[key] = []  # while it is asked
-        project.registries[key] = _looked_for(project, forward)
-    return project.registries[key]
+    return project.recalled(forward, "registered", lambda: _looked_for(project, forward))
 
 
 def _looked_for(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:

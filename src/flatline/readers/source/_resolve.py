@@ -126,6 +126,14 @@ class Project:
         ):
             memory.clear()
 
+    def recalled(self, about: object, what: str, asked: Callable[[], list[Any]]) -> list[Any]:
+        """What is asked about a thing once for each file that is judged; nothing while it is asked."""
+        key = id(about), what
+        if key not in self.registries:
+            self.registries[key] = []
+            self.registries[key] = asked()
+        return self.registries[key]
+
     def load(self, path: str) -> Module | None:
         """A file of the project; None if it cannot be parsed."""
         path = os.path.normpath(path)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from flatline.events import Where
 from flatline.readers.source._files import Text
-from flatline.readers.source._nodes import FIELDS, unparsed, walk
+from flatline.readers.source._nodes import children, unparsed, walk
 from flatline.readers.source._unrolled import unrolled
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -407,10 +407,5 @@ def evaluated(node: ast.AST) -> list[ast.AST]:
         if isinstance(node, ast.Lambda):
             continue
         found.append(node)
-        for name in FIELDS[node.__class__]:
-            value = getattr(node, name, None)
-            if value.__class__ is list:
-                waiting += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST):
-                waiting.append(value)
+        waiting += children(node)
     return found[::-1]

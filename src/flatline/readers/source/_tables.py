@@ -122,11 +122,7 @@ def _all_of_one_file(entries: Sequence[Entry], module: Module) -> Sequence[Sourc
 
 def _filled(project: Project, module: Module, name: str) -> Sequence[Entry]:
     """What the decorators of a file put into one of its tables; nothing if anything else does."""
-    known = project.registries.get((id(module), name))
-    if known is None:
-        project.registries[id(module), name] = []
-        known = project.registries[id(module), name] = list(_decorated(project, module, name))
-    return known
+    return project.recalled(module, name, lambda: list(_decorated(project, module, name)))
 
 
 def _decorated(project: Project, module: Module, table: str) -> list[Entry]:
