@@ -8,6 +8,7 @@ from functools import cache
 from itertools import chain
 
 from flatline.events import SourceParsed, Where
+from flatline.readers.rehearsal.rehearsed import rehearsed
 from flatline.readers.source._copied import copied_streams
 from flatline.readers.source._cuts import cut_layers
 from flatline.readers.source._facts import facts
@@ -86,12 +87,17 @@ def event(project: Project, text: Text) -> SourceParsed:
             copied_streams(project, module),
             still_moving(project, module, reached),
         )
-        walked = Loops(project, module)
+        walked, seen = Loops(project, module), rehearsed(project, module)
         return SourceParsed(
             file=text.path,
-            losses=tuple(losses(project, module)),
-            loops=tuple(walked.all()),
-            facts=(*chain.from_iterable(found), *idle(project, module, zeroes), *unzeroed(project, walked)),
+            losses=(*losses(project, module), *seen.losses),
+            loops=(*walked.all(), *seen.loops),
+            facts=(
+                *chain.from_iterable(found),
+                *idle(project, module, zeroes),
+                *unzeroed(project, walked),
+                *seen.facts,
+            ),
             zeroes=zeroes,
             steps=any(_steps(each) for each in reached),
         )

@@ -1,0 +1,174 @@
+"""Attributes: what they stand for, and what setting one does."""
+
+from __future__ import annotations
+
+import ast
+
+from flatline.readers.rehearsal import tensors
+from flatline.readers.rehearsal.machine import Machine
+from flatline.readers.rehearsal.values import (
+    UNKNOWN,
+    Bound,
+    Class,
+    Env,
+    File,
+    Function,
+    Library,
+    Made,
+    Method,
+    Object,
+    Super,
+    Tensor,
+    Value,
+    Weight,
+    is_module,
+)
+
+MAYBE = (Method, Tensor)  # which may be anything, nothing at all among it
+NAMED = ("__name__", "__qualname__")
+MODELS = ("torchvision.models.", "timm.create_model")
+
+
+def get(m: Machine, value: Value, name: str, node: ast.AST, env: Env) -> Value:
+    """What an attribute stands for."""
+    if isinstance(value, Object):
+        return _of_object(m, value, name, node, env)
+    if isinstance(value, Class):
+        return _of_class(value, name)
+    if isinstance(value, File):
+        found = value.env.names.get(name)
+        return found if name in value.env.names else m.imported(f"{value.env.names['__name__']}.{name}", env)
+    if isinstance(value, Library):
+        return Library(f"{value.dotted}.{name}")
+    if isinstance(value, Super):
+        return _above(value, name)
+    if isinstance(value, Tensor):
+        return _of_tensor(value, name)
+    if isinstance(value, (Made, Weight, Function)) and name in value.attributes:
+        return value.attributes[name]
+    if isinstance(value, Made) and value.dotted.startswith(MODELS) and not name.startswith("_"):
+        return _part(m, value, name, node, env)
+    if isinstance(value, Made) and value.name == "Sequential" and name.isdigit():
+        return UNKNOWN
+    if isinstance(value, Function) and name in NAMED:
+        return getattr(value.node, "name", UNKNOWN)
+    if value is UNKNOWN or value is None:
+        return UNKNOWN
+    return Method(value, name)
+
+
+def _of_tensor(value: Tensor, name: str) -> Value:
+    if name == "data":
+        return Tensor(value.by, value.place)
+    if name in ("T", "mT"):
+        return tensors.same(value)
+    if name in ("shape", "device", "dtype", "ndim", "grad", "is_cuda", "requires_grad", "grad_fn"):
+        return UNKNOWN
+    return Method(value, name)
+
+
+def _part(m: Machine, value: Made, name: str, node: ast.AST, env: Env) -> Value:
+    """``net.fc`` of a model of a library; its methods are those of every module."""
+    from flatline.readers.rehearsal.modules import METHODS
+
+    if name in METHODS:
+        return Method(value, name)
+    made = Made(f"{value.dotted}.{name}", place=value.place)
+    made.attributes["weight of its own"] = Weight(made)
+    value.attributes[name] = made
+    return made
+
+
+def _of_object(m: Machine, value: Object, name: str, node: ast.AST, env: Env) -> Value:
+    if name in value.attributes:
+        return value.attributes[name]
+    if name == "__class__":
+        return value.made_of
+    if name == "__dict__":
+        return value.attributes
+    try:
+        found = value.made_of.find(name)
+    except KeyError:
+        return _missing(m, value, name, node, env)
+    return _bound(m, found, value, node, env)
+
+
+def _bound(m: Machine, found: Value, value: Value, node: ast.AST, env: Env) -> Value:
+    if not isinstance(found, Function) or found.kind == "static":
+        return found
+    if found.kind == "property":
+        return invoked(m, found, value, node, env)
+    return Bound(found, value.made_of if found.kind == "class" and isinstance(value, Object) else value)
+
+
+def invoked(m: Machine, found: Function, value: Value, node: ast.AST, env: Env) -> Value:
+    """What a property gives."""
+    from flatline.readers.rehearsal.calls import call
+
+    at = ast.copy_location(ast.Call(ast.Name(getattr(found.node, "name", ""), ast.Load()), [], []), node)
+    return call(m, Bound(found, value), [], {}, at, env)
+
+
+def _missing(m: Machine, value: Object, name: str, node: ast.AST, env: Env) -> Value:
+    above = [each for each in value.made_of.order if isinstance(each, Library)]
+    asked = any(isinstance(each, Class) and "__getattr__" in each.names for each in value.made_of.order)
+    if value.made_of.open or asked:
+        return UNKNOWN
+    if value.is_module and name in ("training", "module"):
+        return True if name == "training" else value
+    return Method(value, name) if above else UNKNOWN
+
+
+def _of_class(value: Class, name: str) -> Value:
+    if name in NAMED:
+        return value.name
+    try:
+        found = value.find(name)
+    except KeyError:
+        return Method(value, name)
+    return Bound(found, value) if isinstance(found, Function) and found.kind == "class" else found
+
+
+def _above(value: Super, name: str) -> Value:
+    for each in value.above:
+        if isinstance(each, Class) and name in each.names:
+            found = each.names[name]
+            plain = not isinstance(found, Function) or found.kind == "static"
+            return found if plain else Bound(found, value.receiver)
+        if each is UNKNOWN:
+            return UNKNOWN
+    return Method(value, name)
+
+
+def put(m: Machine, value: Value, name: str, given: Value, node: ast.AST, env: Env) -> None:
+    """An attribute is set."""
+    if isinstance(value, (Object, Made)):
+        old = value.attributes.get(name)
+        if is_module(value) and is_module(given) and is_module(old) and old is not given:
+            m.watcher.replaced(m, value, name, old, given, node, env)
+        value.attributes[name] = given
+        if name == "grad":
+            m.escape([value])
+    elif isinstance(value, (Weight, Function)):
+        value.attributes[name] = given
+        if name == "grad":
+            m.watcher.graded(m, given, node, env)
+    elif isinstance(value, Class):
+        value.names[name] = given
+    elif isinstance(value, File):
+        value.env.names[name] = given
+    elif isinstance(value, Tensor) and name == "grad":
+        m.watcher.graded(m, given, node, env)
+
+
+def by_key(m: Machine, value: Value, key: Value) -> Value:
+    """``config["lr"]`` of an object that is no dict."""
+    if isinstance(value, Object) and isinstance(key, str):
+        return value.attributes.get(key, UNKNOWN)
+    return UNKNOWN
+
+
+def put_key(m: Machine, value: Value, key: Value, given: Value) -> None:
+    """The same, set."""
+    if isinstance(value, Object):
+        m.escape([value])

@@ -1,0 +1,259 @@
+"""Calls: of functions and classes of the project here, of everything else elsewhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flatline.readers.rehearsal import library, modules
+from flatline.readers.rehearsal.machine import DEPTH, Machine
+from flatline.readers.rehearsal.values import (
+    UNKNOWN,
+    Bound,
+    Class,
+    Env,
+    Function,
+    Generator,
+    Library,
+    Made,
+    Method,
+    Object,
+    Partial,
+    Super,
+    Tensor,
+    Value,
+)
+
+MORE = "<more>"  # arguments, or entries of a table, that are not known
+RESULT = "<result>"
+
+
+def call(
+    m: Machine, function: Value, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+) -> Value:
+    """What a call gives back."""
+    m.spend()
+    if isinstance(function, Bound):
+        return invoke(m, function.function, [function.receiver, *args], kwargs, node, env)
+    if isinstance(function, Function):
+        return invoke(m, function, args, kwargs, node, env)
+    if isinstance(function, Partial):
+        return call(m, function.function, [*function.args, *args], {**function.kwargs, **kwargs}, node, env)
+    if isinstance(function, Class):
+        return instantiate(m, function, args, kwargs, node, env)
+    if isinstance(function, Object):
+        return _object(m, function, args, kwargs, node, env)
+    if isinstance(function, Library):
+        return library.call(m, function.dotted, list(args), kwargs, node, env)
+    if isinstance(function, Made):
+        return modules.called(m, function, args, kwargs, node, env)
+    if isinstance(function, Method):
+        return library.method(m, function.receiver, function.name, list(args), kwargs, node, env)
+    m.watcher.unknown(m, function, args, node, env)
+    m.escape([*args, *kwargs.values()])
+    return UNKNOWN
+
+
+def _object(
+    m: Machine, value: Object, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+) -> Value:
+    for name in ("__call__", "forward") if value.is_module else ("__call__",):
+        try:
+            found = value.made_of.find(name)
+        except KeyError:
+            continue
+        if isinstance(found, Function):
+            return invoke(m, found, [value, *args], kwargs, node, env)
+    m.escape([*args, *kwargs.values(), value])
+    return UNKNOWN
+
+
+def invoke(
+    m: Machine, function: Function, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+) -> Value:
+    """A function of the project, gone through with these arguments."""
+    if m.depth >= DEPTH:
+        m.escape([*args, *kwargs.values()])
+        return UNKNOWN
+    inner = Env(function.env.module, function.env, scope=function.env.module.functions.get(id(function.node)))
+    inner.owner, inner.receiver = function.owner, args[0] if args else None
+    _bind(function, args, kwargs, inner)
+    if function.generates:
+        return Generator(function, inner)
+    return _run(m, function, inner, node, env)
+
+
+def _run(m: Machine, function: Function, inner: Env, node: ast.Call, env: Env) -> Value:
+    from flatline.readers.rehearsal.expressions import evaluate
+    from flatline.readers.rehearsal.statements import block
+
+    m.depth += 1
+    m.quiet += function.quiet
+    m.callers.append((node, env))
+    try:
+        if isinstance(function.node, ast.Lambda):
+            return evaluate(m, function.node.body, inner)
+        block(m, function.node.body, inner)
+        return inner.names.pop(RESULT, None)
+    finally:
+        m.callers.pop()
+        m.quiet -= function.quiet
+        m.depth -= 1
+
+
+def _bind(function: Function, args: Sequence[Value], kwargs: dict[str, Value], env: Env) -> None:
+    given = function.node.args
+    plain = [each.arg for each in (*given.posonlyargs, *given.args)]
+    names = env.names
+    vague = MORE in kwargs or MORE in args
+    first = [each for each in args if not isinstance(each, str) or each != MORE]
+    names.update(zip(plain, first, strict=False))
+    if given.vararg is not None:
+        names[given.vararg.arg] = UNKNOWN if vague else tuple(first[len(plain) :])
+    rest = {name: value for name, value in kwargs.items() if name != MORE}
+    for name in [*plain, *(each.arg for each in given.kwonlyargs)]:
+        if name in rest:
+            names[name] = rest.pop(name)
+        elif name not in names:
+            names[name] = UNKNOWN if vague else function.defaults.get(name, UNKNOWN)
+    if given.kwarg is not None:
+        names[given.kwarg.arg] = {**rest, MORE: UNKNOWN} if MORE in kwargs else rest
+
+
+def spread(value: Value) -> list[Value]:
+    """``*value`` in a call or a list."""
+    if isinstance(value, (list, tuple, set, frozenset, range, dict)):
+        return list(value)[:64]
+    if isinstance(value, Made) and isinstance(value.parts, list):
+        return list(value.parts)
+    return [MORE]
+
+
+def gathered(m: Machine, value: Value) -> list[Value]:
+    """Everything that a loop over a value would go through."""
+    from flatline.readers.rehearsal.statements import each
+
+    found: list[Value] = []
+    each(m, value, found.append)
+    return found
+
+
+def instantiate(
+    m: Machine, made_of: Class, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+) -> Value:
+    """An object of a class of the project."""
+    made = Object(made_of)
+    try:
+        start = made_of.find("__init__")
+    except KeyError:
+        start = None
+    if isinstance(start, Function):
+        invoke(m, start, [made, *args], kwargs, node, env)
+    elif made_of.record:
+        _fill(m, made, args, kwargs, node, env)
+    elif made_of.comes_from("torch.nn.Sequential", "torch.nn.ModuleList"):
+        made.attributes.update({str(at): part for at, part in enumerate(args)})
+    elif made_of.comes_from("enum.Enum", "enum.IntEnum", "enum.StrEnum"):
+        return _member(made_of, args)
+    return made
+
+
+def _member(made_of: Class, args: Sequence[Value]) -> Value:
+    """``Mode("train")``."""
+    wanted = args[0] if args else UNKNOWN
+    members = [each for each in made_of.names.values() if isinstance(each, Object)]
+    return next((each for each in members if each.attributes.get("value") == wanted), UNKNOWN)
+
+
+def _fill(m: Machine, made: Object, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> None:
+    """The fields of a record, as they were given or as they usually are."""
+    names = list(made.made_of.fields)
+    made.attributes.update(zip(names, args, strict=False))
+    made.attributes.update({name: value for name, value in kwargs.items() if name != MORE})
+    for name in names:
+        if name not in made.attributes:
+            made.attributes[name] = _usual(m, made.made_of, name, node, env) if MORE not in kwargs else UNKNOWN
+    try:
+        after = made.made_of.find("__post_init__")
+    except KeyError:
+        return
+    if isinstance(after, Function):
+        invoke(m, after, [made], {}, node, env)
+
+
+def _usual(m: Machine, made_of: Class, name: str, node: ast.Call, env: Env) -> Value:
+    try:
+        found = made_of.find(name)
+    except KeyError:
+        return UNKNOWN
+    if isinstance(found, Made) and found.dotted.endswith("field"):
+        if "default_factory" in found.kwargs:
+            return call(m, found.kwargs["default_factory"], [], {}, node, env)
+        return found.kwargs.get("default", UNKNOWN)
+    return found
+
+
+# --------------------------------------------------------------------------- generators and managers
+
+
+def generated(m: Machine, source: Generator, turn: Callable[[Value], Any]) -> None:
+    """What a generator yields, one after the other; what is done with each is done before the next."""
+    source.env.on_yield = turn
+    function = source.function
+    m.depth += 1
+    m.quiet += function.quiet
+    try:
+        from flatline.readers.rehearsal.statements import block
+
+        if m.depth < DEPTH and not isinstance(function.node, ast.Lambda):
+            block(m, function.node.body, source.env)
+    finally:
+        m.quiet -= function.quiet
+        m.depth -= 1
+
+
+QUIET = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
+
+
+def entered(m: Machine, manager: Value, node: ast.expr, env: Env) -> Value:
+    """What ``with`` binds."""
+    if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
+        m.quiet += 1
+    if isinstance(manager, Object):
+        return _asked(m, manager, "__enter__", [], node, env)
+    return manager if isinstance(manager, (Made, Tensor)) else UNKNOWN
+
+
+def _switched_off(m: Machine, manager: Made) -> bool:
+    return manager.dotted == "torch.set_grad_enabled" and m.truth(manager.given("mode", 0)) is False
+
+
+def left(m: Machine, manager: Value, node: ast.expr, env: Env) -> None:
+    """The end of ``with``."""
+    if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
+        m.quiet -= 1
+    if isinstance(manager, Object):
+        _asked(m, manager, "__exit__", [None, None, None], node, env)
+
+
+def _asked(m: Machine, value: Object, name: str, args: Sequence[Value], node: ast.expr, env: Env) -> Value:
+    try:
+        found = value.made_of.find(name)
+    except KeyError:
+        return UNKNOWN
+    at = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), node)
+    return invoke(m, found, [value, *args], {}, at, env) if isinstance(found, Function) else UNKNOWN
+
+
+def above(env: Env) -> Value:
+    """``super()``."""
+    owner, receiver = env.owner, env.receiver
+    outer: Env | None = env
+    while owner is None and outer is not None:
+        owner, receiver, outer = outer.owner, outer.receiver, outer.outer
+    if owner is None:
+        return UNKNOWN
+    made_of = receiver.made_of if isinstance(receiver, Object) else receiver if isinstance(receiver, Class) else owner
+    order = made_of.order
+    return Super(order[order.index(owner) + 1 :] if owner in order else owner.order[1:], receiver)

@@ -1,0 +1,109 @@
+"""Classes of the project, and what decorators make of classes and functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from flatline.readers.rehearsal.machine import Machine
+from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Library, Object, Value
+
+KINDS = {
+    "builtins.staticmethod": "static",
+    "builtins.classmethod": "class",
+    "builtins.property": "property",
+    "functools.cached_property": "property",
+    "contextlib.contextmanager": "manager",
+}
+QUIET = ("torch.no_grad", "torch.inference_mode")
+RECORDS = ("dataclasses.dataclass", "dataclass")
+HARMLESS = (
+    "functools.",
+    "typing.",
+    "abc.",
+    "torch.jit.",
+    "torch.compile",
+    "torch.amp.",
+    "torch.cuda.amp.",
+    "typing_extensions.",
+)
+
+
+def built(m: Machine, node: ast.ClassDef, inside: Env, env: Env) -> Class:
+    """A class, from what its body has bound."""
+    from flatline.readers.rehearsal.calls import call
+    from flatline.readers.rehearsal.expressions import evaluate
+
+    bases = tuple(evaluate(m, base, env) for base in node.bases)
+    names = inside.names
+    made = Class(node.name, env.module, bases, names)
+    made.order = (made, *_above(bases))
+    for each in made.order[:0:-1]:
+        made.fields.update(each.fields if isinstance(each, Class) else {})
+    made.fields.update(dict.fromkeys(names.pop("<fields>", {})))
+    made.record = any(isinstance(b, Library) and b.dotted.endswith("NamedTuple") for b in bases) or any(
+        isinstance(b, Class) and b.record for b in bases
+    )
+    for value in names.values():
+        if isinstance(value, Function) and value.owner is None:
+            value.owner = made
+    if made.comes_from("enum.Enum", "enum.IntEnum", "enum.StrEnum"):
+        _members(made)
+    for each in made.order[1:]:
+        if isinstance(each, Class) and isinstance(hook := each.names.get("__init_subclass__"), Function):
+            given = {k.arg: evaluate(m, k.value, env) for k in node.keywords if k.arg and k.arg != "metaclass"}
+            call(
+                m, hook, [made], given, ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node), env
+            )
+            break
+    return made
+
+
+def _above(bases: Sequence[Value]) -> list[Value]:
+    """What stands above a class, each after all that stand below it."""
+    found: list[Value] = []
+    for base in bases:
+        for each in base.order if isinstance(base, Class) else (base,):
+            if each in found:
+                found.remove(each)
+            found.append(each)
+    return found
+
+
+def _members(made: Class) -> None:
+    """``Mode.train``, with its name and value."""
+    for name, value in list(made.names.items()):
+        if isinstance(value, (str, int, float)) and not name.startswith("_"):
+            made.names[name] = Object(made, {"value": value, "name": name})
+
+
+def decorated(m: Machine, head: ast.expr, thing: Value, env: Env) -> Value:
+    """What stands under a name after a decorator."""
+    from flatline.readers.rehearsal.calls import call
+    from flatline.readers.rehearsal.expressions import evaluate
+
+    decorator = evaluate(m, head, env)
+    dotted = _dotted(decorator)
+    if isinstance(thing, Class) and dotted in RECORDS:
+        thing.record = True
+        return thing
+    if isinstance(thing, Function):
+        if dotted in KINDS:
+            thing.kind = KINDS[dotted]
+            return thing
+        if dotted in QUIET:
+            thing.quiet = True
+            return thing
+        if isinstance(head, ast.Attribute) and head.attr in ("setter", "getter", "deleter"):
+            return env.names.get(thing.node.name, thing) if isinstance(thing.node, ast.FunctionDef) else thing
+    if dotted.startswith(HARMLESS):
+        return thing
+    at = head if isinstance(head, ast.Call) else ast.copy_location(ast.Call(head, [], []), head)
+    if isinstance(decorator, Library) or decorator is UNKNOWN:
+        m.escape([thing])
+        return UNKNOWN
+    return call(m, decorator, [thing], {}, at, env)
+
+
+def _dotted(decorator: Value) -> str:
+    return str(getattr(decorator, "dotted", ""))

@@ -1,0 +1,161 @@
+"""What a rehearsal knows and how far it has come. Every question with no single answer is answered by its policy."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flatline.events import SourceTick, Where
+from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, File, Function, Library, Made, Unknown, Value
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module
+
+EVALUATIONS = 8_000  # of expressions in one rehearsal, some 10 ms; a training script of 100 lines takes 1,100
+DEPTH = 30  # calls within calls
+TURNS = 2  # of a loop whose end is not known, or whose body trains
+MANY_TURNS = 64  # of a loop over values that are known
+Choose = Callable[[ast.AST], bool]
+
+
+class Exhausted(Exception):
+    """The script is longer than is worth following."""
+
+
+class Raised(Exception):
+    """The script raises."""
+
+
+class Stopped(Exception):
+    """A loop was left, perhaps over what a generator yields."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__()
+        self.loop = loop
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """A loop that is gone through, and what happened in each of its turns."""
+
+    where: Where
+    unsure: int
+    over_data: bool = False
+    now: list[SourceTick] = field(default_factory=list)
+    turns: list[tuple[SourceTick, ...]] = field(default_factory=list)
+    text: str = ""  # of how often
+
+
+class Machine:
+    """One rehearsal."""
+
+    def __init__(self, project: Project, watcher: Any, choose: Choose, paths: Collection[str]) -> None:
+        self.project, self.watcher, self.choose, self.paths = project, watcher, choose, paths
+        self.left = EVALUATIONS
+        self.depth = self.unsure = self.quiet = 0
+        self.files: dict[str, File] = {}
+        self.loops: list[Loop] = []
+        self.escaped: dict[int, Value] = {}
+        self.callers: list[tuple[ast.Call, Env]] = []
+
+    def where(self, node: ast.AST, env: Env) -> Where:
+        """The place of a node."""
+        return env.module.where(node, env.scope)
+
+    def spend(self) -> None:
+        """One more expression. Raises Exhausted."""
+        self.left -= 1
+        if self.left < 0:
+            raise Exhausted
+
+    def file(self, module: Module, name: str) -> File:
+        """A module, gone through when it is first asked for."""
+        from flatline.readers.rehearsal.statements import block
+
+        path = module.text.path
+        if path not in self.files:
+            env = Env(module, names={"__name__": name, "__file__": UNKNOWN})
+            made = self.files[path] = File(env)
+            for dotted in module.stars:
+                self._star(dotted, env)
+            block(self, module.tree.body, env)
+            return made
+        return self.files[path]
+
+    def _found(self, dotted: str, env: Env) -> Module | None:
+        """A module of the project, if it is one of those that are gone through."""
+        found = self.project.module_of(dotted, env.module)
+        return found if found is not None and found.text.path in self.paths else None
+
+    def _star(self, dotted: str, env: Env) -> None:
+        found = self._found(dotted, env)
+        if found is not None:
+            env.names.update(self.file(found, dotted).env.names)
+
+    def imported(self, dotted: str, env: Env) -> Value:
+        """What ``from a import b`` binds, for ``a.b``."""
+        head, _, last = dotted.rpartition(".")
+        if head and not dotted.startswith("torch."):
+            found = self._found(head, env) if head.strip(".") else None
+            if found is not None:
+                names = self.file(found, head).env.names
+                if last in names:
+                    return names[last]
+            whole = self._found(dotted, env)
+            if whole is not None:
+                return self.file(whole, dotted)
+            if found is not None or dotted.startswith("."):
+                return UNKNOWN
+        return self.module(dotted, env)
+
+    def module(self, dotted: str, env: Env) -> Value:
+        """What ``import a.b`` binds."""
+        found = self._found(dotted, env) if not dotted.startswith("torch") else None
+        return self.file(found, dotted) if found is not None else Library(PLAIN.get(dotted, dotted))
+
+    def escape(self, values: Sequence[Value]) -> None:
+        """These were handed to something unknown: whatever may have been done to them."""
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop()
+            if id(value) in self.escaped or isinstance(value, (Unknown, str, int, float, Function, Class, Library)):
+                continue
+            self.escaped[id(value)] = value
+            if isinstance(value, dict):
+                waiting += value.values()
+                value["<more>"] = UNKNOWN
+            elif isinstance(value, (list, tuple, set, frozenset)):
+                waiting += value
+                if isinstance(value, list):
+                    value.append(UNKNOWN)
+            elif hasattr(value, "attributes"):
+                waiting += value.attributes.values()
+                parts = getattr(value, "parts", None)
+                waiting += parts.values() if isinstance(parts, dict) else parts or ()
+            elif hasattr(value, "receiver"):
+                waiting.append(value.receiver)
+
+    def truth(self, value: Value) -> bool | None:
+        """Whether a value counts as true; None where that is not known."""
+        if isinstance(value, Made):
+            return True if value.parts is None and not value.dotted.startswith(SIZED) else None
+        if value is None or isinstance(value, (bool, int, float, str, list, dict, tuple, set, frozenset, range)):
+            return bool(value)
+        if isinstance(value, (Function, Class)):
+            return True
+        return None
+
+    def decide(self, value: Value, node: ast.AST) -> tuple[bool, bool]:
+        """Which branch is taken, and whether that is certain."""
+        found = self.truth(value)
+        return (self.choose(node), False) if found is None else (found, True)
+
+    def tick(self, tick: SourceTick) -> None:
+        """Something happened that the state of training depends on."""
+        if self.loops:
+            self.loops[-1].now.append(tick)
+
+
+SIZED = ("torch.utils.data", "torchvision.datasets", "argparse", "types")
+PLAIN = {"torch.nn.functional": "torch.nn.functional"}

@@ -1,0 +1,133 @@
+"""A file rehearsed: twice, with every question that has no answer answered once so and once so. What both agree on is told."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+
+from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick
+from flatline.readers.rehearsal.machine import Choose, Exhausted, Machine, Raised
+from flatline.readers.rehearsal.watcher import Watcher
+from flatline.readers.source._imported import FILES, all_reached
+from flatline.readers.source._nodes import unparsed
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Class, Module
+
+CHOSEN = re.compile(r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*[\"']|hook|callback|handler")
+KNOWN = re.compile(
+    r"Module|Dataset|Sampler|NamedTuple|Enum|Env|Wrapper|Function|Exception|Error|Parser|Optimizer|Scheduler|LR$|dataclass"
+)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the rehearsals of a file agree on."""
+
+    losses: list[SourceLoss] = field(default_factory=list)
+    loops: list[SourceLoop] = field(default_factory=list)
+    facts: list[SourceFact] = field(default_factory=list)
+
+
+def rehearsed(project: Project, module: Module) -> Seen:
+    """What is seen when a file is run; nothing for one that trains nothing, or only defines things."""
+    files = all_reached(project, module) if is_program(module) else []
+    trains = any(".backward(" in each.whole for each in files)
+    if not trains or len(files) >= FILES or not any(map(is_indirect, files)):
+        return Seen()
+    try:
+        watchers = list(_both(project, module, files))
+    except (Exhausted, RecursionError):
+        return Seen()
+    return Seen(list(_losses(watchers)), list(_loops(watchers)), list(_facts(watchers)))
+
+
+def _both(project: Project, module: Module, files: Sequence[Module]) -> Iterator[Watcher]:
+    """A rehearsal that takes what is not known for true; where anything was, another one for false."""
+    asked: list[ast.AST] = []
+    yield rehearse(project, module, files, lambda node: not asked.append(node))  # type: ignore[func-returns-value]
+    if asked:
+        yield rehearse(project, module, files, lambda node: False)
+
+
+def is_program(module: Module) -> bool:
+    """It does something when it is run."""
+    return any(_does(node) for node in module.tree.body)
+
+
+@cache
+def is_indirect(module: Module) -> bool:
+    """Who does what is chosen by names, tables and objects: what the syntax alone shows is read without a rehearsal."""
+    return CHOSEN.search(module.whole) is not None or any(map(_is_own, module.classes.values()))
+
+
+def _is_own(made: Class) -> bool:
+    """A class of the project alone: a trainer, a callback, a loss."""
+    heads = [unparsed(head) for head in (*made.node.bases, *made.node.decorator_list)]
+    return bool(made.methods) and not any(KNOWN.search(head) for head in heads)
+
+
+def _does(node: ast.stmt) -> bool:
+    if isinstance(node, ast.If):
+        return "__name__" in unparsed(node.test)
+    return isinstance(node, (ast.For, ast.While, ast.With)) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    )
+
+
+def rehearse(project: Project, module: Module, files: Sequence[Module], choose: Choose) -> Watcher:
+    """Once through a file, and through those of the files that it imports. Raises Exhausted."""
+    watcher = Watcher()
+    machine = Machine(project, watcher, choose, {each.text.path for each in files})
+    with suppress(Raised):
+        machine.file(module, "__main__")
+    watcher.escaped = frozenset(machine.escaped)
+    return watcher
+
+
+def _losses(watchers: list[Watcher]) -> Iterator[SourceLoss]:
+    """Calls of loss functions that were fed by the same operation every time."""
+    places = {key for watcher in watchers for key in watcher.losses}
+    for key in places:
+        each = [told for watcher in watchers for told in watcher.losses.get(key, ())]
+        if len({(told.kind, told.fed_by) for told in each}) == 1 and each[0].fed_by:
+            yield each[0]
+
+
+def _loops(watchers: list[Watcher]) -> Iterator[SourceLoop]:
+    """Loops with all ways through them."""
+    places = dict.fromkeys(place for watcher in watchers for place in watcher.loops)
+    for place in places:
+        each = [loop for watcher in watchers for loop in watcher.loops.get(place, ())]
+        paths = {_told(path): path for loop in each for path in loop.paths}
+        yield SourceLoop(paths=tuple(paths.values()), turns=each[0].turns, where=place)
+
+
+def _told(path: tuple[SourceTick, ...]) -> tuple[tuple[object, ...], ...]:
+    return tuple((t.kind, t.where, t.of, t.depth, t.always) for t in path)
+
+
+def _facts(watchers: list[Watcher]) -> Iterator[SourceFact]:
+    each = [{(fact.kind, fact.where): fact for fact in _of(watcher)} for watcher in watchers if watcher.learned]
+    if each:
+        agreed = set(each[0]).intersection(*each[1:])
+        yield from (each[0][key] for key in agreed)
+
+
+def _of(watcher: Watcher) -> Iterator[SourceFact]:
+    """What one rehearsal shows at its end."""
+    for mark in watcher.marks:
+        yield SourceFact(kind=mark.kind, name=mark.place.text, where=mark.place.where, text=mark.place.text)
+    whole = all(known for _, known in watcher.optimizers.values())
+    held = frozenset().union(*(made.parts for made, _ in watcher.optimizers.values()))
+    for each in watcher.others if whole else ():
+        free = each.new - held
+        if (
+            free == each.new
+            and any(w in watcher.learned for w in free)
+            and not any(id(w) in watcher.escaped for w in free)
+        ):
+            yield each.fact

@@ -1,0 +1,122 @@
+"""What becomes of tensors: the operation that made them, the weights behind them, and what was done on the way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from flatline.readers.rehearsal.machine import Machine
+from flatline.readers.rehearsal.values import UNKNOWN, Env, Made, Mark, Place, Tensor, Value, Weight
+from flatline.readers.source._tensors import LAYERS, MAKES, SHAPES, THROUGH
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+def within(value: Value) -> Iterator[Value]:
+    """What a value is made of, as far as it holds others."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from within(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from within(each)
+    else:
+        yield value
+
+
+def combined(values: Sequence[Value]) -> Tensor:
+    """What is computed from several values: all weights behind them are behind it."""
+    parts = [each for value in values for each in within(value)]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return Tensor(
+        reach=frozenset().union(*(t.reach for t in tensors)),
+        marks=frozenset().union(*(t.marks for t in tensors)),
+        known=all(t.known for t in tensors) and all(isinstance(p, (Tensor, *PLAIN)) for p in parts),
+    )
+
+
+def same(value: Tensor) -> Tensor:
+    """A tensor with the same numbers in another shape, or some of them."""
+    return replace(value)
+
+
+def made(m: Machine, by: str, value: Value, node: ast.AST, env: Env) -> Tensor:
+    """What an operation makes of a value."""
+    found = combined([value])
+    if m.quiet:
+        found.reach = frozenset()
+    found.by, found.place = by, Place(node, env)
+    return found
+
+
+def marked(tensor: Tensor, mark: Mark) -> Tensor:
+    """The tensor, and what was done to it."""
+    tensor.marks |= {mark}
+    return tensor
+
+
+def by_function(
+    m: Machine, name: str, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+) -> Value:
+    """``torch.softmax(x)``, and every other function of tensors."""
+    first = args[0] if args else kwargs.get("input", UNKNOWN)
+    if name in MAKES:
+        return cut(m, first, name) if MAKES[name] in ("detach", "item") else made(m, MAKES[name], first, node, env)
+    if name in SHAPES and isinstance(first, Tensor):
+        return same(first)
+    found = combined([*args, *kwargs.values()])
+    if name in ("log", "log2", "log10") and isinstance(first, Tensor) and first.by == "softmax":
+        found = marked(found, Mark("logged softmax", Place(node, env), first.place))
+    if name in JOINS:
+        kinds = {each.by if isinstance(each, Tensor) else "" for each in within(first)}
+        parts = [each for each in within(first) if isinstance(each, Tensor)]
+        if len(kinds) == 1 and parts:
+            found.by, found.place = parts[0].by, parts[0].place
+    if m.quiet:
+        found.reach = frozenset()
+    return found
+
+
+JOINS = ("cat", "concat", "stack", "hstack")
+
+
+def cut(m: Machine, value: Value, name: str) -> Value:
+    """Its numbers without the graph; for item() and its like not even a tensor."""
+    if name in ("item", "tolist", "numpy"):
+        return UNKNOWN
+    if isinstance(value, Tensor):
+        return replace(value, reach=frozenset(), marks=frozenset())
+    return Tensor(known=value is not UNKNOWN)
+
+
+def method(m: Machine, value: Tensor, name: str, args: Sequence[Value], node: ast.Call, env: Env) -> Value:
+    """A method of a tensor."""
+    if name in ("backward",):
+        m.watcher.backward(m, value, node, env)
+        return None
+    if name in NO_TENSOR:
+        return UNKNOWN
+    if name in SHAPES:
+        return same(value)
+    return by_function(m, name, [value, *args], {}, node, env)
+
+
+NO_TENSOR = ("size", "dim", "numel", "item", "tolist", "numpy", "nelement", "element_size", "is_cuda", "type_as_string")
+
+
+def through_layer(m: Machine, layer: Made, args: Sequence[Value], node: ast.Call, env: Env) -> Value:
+    """What a layer of torch makes."""
+    first = args[0] if args else UNKNOWN
+    if layer.name in THROUGH:
+        return same(first) if isinstance(first, Tensor) else first
+    found = made(m, LAYERS.get(layer.name, ""), list(args), node, env)
+    weight = layer.attributes.get("weight of its own")
+    if isinstance(weight, Weight) and not m.quiet:
+        found.reach |= {weight}
+    if layer.name in RECURRENT:
+        return found, (same(found), same(found)) if layer.name == "LSTM" else same(found)
+    return (found, same(found)) if layer.name == "MultiheadAttention" else found
+
+
+RECURRENT = ("LSTM", "GRU", "RNN")

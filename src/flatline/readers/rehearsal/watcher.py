@@ -1,0 +1,266 @@
+"""What is seen in a rehearsal: the sensors of a run that does not take place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Where
+from flatline.readers.rehearsal.machine import Loop, Machine
+from flatline.readers.rehearsal.tensors import combined, same
+from flatline.readers.rehearsal.values import (
+    UNKNOWN,
+    Bound,
+    Env,
+    Function,
+    Made,
+    Mark,
+    Object,
+    Tensor,
+    Value,
+    Weight,
+    is_module,
+    modules_of,
+    weights_of,
+)
+from flatline.readers.source._loops import MODES, SUSPECT, VISION
+from flatline.readers.source._scopes import spelled
+
+TELLS = re.compile(r"(^|[._])(on|after|before|pre|post)_|hook|fire|emit|trigger|dispatch|notify|publish|event|callback")
+REDUCTIONS = ("reduction", "reduce", "size_average")
+LOGITS = ("cross_entropy", "nll", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+
+
+@dataclass(slots=True, eq=False)
+class Replaced:
+    """Layers that took the place of others."""
+
+    new: frozenset[Weight]
+    optimizer: Made
+    fact: SourceFact
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One rehearsal's."""
+
+    losses: dict[int, list[SourceLoss]] = field(default_factory=dict)
+    loops: dict[Where, list[SourceLoop]] = field(default_factory=dict)
+    optimizers: dict[int, tuple[Made, bool]] = field(default_factory=dict)
+    learned: dict[Weight, Where] = field(default_factory=dict)
+    marks: set[Mark] = field(default_factory=set)
+    others: list[Replaced] = field(default_factory=list)
+    stepped_by: set[int] = field(default_factory=set)
+    asleep: dict[str, Value] = field(default_factory=dict)  # models in eval mode
+    vague: bool = False  # a backward whose loss is not known in full
+    escaped: frozenset[int] = frozenset()  # handed to something unknown
+
+    # ----------------------------------------------------------------------- losses
+
+    def loss(
+        self,
+        m: Machine,
+        kind: str,
+        args: Sequence[Value],
+        kwargs: dict[str, Value],
+        made: Made | None,
+        node: ast.Call,
+        env: Env,
+    ) -> Value:
+        """A loss function is called."""
+        first = args[0] if args else kwargs.get("input", UNKNOWN)
+        fed = first.by if isinstance(first, Tensor) else ""
+        found = combined([*args, *kwargs.values()])
+        settings = {**(made.kwargs if made is not None else {}), **kwargs}
+        if not any(name in settings for name in REDUCTIONS):
+            found.by = "mean loss"
+        if m.quiet:
+            found.reach = frozenset()
+        if kind in LOGITS:
+            place = first.place if isinstance(first, Tensor) else None
+            told = SourceLoss(
+                kind=kind,
+                fed_by=fed,
+                feed=place.text if place is not None else "",
+                feed_where=place.where if place is not None else None,
+                where=m.where(node, env),
+            )
+            self.losses.setdefault(id(node), []).append(told)
+        return found
+
+    # ----------------------------------------------------------------------- the loop
+
+    def _tick(self, m: Machine, kind: Any, node: ast.Call, env: Env, **facts: Any) -> None:
+        always = not m.loops or m.unsure == m.loops[-1].unsure
+        over_data = bool(m.loops) and m.loops[-1].over_data
+        m.tick(SourceTick(kind=kind, where=m.where(node, env), always=always, over_data=over_data, **facts))
+
+    def backward(self, m: Machine, tensor: Tensor, node: ast.Call, env: Env) -> None:
+        """Gradients flow."""
+        where = m.where(node, env)
+        weighted = bool(node.args) or any(k.arg == "gradient" for k in node.keywords)
+        mean = tensor.by == "mean loss" and not weighted
+        self._tick(m, "backward", node, env, name=_receiver(node), known=tensor.known, scaled=tensor.scaled, mean=mean)
+        self.marks |= tensor.marks
+        self.vague = self.vague or not tensor.known
+        for weight in tensor.reach:
+            if weight.attributes.get("requires_grad") is True:
+                self.learned.setdefault(weight, where)
+
+    def stepped(
+        self, m: Machine, value: Made, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+    ) -> None:
+        """An optimizer's step, of its own."""
+        if args or kwargs:
+            self._tick(m, "opaque", node, env, name=_receiver(node))
+            return
+        self._step(m, value, node, env, scaled=False)
+
+    def _step(self, m: Machine, value: Made, node: ast.Call, env: Env, *, scaled: bool) -> None:
+        self.stepped_by.add(id(value))
+        key = self._key(value)
+        self._woken(m, f"model of {key}", node, env)
+        self._tick(
+            m, "step", node, env, of=key, name=_receiver(node), known=True, trains=f"model of {key}", scaled=scaled
+        )
+
+    def _woken(self, m: Machine, model: str, node: ast.Call, env: Env) -> None:
+        """A model that was put into eval mode is in train mode again, by whatever means."""
+        slept = self.asleep.get(model)
+        if slept is not None and all(part.attributes.get("training") is not False for part in _minding(slept)):
+            del self.asleep[model]
+            self._tick(m, "train", node, env, of=model, name="train")
+
+    def zeroed(self, m: Machine, value: Value, node: ast.Call, env: Env) -> None:
+        """``zero_grad()`` of an optimizer or a model."""
+        if isinstance(value, Made) and id(value) in self.optimizers:
+            self._tick(m, "zero", node, env, of=self._key(value), name=_receiver(node), known=True)
+        else:
+            self._tick(m, "zero", node, env, name=_receiver(node), trains=self._model(value))
+
+    def graded(self, m: Machine, given: Value, node: ast.AST, env: Env) -> None:
+        """``p.grad`` is set by hand."""
+        at = ast.copy_location(ast.Call(ast.Name("grad", ast.Load()), [], []), node)
+        self._tick(m, "zero" if given is None else "backward", at, env, name="grad")
+
+    def scheduled(
+        self, m: Machine, value: Made, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+    ) -> None:
+        """A schedule's step."""
+        of = value.given("optimizer", 0)
+        key = self._key(of) if isinstance(of, Made) else ""
+        self._tick(m, "schedule", node, env, of=key, name=_receiver(node), known=not args and not kwargs)
+
+    def clipped(
+        self, m: Machine, name: str, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
+    ) -> None:
+        """Gradients are clipped."""
+        given = kwargs.get("max_norm", kwargs.get("clip_value", args[1] if len(args) > 1 else None))
+        threshold = float(given) if isinstance(given, (int, float)) else None
+        self._tick(m, "clip", node, env, name=name, threshold=threshold)
+
+    def scaler(self, m: Machine, value: Made, name: str, args: Sequence[Value], node: ast.Call, env: Env) -> Value:
+        """A method of GradScaler."""
+        on = m.truth(value.kwargs.get("enabled", True)) is True
+        first = args[0] if args else UNKNOWN
+        if name == "scale" and isinstance(first, Tensor):
+            return replace(same(first), scaled=on)
+        if name == "unscale_":
+            self._tick(m, "unscale", node, env)
+        elif name == "step" and isinstance(first, Made):
+            self._step(m, first, node, env, scaled=True)
+        elif name == "step":
+            self._tick(m, "opaque", node, env, name=_receiver(node))
+        return UNKNOWN
+
+    def mode(self, m: Machine, value: Value, on: bool | None, node: ast.Call, env: Env) -> None:
+        """``train()`` or ``eval()``."""
+        from flatline.readers.rehearsal.modules import set_modes
+
+        set_modes(value, on)
+        kind = "eval" if on is False else "train"
+        if on is False:
+            self.asleep[self._model(value)] = value
+        self._tick(m, kind, node, env, of=self._model(value), name=_receiver(node), modes=modes_in(value))
+
+    def unknown(self, m: Machine, function: Value, args: Sequence[Value], node: ast.Call, env: Env) -> None:
+        """Something is called that may do anything."""
+        trains = any(
+            isinstance(each, (Object, Bound, Function)) or is_module(each) or id(each) in self.optimizers
+            for each in args
+        )
+        if trains or SUSPECT.search(spelled(node.func)) or TELLS.search(spelled(node.func)):
+            self._tick(m, "opaque", node, env, name=spelled(node.func))
+
+    def looped(self, loop: Loop) -> None:
+        """A loop is over."""
+        paths = list(dict.fromkeys(loop.turns))
+        kinds = {tick.kind for path in paths for tick in path}
+        if kinds & {"step", "backward"}:
+            self.loops.setdefault(loop.where, []).append(
+                SourceLoop(paths=tuple(paths), turns=loop.text, where=loop.where)
+            )
+
+    # ----------------------------------------------------------------------- who holds what
+
+    def built(self, m: Machine, value: Made, whole: bool) -> None:
+        """An optimizer was given weights."""
+        known = self.optimizers.get(id(value), (value, True))[1]
+        self.optimizers[id(value)] = value, known and whole
+
+    def replaced(self, m: Machine, owner: Value, name: str, old: Value, new: Value, node: ast.AST, env: Env) -> None:
+        """A layer takes the place of another."""
+        before, after = _weights(old), _weights(new)
+        for made, _ in self.optimizers.values():
+            if before & made.parts and after and not after & made.parts:
+                fact = SourceFact(
+                    kind="rebound",
+                    name=_spoken(made),
+                    text=spelled(node),
+                    where=m.where(node, env),
+                    other=made.place.where if made.place else None,
+                )
+                self.others.append(Replaced(after, made, fact))
+
+    def _key(self, value: Made) -> str:
+        return f"rehearsed {sorted(self.optimizers).index(id(value)) if id(value) in self.optimizers else id(value)}"
+
+    def _model(self, value: Value) -> str:
+        """A module, by the optimizer that trains all of it or a part."""
+        own = _weights(value)
+        for made, _ in self.optimizers.values():
+            if made.parts and made.parts <= own:
+                return f"model of {self._key(made)}"
+        return f"module {id(value)}"
+
+
+def _weights(value: Value) -> frozenset[Weight]:
+    return frozenset(weight for _, weight in weights_of(value))
+
+
+def _receiver(node: ast.Call) -> str:
+    return spelled(node.func.value) if isinstance(node.func, ast.Attribute) else spelled(node.func)
+
+
+def _spoken(made: Made) -> str:
+    return made.name
+
+
+def _minding(value: Value) -> list[Value]:
+    """The layers of a module that mind its mode; a model of torchvision as a whole."""
+    return [part for _, part in modules_of(value) if isinstance(part, Made) and _mode_of(part)]
+
+
+def _mode_of(part: Made) -> str:
+    if found := MODES.fullmatch(part.dotted):
+        return found[1] if part.given("p", 0) != 0 else ""
+    vision = VISION.fullmatch(part.dotted)
+    return vision.lastgroup or "" if vision else ""
+
+
+def modes_in(value: Value) -> str:
+    """A Dropout or BatchNorm of a module."""
+    return next((_mode_of(part) for part in _minding(value)), "")
