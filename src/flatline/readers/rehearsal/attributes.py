@@ -25,6 +25,7 @@ from flatline.readers.rehearsal.values import (
 )
 
 MAYBE = (Method, Tensor)  # which may be anything, nothing at all among it
+SERVED = {"dataset": 0, "batch_size": 1, "sampler": 3, "batch_sampler": 4}
 NAMED = ("__name__", "__qualname__")
 MODELS = ("torchvision.models.", "timm.create_model")
 
@@ -46,6 +47,8 @@ def get(m: Machine, value: Value, name: str, node: ast.AST, env: Env) -> Value:
         return _of_tensor(value, name)
     if isinstance(value, (Made, Weight, Function)) and name in value.attributes:
         return value.attributes[name]
+    if isinstance(value, Made) and value.dotted.startswith("torch.utils.data.") and name in SERVED:
+        return value.given(name, SERVED[name])
     if isinstance(value, Made) and value.dotted.startswith(MODELS) and not name.startswith("_"):
         return _part(m, value, name, node, env)
     if isinstance(value, Made) and value.name == "Sequential" and name.isdigit():

@@ -20,6 +20,7 @@ from flatline.readers.rehearsal.values import (
     Method,
     Object,
     Partial,
+    Place,
     Super,
     Tensor,
     Value,
@@ -64,9 +65,27 @@ def _object(
         except KeyError:
             continue
         if isinstance(found, Function):
-            return invoke(m, found, [value, *args], kwargs, node, env)
+            return _forward(m, found, value, args, kwargs, node, env)
     m.escape([*args, *kwargs.values(), value])
     return UNKNOWN
+
+
+def _forward(
+    m: Machine,
+    found: Function,
+    value: Object,
+    args: Sequence[Value],
+    kwargs: dict[str, Value],
+    node: ast.Call,
+    env: Env,
+) -> Value:
+    if value.is_module and not m.forwards:
+        m.watcher.called(m, value, node, env)
+    m.forwards += value.is_module
+    try:
+        return invoke(m, found, [value, *args], kwargs, node, env)
+    finally:
+        m.forwards -= value.is_module
 
 
 def invoke(
@@ -89,16 +108,14 @@ def _run(m: Machine, function: Function, inner: Env, node: ast.Call, env: Env) -
     from flatline.readers.rehearsal.statements import block
 
     m.depth += 1
-    m.quiet += function.quiet
-    m.callers.append((node, env))
+    m.quiet += [function.quiet] if function.quiet else []
     try:
         if isinstance(function.node, ast.Lambda):
             return evaluate(m, function.node.body, inner)
         block(m, function.node.body, inner)
         return inner.names.pop(RESULT, None)
     finally:
-        m.callers.pop()
-        m.quiet -= function.quiet
+        del m.quiet[len(m.quiet) - bool(function.quiet) :]
         m.depth -= 1
 
 
@@ -197,19 +214,30 @@ def _usual(m: Machine, made_of: Class, name: str, node: ast.Call, env: Env) -> V
 # --------------------------------------------------------------------------- generators and managers
 
 
+def gone_through(m: Machine, value: Object) -> Value:
+    """What a loop over an object goes through."""
+    try:
+        found = value.made_of.find("__iter__")
+    except KeyError:
+        return UNKNOWN
+    at = ast.Call(ast.Name("iter", ast.Load()), [], [])
+    given = invoke(m, found, [value], {}, at, found.env) if isinstance(found, Function) else UNKNOWN
+    return UNKNOWN if isinstance(given, Object) else given
+
+
 def generated(m: Machine, source: Generator, turn: Callable[[Value], Any]) -> None:
     """What a generator yields, one after the other; what is done with each is done before the next."""
     source.env.on_yield = turn
     function = source.function
     m.depth += 1
-    m.quiet += function.quiet
+    m.quiet += [function.quiet] if function.quiet else []
     try:
         from flatline.readers.rehearsal.statements import block
 
         if m.depth < DEPTH and not isinstance(function.node, ast.Lambda):
             block(m, function.node.body, source.env)
     finally:
-        m.quiet -= function.quiet
+        del m.quiet[len(m.quiet) - bool(function.quiet) :]
         m.depth -= 1
 
 
@@ -219,7 +247,7 @@ QUIET = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 def entered(m: Machine, manager: Value, node: ast.expr, env: Env) -> Value:
     """What ``with`` binds."""
     if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
-        m.quiet += 1
+        m.quiet.append(Place(node, env))
     if isinstance(manager, Object):
         return _asked(m, manager, "__enter__", [], node, env)
     return manager if isinstance(manager, (Made, Tensor)) else UNKNOWN
@@ -232,7 +260,7 @@ def _switched_off(m: Machine, manager: Made) -> bool:
 def left(m: Machine, manager: Value, node: ast.expr, env: Env) -> None:
     """The end of ``with``."""
     if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
-        m.quiet -= 1
+        del m.quiet[-1:]
     if isinstance(manager, Object):
         _asked(m, manager, "__exit__", [None, None, None], node, env)
 

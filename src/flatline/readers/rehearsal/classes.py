@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from flatline.readers.rehearsal.machine import Machine
-from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Library, Object, Value
+from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Library, Object, Place, Value
 
 KINDS = {
     "builtins.staticmethod": "static",
@@ -92,7 +92,7 @@ def decorated(m: Machine, head: ast.expr, thing: Value, env: Env) -> Value:
             thing.kind = KINDS[dotted]
             return thing
         if dotted in QUIET:
-            thing.quiet = True
+            thing.quiet = Place(head, env)
             return thing
         if isinstance(head, ast.Attribute) and head.attr in ("setter", "getter", "deleter"):
             return env.names.get(thing.node.name, thing) if isinstance(thing.node, ast.FunctionDef) else thing

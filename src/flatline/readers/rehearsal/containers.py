@@ -14,6 +14,7 @@ TEXT = ("lower", "upper", "strip", "startswith", "endswith", "split", "join", "r
         "lstrip", "rstrip", "removeprefix", "removesuffix", "capitalize", "isdigit", "count", "find")  # fmt: skip
 SHOWS = ("index", "count", "copy", "items", "keys", "values")
 LARGE = 1_000
+BATCHES = "<batches>"
 
 
 def method(
@@ -25,7 +26,7 @@ def method(
     if isinstance(value, dict):
         return _of_table(m, value, name, args, kwargs)
     if isinstance(value, list):
-        return _sort(m, value, args, kwargs, node, env) if name == "sort" else _of_list(m, value, name, args)
+        return _sort(m, value, args, kwargs, node, env) if name == "sort" else _of_list(m, value, name, args, node, env)
     if isinstance(value, set):
         return _of_set(value, name, args)
     return UNKNOWN
@@ -71,8 +72,9 @@ def _asked(value: dict[Value, Value], name: str, args: list[Value]) -> Value:
     return value.get(args[0], usual) if name == "get" else getattr(value, name)(args[0], usual)
 
 
-def _of_list(m: Machine, value: list[Value], name: str, args: list[Value]) -> Value:
+def _of_list(m: Machine, value: list[Value], name: str, args: list[Value], node: ast.Call, env: Env) -> Value:
     if name == "append" and len(args) == 1:
+        m.watcher.appended(m, value, args[0], node, env)
         if len(value) < LARGE:
             value.append(args[0])
         return None
@@ -187,13 +189,22 @@ def _range(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Ca
 
 def _len(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
     value = args[0] if args else UNKNOWN
+    if isinstance(value, Made) and value.name == "DataLoader":
+        return Made(BATCHES)
     value = value.parts if isinstance(value, Made) and isinstance(value.parts, (list, dict)) else value
     return len(value) if isinstance(value, (list, tuple, dict, set, str, range)) and MORE not in value else UNKNOWN
+
+
+def is_batches(value: Value) -> bool:
+    """How many batches a loader serves, or what is computed from that."""
+    return isinstance(value, Made) and value.dotted == BATCHES
 
 
 def _number(kind: type) -> Callable[..., Value]:
     def convert(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
         value = args[0] if args else UNKNOWN
+        if is_batches(value):
+            return value
         try:
             return kind(value) if isinstance(value, (int, float, str)) and len(str(value)) < LARGE else UNKNOWN
         except (ValueError, OverflowError):
@@ -210,6 +221,8 @@ def _bool(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Cal
 def _extreme(largest: bool) -> Callable[..., Value]:
     def choose(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
         given = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        if any(map(is_batches, given)):
+            return Made(BATCHES)
         if not given or kwargs or not all(isinstance(each, (int, float)) for each in given):
             return UNKNOWN
         return max(given) if largest else min(given)

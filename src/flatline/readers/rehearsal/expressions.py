@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flatline.readers.rehearsal import attributes, calls, tensors
+from flatline.readers.rehearsal import attributes, calls, containers, tensors
 from flatline.readers.rehearsal.machine import Machine
 from flatline.readers.rehearsal.values import UNKNOWN, Env, Function, Library, Made, Tensor, Value
 
@@ -66,6 +66,9 @@ def _tuple(m: Machine, node: ast.Tuple | ast.List | ast.Set, env: Env) -> Value:
             found.append(evaluate(m, each, env))
     if isinstance(node, ast.Set):
         return {each for each in found if _is_key(each)}
+    if isinstance(node, ast.List):
+        m.born[id(found)] = len(m.loops)
+        m.kept_alive.append(found)
     return tuple(found) if isinstance(node, ast.Tuple) else found
 
 
@@ -121,6 +124,8 @@ def _binary(m: Machine, node: ast.BinOp, env: Env) -> Value:
     one, other = evaluate(m, node.left, env), evaluate(m, node.right, env)
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return tensors.combined((one, other))
+    if containers.is_batches(one) or containers.is_batches(other):
+        return Made(containers.BATCHES)
     return _computed(node.op, one, other)
 
 
@@ -185,6 +190,8 @@ def _compared(m: Machine, node: ast.Compare, env: Env) -> Value:
     found: list[bool | None] = []
     for op, right in zip(node.ops, node.comparators, strict=True):
         other = evaluate(m, right, env)
+        if isinstance(one, Tensor) or isinstance(other, Tensor):
+            m.watcher.scored(m)
         found.append(_compare(op, one, other))
         one = other
     if False in found:
@@ -244,7 +251,7 @@ def _slice(m: Machine, node: ast.Slice, env: Env) -> Value:
 def item(m: Machine, value: Value, key: Value) -> Value:
     """One element."""
     if isinstance(value, Tensor):
-        return tensors.same(value)
+        return tensors.same(value, picked=not isinstance(key, (slice, tuple)))
     if isinstance(value, Made) and isinstance(value.parts, (list, dict)):
         value = value.parts
     if isinstance(value, Library):

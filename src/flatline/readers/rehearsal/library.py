@@ -99,13 +99,16 @@ def _of_torch(
 ) -> Value:
     """What torch has beside tensors."""
     name = dotted.rpartition(".")[2]
+    if name == "random_split":
+        parts = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else [UNKNOWN, UNKNOWN]
+        return [_made(m, "torch.utils.data.Subset", args[:1], {}, node, env) for _ in parts]
     if name.startswith("clip_grad"):
         m.watcher.clipped(m, name, args, kwargs, node, env)
         return Tensor()
     if name in ("weight_norm", "spectral_norm", "parametrize"):
         m.escape(args)
         return args[0] if args else UNKNOWN
-    if name[:1].isupper() or name in ("autocast", "random_split", "resnet18", "resnet50") or is_layer(dotted):
+    if name[:1].isupper() or name == "autocast" or is_layer(dotted):
         made = _made(m, dotted, args, kwargs, node, env)
         return modules.layer(m, dotted, args, kwargs, made) if is_layer(dotted) else made
     return UNKNOWN
@@ -197,6 +200,8 @@ def _of_made(
         return m.watcher.scaler(m, value, name, args, node, env)
     if value.dotted == "argparse.ArgumentParser":
         return containers.of_parser(m, value, name, args, kwargs)
+    if name == "set_epoch":
+        m.watcher.passes.told.add(id(value))
     if value.name == "DataLoader" or value.dotted.startswith(HARMLESS):
         return UNKNOWN
     m.watcher.unknown(m, value, args, node, env)
@@ -250,6 +255,8 @@ def _is_of(value: Value, kind: Value) -> bool | None:
         )
     if isinstance(value, Made) and is_layer(value.dotted) and is_layer(last):
         return True if last in (value.dotted, "torch.nn.Module") else _kind_of(value.dotted, last)
+    if isinstance(value, Made) and value.name == last.rpartition(".")[2]:
+        return True
     if isinstance(value, Object):
         return value.made_of.comes_from(last) or (None if value.made_of.open else False)
     if isinstance(value, Weight):
@@ -285,6 +292,8 @@ def _in_class(value: Value, name: str) -> bool:
 
 
 def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
+    if len(args) == 2 and isinstance(args[0], Made) and args[0].name == "DistributedSampler":
+        return True if args[1] == "set_epoch" else UNKNOWN
     if len(args) == 2 and isinstance(args[0], Object) and isinstance(args[1], str):
         known = args[1] in args[0].attributes or _in_class(args[0], args[1])
         above = any(isinstance(each, Library) or each is UNKNOWN for each in args[0].made_of.order)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flatline.events import SourceTick, Where
-from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, File, Function, Library, Made, Unknown, Value
+from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, File, Function, Library, Made, Place, Unknown, Value
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 
@@ -42,6 +42,11 @@ class Loop:
     where: Where
     unsure: int
     over_data: bool = False
+    loader: Made | None = None  # a DataLoader that it goes through
+    quiet: bool = False  # without gradients
+    scores: bool = False  # something is compared in it, or the best is chosen
+    awake: list[tuple[Value, Place]] = field(default_factory=list)  # modules in train mode that were called in it
+    count: float | None = None  # of its turns, where that is known
     now: list[SourceTick] = field(default_factory=list)
     turns: list[tuple[SourceTick, ...]] = field(default_factory=list)
     text: str = ""  # of how often
@@ -53,11 +58,14 @@ class Machine:
     def __init__(self, project: Project, watcher: Any, choose: Choose, paths: Collection[str]) -> None:
         self.project, self.watcher, self.choose, self.paths = project, watcher, choose, paths
         self.left = EVALUATIONS
-        self.depth = self.unsure = self.quiet = 0
+        self.depth = self.unsure = self.forwards = 0
+        self.quiet: list[Place] = []  # what switches gradients off
+        self.transforms: list[tuple[Made, bool]] = []  # that were called, and whether that is certain
+        self.kept_alive: list[Value] = []  # what is known by its identity
+        self.born: dict[int, int] = {}  # lists, and how many loops there were around them when they were made
         self.files: dict[str, File] = {}
         self.loops: list[Loop] = []
         self.escaped: dict[int, Value] = {}
-        self.callers: list[tuple[ast.Call, Env]] = []
 
     def where(self, node: ast.AST, env: Env) -> Where:
         """The place of a node."""

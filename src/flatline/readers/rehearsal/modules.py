@@ -63,10 +63,15 @@ def called(m: Machine, value: Made, args: Sequence[Value], kwargs: dict[str, Val
     """A layer, a loss function or anything else that a library made is called."""
     if value.dotted in CLASSES or value.dotted in DISTANCES or (value.name.endswith("Loss") and is_layer(value.dotted)):
         return m.watcher.loss(m, CLASSES.get(value.dotted, ""), args, kwargs, value, node, env)
+    if is_layer(value.dotted) and not m.forwards:
+        m.watcher.called(m, value, node, env)
     if value.name == "Sequential":
         return _through(m, value, args, node, env)
     if is_layer(value.dotted):
         return _library_model(m, value, args, node, env)
+    if value.dotted.startswith(("torchvision.transforms.", "albumentations.")):
+        m.transforms.append((value, not m.unsure))
+        return Tensor(known=False)
     m.watcher.unknown(m, value, args, node, env)
     m.escape([*args, *kwargs.values()])
     return UNKNOWN
@@ -183,6 +188,11 @@ def _nothing(m: Machine, value: Value, args: Sequence[Value], kwargs: dict[str, 
     return UNKNOWN
 
 
+def _loaded(m: Machine, value: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+    m.watcher.loaded |= {weight for _, weight in weights_of(value)}
+    return UNKNOWN
+
+
 def _appended(m: Machine, value: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(value, Made) and isinstance(value.parts, list):
         value.parts += args
@@ -200,7 +210,7 @@ DOES: dict[str, Callable[[Machine, Any, Sequence[Value], dict[str, Value]], Valu
     "add_module": _add,
     "register_module": _add,
     "state_dict": _nothing,
-    "load_state_dict": _nothing,
+    "load_state_dict": _loaded,
     "buffers": _nothing,
     "append": _appended,
     "__init__": _nothing,

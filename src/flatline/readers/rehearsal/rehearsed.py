@@ -9,15 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
-from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick
+from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Where
 from flatline.readers.rehearsal.machine import Choose, Exhausted, Machine, Raised
-from flatline.readers.rehearsal.watcher import Watcher
+from flatline.readers.rehearsal.values import Weight, weights_of
+from flatline.readers.rehearsal.watcher import Watcher, modes_in
+from flatline.readers.source._facts import ON_PURPOSE
 from flatline.readers.source._imported import FILES, all_reached
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
-from flatline.readers.source._scopes import Class, Module
+from flatline.readers.source._scopes import Class, Module, spelled
 
-CHOSEN = re.compile(r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*[\"']|hook|callback|handler")
+CHOSEN = re.compile(r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*['\"]|hook|callback|handler")
 KNOWN = re.compile(
     r"Module|Dataset|Sampler|NamedTuple|Enum|Env|Wrapper|Function|Exception|Error|Parser|Optimizer|Scheduler|LR$|dataclass"
 )
@@ -103,7 +105,7 @@ def _loops(watchers: list[Watcher]) -> Iterator[SourceLoop]:
     for place in places:
         each = [loop for watcher in watchers for loop in watcher.loops.get(place, ())]
         paths = {_told(path): path for loop in each for path in loop.paths}
-        yield SourceLoop(paths=tuple(paths.values()), turns=each[0].turns, where=place)
+        yield SourceLoop(paths=tuple(paths.values()), turns=each[0].turns, count=each[0].count, where=place)
 
 
 def _told(path: tuple[SourceTick, ...]) -> tuple[tuple[object, ...], ...]:
@@ -120,14 +122,59 @@ def _facts(watchers: list[Watcher]) -> Iterator[SourceFact]:
 def _of(watcher: Watcher) -> Iterator[SourceFact]:
     """What one rehearsal shows at its end."""
     for mark in watcher.marks:
-        yield SourceFact(kind=mark.kind, name=mark.place.text, where=mark.place.where, text=mark.place.text)
-    whole = all(known for _, known in watcher.optimizers.values())
-    held = frozenset().union(*(made.parts for made, _ in watcher.optimizers.values()))
-    for each in watcher.others if whole else ():
-        free = each.new - held
-        if (
-            free == each.new
-            and any(w in watcher.learned for w in free)
-            and not any(id(w) in watcher.escaped for w in free)
-        ):
+        if mark.kind == "logged softmax":
+            text = mark.place.text
+            yield SourceFact(kind=mark.kind, name=text, where=mark.place.where, text=text)
+    yield from watcher.passes.facts(watcher.escaped)
+    yield from _kept(watcher)
+    if all(known for _, known in watcher.optimizers.values()):
+        held = frozenset[Weight]().union(*(made.parts for made, _ in watcher.optimizers.values()))
+        yield from _replaced(watcher, held)
+        yield from _cut(watcher, held)
+        yield from _awake(watcher, held)
+
+
+def _replaced(watcher: Watcher, held: frozenset[Weight]) -> Iterator[SourceFact]:
+    """New layers that learn, and that no optimizer holds."""
+    for each in watcher.others:
+        learn = any(weight in watcher.learned for weight in each.new)
+        if learn and not each.new & held and not any(id(weight) in watcher.escaped for weight in each.new):
             yield each.fact
+
+
+def _cut(watcher: Watcher, held: frozenset[Weight]) -> Iterator[SourceFact]:
+    """Layers that an optimizer holds, behind a loss, and computed without gradients alone."""
+    told = set[Where]()
+    for mark in watcher.marks:
+        weight = mark.of
+        if mark.kind != "cut layer" or weight not in held or weight in watcher.learned or weight in watcher.loaded:
+            continue
+        free = weight.attributes.get("requires_grad") is True and id(weight) not in watcher.escaped
+        made = weight.layer.place
+        if free and made is not None and mark.place.where not in told:
+            told.add(mark.place.where)
+            yield SourceFact(
+                kind="cut layer", name=made.text, text=mark.place.text, where=made.where, other=mark.place.where
+            )
+
+
+def _awake(watcher: Watcher, held: frozenset[Weight]) -> Iterator[SourceFact]:
+    """Trained models that score in train mode, and never were in another."""
+    for value, place in watcher.passes.asleep:
+        weights = frozenset(weight for _, weight in weights_of(value))
+        trained = weights & held and weights & set(watcher.learned)
+        if trained and not weights & watcher.evaluated and not ON_PURPOSE.search(place.env.module.whole):
+            yield SourceFact(
+                kind="validated",
+                name=modes_in(value),
+                text=place.text.partition("(")[0],
+                where=place.where,
+            )
+
+
+def _kept(watcher: Watcher) -> Iterator[SourceFact]:
+    """Lists of losses with their graphs."""
+    for place, tensors in watcher.kept.values():
+        if sum(each.done and bool(each.reach) for each in tensors) > 1 and isinstance(place.node, ast.Call):
+            name = spelled(place.node.args[0])
+            yield SourceFact(kind="kept", name=name, text=place.text, where=place.where)

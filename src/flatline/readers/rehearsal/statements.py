@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from flatline.events import SourceTick
-from flatline.readers.rehearsal import classes
-from flatline.readers.rehearsal.calls import entered, gathered, generated, left
+from flatline.readers.rehearsal import classes, passes
+from flatline.readers.rehearsal.calls import entered, gathered, generated, gone_through, left
 from flatline.readers.rehearsal.expressions import assign, evaluate, function
 from flatline.readers.rehearsal.machine import MANY_TURNS, TURNS, Loop, Machine, Raised, Stopped
-from flatline.readers.rehearsal.values import UNKNOWN, Env, Generator, Made, Tensor, Unknown, Value
+from flatline.readers.rehearsal.values import UNKNOWN, Env, Generator, Made, Object, Tensor, Unknown, Value
 from flatline.readers.source._nodes import unparsed
 
 Going = str  # how a block goes on
@@ -37,9 +37,17 @@ def _expression(m: Machine, node: ast.Expr, env: Env) -> Going:
 
 def _assign(m: Machine, node: ast.Assign, env: Env) -> Going:
     value = evaluate(m, node.value, env)
+    if m.loops and isinstance(value, (int, float)) and _counts(node):
+        value = UNKNOWN
     for target in node.targets:
         assign(m, target, value, env)
     return ""
+
+
+def _counts(node: ast.Assign) -> bool:
+    """``step = step + 1``: in a loop that is not gone through to its end this says nothing."""
+    value = node.value
+    return isinstance(value, ast.BinOp) and unparsed(node.targets[0]) in (unparsed(value.left), unparsed(value.right))
 
 
 def _annotated(m: Machine, node: ast.AnnAssign, env: Env) -> Going:
@@ -56,7 +64,8 @@ def _added(m: Machine, node: ast.AugAssign, env: Env) -> Going:
         before += gathered(m, evaluate(m, node.value, env))  # in its place, whoever else holds it
         return ""
     both = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
-    assign(m, node.target, evaluate(m, both, env), env)
+    value = evaluate(m, both, env)
+    assign(m, node.target, UNKNOWN if m.loops and isinstance(value, (int, float)) else value, env)
     return ""
 
 
@@ -83,10 +92,11 @@ def _if(m: Machine, node: ast.If, env: Env) -> Going:
 
 
 def _gives_up(body: Sequence[ast.stmt]) -> bool:
-    """It raises, or ends the program."""
+    """It raises, or ends the loop or the program, or gives nothing back: what comes behind is what is looked for."""
     last = body[-1] if body else None
-    ends = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call)
-    return isinstance(last, ast.Raise) or (ends and unparsed(last.value.func) in ("sys.exit", "exit", "quit"))  # type: ignore[union-attr]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return unparsed(last.value.func) in ("sys.exit", "exit", "quit")
+    return isinstance(last, (ast.Raise, ast.Break)) or (isinstance(last, ast.Return) and last.value is None)
 
 
 # --------------------------------------------------------------------------- loops
@@ -94,7 +104,10 @@ def _gives_up(body: Sequence[ast.stmt]) -> bool:
 
 def _for(m: Machine, node: ast.For, env: Env) -> Going:
     over = evaluate(m, node.iter, env)
-    loop = Loop(m.where(node, env), m.unsure, _serves(over), text=unparsed(node.iter))
+    loader, count = passes.loader_of(over), float(len(over)) if isinstance(over, range) else None
+    loop = Loop(
+        m.where(node, env), m.unsure, _serves(over), loader, bool(m.quiet), text=unparsed(node.iter), count=count
+    )
     m.loops.append(loop)
     going = ""
 
@@ -144,6 +157,8 @@ def _serves(over: Value) -> bool:
 
 def each(m: Machine, over: Value, turn: Callable[[Value], Any]) -> None:
     """The turns over a value."""
+    if isinstance(over, Object):
+        over = gone_through(m, over)
     if isinstance(over, Generator):
         generated(m, over, turn)
         return
@@ -154,7 +169,7 @@ def each(m: Machine, over: Value, turn: Callable[[Value], Any]) -> None:
 def elements(over: Value) -> Iterator[Value]:
     """What a loop over a value goes through."""
     if isinstance(over, range):
-        yield from over[:TURNS]
+        yield from over if len(over) <= TURNS else [UNKNOWN] * TURNS  # which of the turns these are is not said
     elif isinstance(over, (list, tuple, set, frozenset, dict, str)):
         yield from list(over)[:MANY_TURNS]
     elif isinstance(over, Made) and isinstance(over.parts, (list, dict)):
@@ -162,7 +177,9 @@ def elements(over: Value) -> Iterator[Value]:
     elif isinstance(over, Made) and over.dotted == "zip":
         yield from _side_by_side(over)
     elif isinstance(over, Made) and over.dotted == "enumerate":
-        yield from enumerate(elements(over.args[0]))
+        values = list(elements(over.args[0]))
+        known = isinstance(over.args[0], (list, tuple, dict, str)) or getattr(over.args[0], "parts", None) is not None
+        yield from ((number if known else UNKNOWN, value) for number, value in enumerate(values))
     elif over is not None:
         yield from [UNKNOWN] * TURNS
 
@@ -183,6 +200,8 @@ def _ended(m: Machine, loop: Loop) -> None:
         _turned(m, loop)
     if any(loop.turns):
         m.watcher.looped(loop)
+    if loop.loader is not None:
+        m.watcher.passes.over(m, loop, loop.loader)
     if m.loops:
         told: list[list[tuple[Any, ...]]] = []
         for ticks in loop.turns:

@@ -29,16 +29,17 @@ def combined(values: Sequence[Value]) -> Tensor:
     """What is computed from several values: all weights behind them are behind it."""
     parts = [each for value in values for each in within(value)]
     tensors = [part for part in parts if isinstance(part, Tensor)]
+    weights = frozenset(part for part in parts if isinstance(part, Weight))
     return Tensor(
-        reach=frozenset().union(*(t.reach for t in tensors)),
+        reach=weights.union(*(t.reach for t in tensors)),
         marks=frozenset().union(*(t.marks for t in tensors)),
-        known=all(t.known for t in tensors) and all(isinstance(p, (Tensor, *PLAIN)) for p in parts),
+        known=all(t.known for t in tensors) and all(isinstance(p, (Tensor, Weight, *PLAIN)) for p in parts),
     )
 
 
-def same(value: Tensor) -> Tensor:
+def same(value: Tensor, *, picked: bool = False) -> Tensor:
     """A tensor with the same numbers in another shape, or some of them."""
-    return replace(value)
+    return replace(value, done=False, picked=value.picked or picked)
 
 
 def made(m: Machine, by: str, value: Value, node: ast.AST, env: Env) -> Tensor:
@@ -61,12 +62,14 @@ def by_function(
 ) -> Value:
     """``torch.softmax(x)``, and every other function of tensors."""
     first = args[0] if args else kwargs.get("input", UNKNOWN)
+    if name in CHOOSES:
+        m.watcher.scored(m)
     if name in MAKES:
         return cut(m, first, name) if MAKES[name] in ("detach", "item") else made(m, MAKES[name], first, node, env)
     if name in SHAPES and isinstance(first, Tensor):
-        return same(first)
+        return same(first, picked=name in PICKS)
     found = combined([*args, *kwargs.values()])
-    if name in ("log", "log2", "log10") and isinstance(first, Tensor) and first.by == "softmax":
+    if name in ("log", "log2", "log10") and isinstance(first, Tensor) and first.by == "softmax" and not first.picked:
         found = marked(found, Mark("logged softmax", Place(node, env), first.place))
     if name in JOINS:
         kinds = {each.by if isinstance(each, Tensor) else "" for each in within(first)}
@@ -86,7 +89,7 @@ def cut(m: Machine, value: Value, name: str) -> Value:
     if name in ("item", "tolist", "numpy"):
         return UNKNOWN
     if isinstance(value, Tensor):
-        return replace(value, reach=frozenset(), marks=frozenset())
+        return replace(value, reach=frozenset(), marks=frozenset(), done=False)
     return Tensor(known=value is not UNKNOWN)
 
 
@@ -95,13 +98,17 @@ def method(m: Machine, value: Tensor, name: str, args: Sequence[Value], node: as
     if name in ("backward",):
         m.watcher.backward(m, value, node, env)
         return None
+    if name in CHOOSES:
+        m.watcher.scored(m)
     if name in NO_TENSOR:
         return UNKNOWN
     if name in SHAPES:
-        return same(value)
+        return same(value, picked=name in PICKS)
     return by_function(m, name, [value, *args], {}, node, env)
 
 
+PICKS = ("gather", "index_select", "masked_select", "take_along_dim", "diagonal", "diag")
+CHOOSES = ("argmax", "topk", "eq", "max")
 NO_TENSOR = ("size", "dim", "numel", "item", "tolist", "numpy", "nelement", "element_size", "is_cuda", "type_as_string")
 
 
@@ -112,8 +119,9 @@ def through_layer(m: Machine, layer: Made, args: Sequence[Value], node: ast.Call
         return same(first) if isinstance(first, Tensor) else first
     found = made(m, LAYERS.get(layer.name, ""), list(args), node, env)
     weight = layer.attributes.get("weight of its own")
-    if isinstance(weight, Weight) and not m.quiet:
-        found.reach |= {weight}
+    if isinstance(weight, Weight):
+        found.reach |= set() if m.quiet else {weight}
+        found.marks |= {Mark("cut layer", m.quiet[-1], weight)} if m.quiet else set()
     if layer.name in RECURRENT:
         return found, (same(found), same(found)) if layer.name == "LSTM" else same(found)
     return (found, same(found)) if layer.name == "MultiheadAttention" else found

@@ -79,7 +79,7 @@ class Function:
     defaults: dict[str, Value]
     owner: Class | None = None
     kind: str = ""  # static, class, property, manager
-    quiet: bool = False  # under @torch.no_grad()
+    quiet: Place | None = None  # @torch.no_grad()
     generates: bool = False
     attributes: dict[str, Value] = field(default_factory=dict)
 
@@ -206,6 +206,8 @@ class Tensor:
     marks: frozenset[Mark] = frozenset()
     known: bool = True  # all that it was made of is
     scaled: bool = False  # by a GradScaler
+    done: bool = False  # its backward has run
+    picked: bool = False  # some of the numbers alone
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Where
+from flatline.readers.rehearsal.containers import is_batches
 from flatline.readers.rehearsal.machine import Loop, Machine
+from flatline.readers.rehearsal.passes import Passes
 from flatline.readers.rehearsal.tensors import combined, same
 from flatline.readers.rehearsal.values import (
     UNKNOWN,
@@ -19,6 +21,7 @@ from flatline.readers.rehearsal.values import (
     Made,
     Mark,
     Object,
+    Place,
     Tensor,
     Value,
     Weight,
@@ -26,7 +29,8 @@ from flatline.readers.rehearsal.values import (
     modules_of,
     weights_of,
 )
-from flatline.readers.source._loops import MODES, SUSPECT, VISION
+from flatline.readers.source._loops import FACTORS, LENGTHS, MODES, SUSPECT, VISION
+from flatline.readers.source._schedules import IN_STEPS
 from flatline.readers.source._scopes import spelled
 
 TELLS = re.compile(r"(^|[._])(on|after|before|pre|post)_|hook|fire|emit|trigger|dispatch|notify|publish|event|callback")
@@ -55,7 +59,12 @@ class Watcher:
     others: list[Replaced] = field(default_factory=list)
     stepped_by: set[int] = field(default_factory=set)
     asleep: dict[str, Value] = field(default_factory=dict)  # models in eval mode
-    vague: bool = False  # a backward whose loss is not known in full
+    evaluated: set[Weight] = field(default_factory=set)  # of models that were in eval mode at some time
+    loaded: set[Weight] = field(default_factory=set)  # from a checkpoint
+    kept: dict[tuple[int, int], tuple[Place, list[Tensor]]] = field(
+        default_factory=dict
+    )  # in lists that outlive the step
+    passes: Passes = field(default_factory=Passes)
     escaped: frozenset[int] = frozenset()  # handed to something unknown
 
     # ----------------------------------------------------------------------- losses
@@ -105,7 +114,7 @@ class Watcher:
         mean = tensor.by == "mean loss" and not weighted
         self._tick(m, "backward", node, env, name=_receiver(node), known=tensor.known, scaled=tensor.scaled, mean=mean)
         self.marks |= tensor.marks
-        self.vague = self.vague or not tensor.known
+        tensor.done = True
         for weight in tensor.reach:
             if weight.attributes.get("requires_grad") is True:
                 self.learned.setdefault(weight, where)
@@ -152,7 +161,8 @@ class Watcher:
         """A schedule's step."""
         of = value.given("optimizer", 0)
         key = self._key(of) if isinstance(of, Made) else ""
-        self._tick(m, "schedule", node, env, of=key, name=_receiver(node), known=not args and not kwargs)
+        plain = not args and not kwargs
+        self._tick(m, "schedule", node, env, of=key, name=_receiver(node), known=plain, **_horizon(value))
 
     def clipped(
         self, m: Machine, name: str, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
@@ -167,6 +177,7 @@ class Watcher:
         on = m.truth(value.kwargs.get("enabled", True)) is True
         first = args[0] if args else UNKNOWN
         if name == "scale" and isinstance(first, Tensor):
+            first.done = True  # as good as
             return replace(same(first), scaled=on)
         if name == "unscale_":
             self._tick(m, "unscale", node, env)
@@ -183,11 +194,14 @@ class Watcher:
         set_modes(value, on)
         kind = "eval" if on is False else "train"
         if on is False:
+            self.evaluated |= _weights(value)
             self.asleep[self._model(value)] = value
         self._tick(m, kind, node, env, of=self._model(value), name=_receiver(node), modes=modes_in(value))
 
     def unknown(self, m: Machine, function: Value, args: Sequence[Value], node: ast.Call, env: Env) -> None:
         """Something is called that may do anything."""
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
+            self.passes.vague = True
         trains = any(
             isinstance(each, (Object, Bound, Function)) or is_module(each) or id(each) in self.optimizers
             for each in args
@@ -201,8 +215,30 @@ class Watcher:
         kinds = {tick.kind for path in paths for tick in path}
         if kinds & {"step", "backward"}:
             self.loops.setdefault(loop.where, []).append(
-                SourceLoop(paths=tuple(paths), turns=loop.text, where=loop.where)
+                SourceLoop(paths=tuple(paths), turns=loop.text, count=loop.count, where=loop.where)
             )
+
+    # ----------------------------------------------------------------------- passes over data
+
+    def scored(self, m: Machine) -> None:
+        """Something is compared, or the best of something is chosen."""
+        for loop in m.loops[::-1]:
+            loop.scores = True
+            if loop.loader is not None:
+                return
+
+    def called(self, m: Machine, value: Object | Made, node: ast.Call, env: Env) -> None:
+        """A model is called from outside of all models."""
+        if m.quiet and m.loops and m.loops[-1].loader is not None:
+            minding = _minding(value)
+            if minding and all(part.attributes.get("training", True) is True for part in minding):
+                m.loops[-1].awake.append((value, Place(node, env)))
+
+    def appended(self, m: Machine, values: list[Value], value: Value, node: ast.Call, env: Env) -> None:
+        """Something is put into a list."""
+        data = next((at for at in range(len(m.loops), 0, -1) if m.loops[at - 1].loader is not None), 0)
+        if isinstance(value, Tensor) and data and not m.quiet and m.born.get(id(values), data) < data:
+            self.kept.setdefault((id(values), id(node)), (Place(node, env), []))[1].append(value)
 
     # ----------------------------------------------------------------------- who holds what
 
@@ -239,6 +275,26 @@ class Watcher:
 
 def _weights(value: Value) -> frozenset[Weight]:
     return frozenset(weight for _, weight in weights_of(value))
+
+
+def _horizon(value: Made) -> dict[str, Any]:
+    """The length of a schedule, and the factor that follows."""
+    name = value.name
+    places = LENGTHS.get(name, ())
+    given = next((g for place, key in places if (g := value.given(key, place)) is not None), None)
+    if name not in LENGTHS or name == "LambdaLR" or (given is None and name != "ExponentialLR"):
+        return {}
+    each = given if isinstance(given, (list, tuple)) else [given]
+    numbers = [float(n) for n in each if isinstance(n, (int, float))]
+    factor, usual = FACTORS.get(name, ("", 0.0))
+    gamma = value.given(factor, 1 if name == "ExponentialLR" else 2) if factor else None
+    gamma = usual if factor and gamma is None else gamma
+    return {
+        "horizon": f"{name}: {numbers[0]:g}" if numbers else f"{name}: …",
+        "length": 1.0 if name == "ExponentialLR" else max(numbers, default=None) if len(numbers) == len(each) else None,
+        "gamma": float(gamma) if isinstance(gamma, (int, float)) else None,
+        "in_batches": (name == "OneCycleLR" or name in IN_STEPS) and any(map(is_batches, each)),
+    }
 
 
 def _receiver(node: ast.Call) -> str:

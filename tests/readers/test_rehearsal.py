@@ -1,0 +1,613 @@
+"""Scripts that choose by names, tables and objects, gone through with objects that are known by how they were made."""
+
+from __future__ import annotations
+
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flatline.readers.rehearsal.machine import Exhausted
+from flatline.readers.rehearsal.rehearsed import is_indirect, is_program, rehearse, rehearsed
+from flatline.readers.source._files import Text, Unparsable, parse, read
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Module
+
+HEAD = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+"""
+LOADERS = """
+class Rows:
+    def of(self, part):
+        return DataLoader(TensorDataset(torch.load(part)), 32, shuffle=True)
+loader, held_out = Rows().of("train"), Rows().of("test")
+"""
+
+
+def seen(code: str, **others: str):
+    project = Project()
+    for name, source in {**others, "train": HEAD + code}.items():
+        text = Text(f"{name}.py", tuple(source.split("\n")))
+        module = Module(text, parse(text))
+        project.add(module, text.path)
+    assert is_program(module)
+    assert is_indirect(module) or any(is_indirect(each) for each in project.modules.values() if each is not None)
+    return rehearsed(project, module)
+
+
+def fed(code: str, **others: str) -> list[tuple[str, str]]:
+    return [(loss.kind, loss.fed_by) for loss in seen(code, **others).losses]
+
+
+def kinds(code: str, **others: str) -> list[str]:
+    return sorted(fact.kind for fact in seen(code, **others).facts)
+
+
+# --------------------------------------------------------------------------- what a loss is fed by
+
+TRAINS = """
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.load("a")), 32):
+    opt.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    opt.step()
+"""
+REGISTRY = """
+LOSSES = {}
+
+def register(name):
+    def wrap(made):
+        LOSSES[name] = made
+        return made
+    return wrap
+
+@register("ce")
+class Classes:
+    def __init__(self, smoothing=0.0):
+        self.smoothing = smoothing
+    def __call__(self, scores, labels):
+        return F.cross_entropy(scores, labels, label_smoothing=self.smoothing)
+
+@register("bce")
+class Findings:
+    def __call__(self, scores, labels):
+        return F.binary_cross_entropy_with_logits(scores, labels)
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "name", "expected"),
+    [
+        ("nn.Softmax(-1)", "ce", [("cross_entropy", "softmax")]),
+        ("nn.Sigmoid()", "bce", [("binary_cross_entropy_with_logits", "sigmoid")]),
+        ("nn.Identity()", "ce", [("cross_entropy", "linear")]),
+    ],
+)
+def test_a_loss_out_of_a_registry(last, name, expected):
+    model = f"model = nn.Sequential(nn.Linear(4, 3), {last})\ncriterion = LOSSES['{name}']()\n"
+    assert fed(REGISTRY + model + TRAINS) == expected
+
+
+def test_a_loss_by_a_setting_that_nothing_says_has_no_answer():
+    model = "import sys\nmodel = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))\ncriterion = LOSSES[sys.argv[1]]()\n"
+    assert fed(REGISTRY + model + TRAINS) == []
+
+
+@pytest.mark.parametrize(
+    ("default", "expected"), [("True", [("cross_entropy", "softmax")]), ("False", [("cross_entropy", "linear")])]
+)
+def test_a_record_of_settings_says_which_way_a_forward_takes(default, expected):
+    code = f"""
+from dataclasses import dataclass, field
+
+@dataclass
+class Settings:
+    probabilities: bool = {default}
+    widths: list = field(default_factory=lambda: [4, 8, 3])
+
+class Net(nn.Module):
+    def __init__(self, settings):
+        super().__init__()
+        self.settings = settings
+        pairs = zip(settings.widths, settings.widths[1:])
+        self.body = nn.Sequential(*[nn.Linear(a, b) for a, b in pairs])
+    def forward(self, x):
+        x = self.body(x)
+        return x.softmax(-1) if self.settings.probabilities else x
+
+class Holder:
+    def __init__(self, kind):
+        self.loss = getattr(nn, kind)()
+    def __call__(self, *args):
+        return self.loss(*args)
+
+model, criterion = Net(Settings()), Holder("CrossEntropyLoss")
+"""
+    assert fed(code + TRAINS) == expected
+
+
+def test_ways_that_nothing_decides_have_to_agree():
+    code = """
+class Net(nn.Module):
+    def __init__(self, sharp):
+        super().__init__()
+        self.head, self.sharp = nn.Linear(4, 3), sharp
+    def forward(self, x):
+        x = self.head(x)
+        if self.sharp:
+            return x.softmax(-1)
+        return x
+
+class Holder:
+    def __call__(self, scores, labels):
+        return F.cross_entropy(scores, labels)
+
+model, criterion = Net(torch.load("settings")["sharp"]), Holder()
+"""
+    assert fed(code + TRAINS) == []
+
+
+def test_what_the_command_line_usually_says():
+    code = """
+import argparse
+
+class Losses:
+    table = {"nll": F.nll_loss, "ce": F.cross_entropy}
+    def __init__(self, name):
+        self.of = self.table[name]
+    def __call__(self, scores, labels):
+        return self.of(scores, labels)
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--loss", default="nll", choices=["nll", "ce"])
+parser.add_argument("--log-softmax", action="store_true")
+args = parser.parse_args()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+    def forward(self, x):
+        return self.head(x).log_softmax(-1) if args.log_softmax else self.head(x)
+
+model, criterion = Net(), Losses(args.loss)
+"""
+    assert fed(code + TRAINS) == [("nll", "linear")]
+    assert fed(code.replace("'store_true'", "'store_false'").replace('"store_true"', '"store_false"') + TRAINS) == [
+        ("nll", "log_softmax")
+    ]
+
+
+def test_classes_that_register_themselves_and_their_bases():
+    code = """
+class Loss:
+    known = {}
+    def __init_subclass__(cls, name, **more):
+        super().__init_subclass__(**more)
+        Loss.known[name] = cls
+
+class Base(Loss, name="base"):
+    def __init__(self, weight=1.0):
+        self.weight = weight
+    def __call__(self, scores, labels):
+        return self.weight * self.compute(scores, labels)
+
+class Lists(Base, name="lists"):
+    def compute(self, scores, wanted):
+        return -(wanted * torch.log(torch.softmax(scores, 1))).sum(1).mean()
+
+model, criterion = nn.Linear(4, 3), Loss.known["lists"](weight=2.0)
+"""
+    assert kinds(code + TRAINS) == ["logged softmax"]
+    assert kinds(code.replace("torch.log(torch.softmax(scores, 1))", "F.log_softmax(scores, 1)") + TRAINS) == []
+
+
+# --------------------------------------------------------------------------- what an optimizer holds
+
+TRAINER = """
+class Hook:
+    def before_fit(self, trainer):
+        pass
+
+class NewHead(Hook):
+    def __init__(self, classes):
+        self.classes = classes
+    def before_fit(self, trainer):
+        trainer.model.head = nn.Linear(8, self.classes)
+
+class Trainer:
+    def __init__(self, model, hooks):
+        self.model, self.hooks = model, list(hooks)
+        BUILT
+    def call(self, name):
+        for hook in sorted(self.hooks, key=lambda hook: getattr(hook, "rank", 0)):
+            getattr(hook, name)(self)
+    def fit(self, loader):
+        self.call("before_fit")
+        LATE
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+    def forward(self, x):
+        return self.head(self.body(x).relu())
+
+Trainer(Net(), [NewHead(5)]).fit(DataLoader(TensorDataset(torch.load("a")), 32))
+"""
+BUILDS = "self.optimizer = torch.optim.Adam(self.model.parameters())"
+
+
+def test_a_hook_puts_in_a_head_that_no_optimizer_holds():
+    code = TRAINER.replace("BUILT", BUILDS).replace("LATE", "pass")
+    (fact,) = seen(code).facts
+    assert fact.kind == "rebound"
+    assert fact.name == "Adam"
+    assert fact.text == "trainer.model.head"
+    assert (HEAD + code).split("\n")[fact.where.line - 1].strip() == "trainer.model.head = nn.Linear(8, self.classes)"
+    assert fact.where.function == "NewHead.before_fit"
+
+
+@pytest.mark.parametrize(
+    ("built", "late"),
+    [
+        ("pass", BUILDS),
+        (BUILDS, 'self.optimizer.add_param_group({"params": self.model.head.parameters()})'),
+        (BUILDS, "self.optimizer = torch.optim.Adam([{'params': self.model.head.parameters(), 'lr': 0.1}])"),
+        (BUILDS, "self.model.head.requires_grad_(False)"),
+        (BUILDS, "import other; other.prepare(self.model)"),
+        ("import other; self.optimizer = other.build(self.model.parameters())", "pass"),
+    ],
+)
+def test_a_head_that_an_optimizer_comes_to_hold(built, late):
+    assert kinds(TRAINER.replace("BUILT", built).replace("LATE", late)) == []
+
+
+# --------------------------------------------------------------------------- modes, in events and managers
+
+ENGINE = """
+class Engine:
+    def __init__(self, model):
+        self.model, self.handlers, self.epoch = model, {"epoch": [], "start": []}, 0
+        self.optimizer = torch.optim.Adam(model.parameters())
+    def on(self, event):
+        def keep(handler):
+            self.handlers[event].append(handler)
+            return handler
+        return keep
+    def fire(self, event):
+        for handler in self.handlers[event]:
+            handler(self)
+    def run(self, loader, epochs):
+        self.fire("start")
+        while self.epoch < epochs:
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                F.cross_entropy(self.model(x), y).backward()
+                self.optimizer.step()
+            self.epoch += 1
+            self.fire("epoch")
+
+engine = Engine(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2)))
+
+@engine.on("start")
+def start(engine):
+    engine.model.train()
+
+@engine.on("epoch")
+def report(engine):
+    BEFORE
+    with torch.no_grad():
+        for x, y in DataLoader(TensorDataset(torch.load("b")), 32):
+            print((engine.model(x).argmax(1) == y).sum())
+    AFTER
+
+engine.run(DataLoader(TensorDataset(torch.load("a")), 32), 10)
+"""
+
+
+def modes(before: str, after: str) -> list[str]:
+    loops = seen(ENGINE.replace("BEFORE", before).replace("AFTER", after)).loops
+    outer = max(loops, key=lambda loop: len(loop.paths[0]))
+    return [tick.kind for tick in outer.paths[0] if tick.kind in ("eval", "train", "step")]
+
+
+def test_an_event_puts_the_model_to_sleep():
+    assert modes("engine.model.eval()", "pass") == ["step", "eval"]
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("engine.model.train()", ["step", "eval", "train"]),
+        ("for part in engine.model.modules():\n        part.training = True", ["step", "eval"]),
+    ],
+)
+def test_an_event_that_wakes_it_again(after, expected):
+    found = modes("engine.model.eval()", after)
+    assert found[: len(expected)] == expected
+    whole = seen(ENGINE.replace("BEFORE", "engine.model.eval()").replace("AFTER", after)).loops
+    assert any(tick.kind == "train" for loop in whole for path in loop.paths for tick in path)
+
+
+def test_a_pass_in_train_mode():
+    assert kinds(ENGINE.replace("BEFORE", "pass").replace("AFTER", "pass")) == ["validated"]
+    assert kinds(ENGINE.replace("BEFORE", "engine.model.eval()").replace("AFTER", "engine.model.train()")) == []
+    undone = ENGINE.replace("nn.Dropout(0.3)", "nn.ReLU()").replace("BEFORE", "pass").replace("AFTER", "pass")
+    assert kinds(undone) == []
+
+
+def test_a_manager_runs_what_is_inside_it_where_it_yields():
+    code = """
+from contextlib import contextmanager
+
+class Modes:
+    @staticmethod
+    @contextmanager
+    def asleep(model):
+        was = model.training
+        model.eval()
+        yield model
+        model.train(was)
+
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(10):
+    for x, y in DataLoader(TensorDataset(torch.load("a")), 32):
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    with Modes.asleep(model) as still:
+        print(still(torch.load("b")))
+"""
+    outer = max(seen(code).loops, key=lambda loop: len(loop.paths[0]))
+    assert [t.kind for t in outer.paths[0]] == ["zero", "backward", "step", "eval", "train"]
+
+
+def test_what_a_generator_yields_is_used_before_it_goes_on():
+    code = """
+class Order:
+    def batches(self, opt):
+        for x in DataLoader(TensorDataset(torch.load("a")), 32):
+            opt.zero_grad()
+            yield x
+            opt.step()
+
+model = nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in Order().batches(opt):
+    F.cross_entropy(model(x), y).backward()
+"""
+    assert ["zero", "backward", "step"] in [[t.kind for t in path] for loop in seen(code).loops for path in loop.paths]
+
+
+def test_a_step_that_comes_in_some_turns_is_seen_both_ways():
+    code = """
+class Every:
+    def __init__(self, n):
+        self.n, self.count = n, 0
+    def __call__(self):
+        self.count += 1
+        return self.count % self.n == 0
+
+model, due = nn.Linear(4, 2), Every(4)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.load("a")), 32):
+    F.cross_entropy(model(x), y).backward()
+    if due():
+        opt.step()
+        opt.zero_grad()
+"""
+    (loop,) = seen(code).loops
+    assert sorted([t.kind for t in path] for path in loop.paths) == [["backward"], ["backward", "step", "zero"]]
+    assert [t.always for path in loop.paths for t in path if t.kind == "step"] == [False]
+
+
+# --------------------------------------------------------------------------- data
+
+AUGMENTED = """
+from torchvision import datasets, transforms as T
+STEPS = {}
+
+def steps(name):
+    def keep(made):
+        STEPS[name] = made
+        return made
+    return keep
+
+@steps("plain")
+def plain():
+    return [T.Resize(32)]
+
+@steps("strong")
+def strong():
+    return [T.RandomCrop(32), T.RandomHorizontalFlip()]
+
+class Data:
+    def __init__(self, train, test):
+        self.made = {"train": T.Compose(STEPS[train]() + [T.ToTensor()])}
+        self.made["test"] = self.made["train"] if test == train else T.Compose(STEPS[test]() + [T.ToTensor()])
+    def loader(self, part):
+        return DataLoader(datasets.ImageFolder(part, transform=self.made[part]), 32, shuffle=part == "train")
+
+data = Data("strong", TEST)
+model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(20):
+    for x, y in data.loader("train"):
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    with torch.no_grad():
+        for x, y in data.loader("test"):
+            print((model(x).argmax(1) == y).sum())
+"""
+
+
+def test_validation_goes_through_the_transform_of_the_training():
+    (fact,) = seen(AUGMENTED.replace("TEST", '"strong"')).facts
+    assert fact.kind == "augmented"
+    assert fact.text == "T.RandomCrop(32)"
+    assert kinds(AUGMENTED.replace("TEST", '"plain"')) == []
+
+
+DISTRIBUTED = """
+from torch.utils.data import DistributedSampler
+
+class Part:
+    def __init__(self, data):
+        self.sampler = DistributedSampler(data)
+        self.loader = DataLoader(data, 32, sampler=self.sampler)
+
+part = Part(TensorDataset(torch.load("a")))
+model = nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(20):
+    TOLD
+    for x, y in part.loader:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("pass", ["no set_epoch"]),
+        ("part.sampler.set_epoch(epoch)", []),
+        ("part.loader.sampler.set_epoch(epoch)", []),
+        ("if hasattr(part.loader.sampler, 'set_epoch'): part.loader.sampler.set_epoch(epoch)", []),
+        ("import other; other.prepare(part)", []),
+    ],
+)
+def test_a_sampler_that_is_not_told_the_epoch(told, expected):
+    assert kinds(DISTRIBUTED.replace("TOLD", told)) == expected
+
+
+# --------------------------------------------------------------------------- graphs
+
+FEATURES = """
+class Frozen:
+    GUARD
+    def features(self, x):
+        return self.body(x)
+
+class Net(Frozen, nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+        SET
+    def forward(self, x):
+        return self.head(self.features(x))
+
+class Loss:
+    def __call__(self, scores, labels):
+        return F.cross_entropy(scores, labels)
+
+model, criterion = Net(), Loss()
+"""
+
+
+def test_a_layer_that_is_only_computed_without_gradients():
+    (fact,) = seen(FEATURES.replace("GUARD", "@torch.no_grad()").replace("SET", "pass") + TRAINS).facts
+    assert fact.kind == "cut layer"
+    assert fact.name == "nn.Linear(4, 8)"
+    assert fact.text == "torch.no_grad()"
+
+
+@pytest.mark.parametrize(
+    ("guard", "done"),
+    [
+        ("", "pass"),
+        ("@torch.no_grad()", "self.body.requires_grad_(False)"),
+        ("@torch.no_grad()", "self.body.load_state_dict(torch.load('body'))"),
+        ("@torch.no_grad()", "[p.requires_grad_(False) for p in self.body.parameters()]"),
+    ],
+)
+def test_a_layer_that_learns_or_is_not_meant_to(guard, done):
+    assert kinds(FEATURES.replace("GUARD", guard).replace("SET", done) + TRAINS) == []
+
+
+KEPT = """
+class History:
+    def __init__(self):
+        self.rows = []
+    def add(self, value):
+        self.rows.append(KEEPS)
+
+history, model = History(), nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(20):
+    for x, y in DataLoader(TensorDataset(torch.load("a")), 32):
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        history.add(loss)
+"""
+
+
+@pytest.mark.parametrize(("keeps", "expected"), [("value", ["kept"]), ("value.item()", []), ("value.detach()", [])])
+def test_losses_that_are_kept_with_their_graphs(keeps, expected):
+    assert kinds(KEPT.replace("KEEPS", keeps)) == expected
+
+
+# --------------------------------------------------------------------------- bounds
+
+
+def test_a_script_without_an_end_is_left_alone():
+    code = """
+class Endless:
+    def again(self, n):
+        return [self.again(n + 1) for _ in range(3)]
+
+Endless().again(0)
+model, criterion = nn.Linear(4, 2), nn.CrossEntropyLoss()
+"""
+    found = seen(code + TRAINS)
+    assert (found.losses, found.loops, found.facts) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = [0] * 10 ** 9",
+        "x = 'a' * 10 ** 9",
+        "x = 2 ** 10 ** 9",
+        "x = list(range(10 ** 12))",
+        "x = {}\nx[x.get(1)] = x\nprint(x)",
+        "class A(A): pass",
+        "def f(*a, **k): return f(*a, **k)\nf()",
+        "a, *b, c = [1]",
+        "del undefined",
+        "import train",
+        "match 1:\n    case [a, b]: pass\n    case 1: x = 1",
+        "x = y = []\nx.append(x)\nx += x\nprint(len(x))",
+        "async def f():\n    async with g() as h:\n        await h\nf()",
+    ],
+)
+def test_nothing_that_parses_stops_it(line):
+    code = "class Own:\n    def f(self): pass\nmodel, criterion = nn.Linear(4, 2), nn.CrossEntropyLoss()\n"
+    assert seen(f"{code}{line}\n{TRAINS}") is not None
+
+
+def test_the_standard_library_is_gone_through():
+    project, count = Project(), 0
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-m]*.py")):
+        with suppress(Unparsable):
+            text = read(str(path))
+            module = Module(text, parse(text))
+            with suppress(Exhausted):
+                rehearse(project, module, [module], lambda node: bool(count % 2))
+            count += 1
+    assert count > 50
