@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import (
     Curve,
     CurvesUpdated,
@@ -160,6 +162,15 @@ def test_near_miss_steps_that_lag_less_or_only_for_now():
     assert lagging(LINE, loss=2.0) == []
     assert lagging(LINE, last=190) == []
     assert lagging(LINE, optimizer=replace(ADAM, adaptive=False)) == []
+
+
+@pytest.mark.parametrize(("update", "gradient", "told"), [(1.5e-5, 1.0, 1), (4e-5, 1.0, 0), (1.5e-5, 0.01, 0)])
+def test_steps_of_sgd_that_make_nothing_of_large_gradients(update, gradient, told):
+    seen = [
+        replace(each, layers=tuple(replace(layer, gradient_rms=gradient * layer.gradient_rms) for layer in each.layers))
+        for each in crawling(optimizer=PLAIN, update=update, turn=None)
+    ]
+    assert len(play(LearningRateTooLow, seen[0], LINE, *seen[1:])) == told
 
 
 PLAIN = replace(ADAM, name="SGD", adaptive=False)

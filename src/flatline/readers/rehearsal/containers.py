@@ -15,6 +15,7 @@ TEXT = ("lower", "upper", "strip", "startswith", "endswith", "split", "join", "r
 SHOWS = ("index", "count", "copy", "items", "keys", "values")
 LARGE = 1_000
 BATCHES = "<batches>"
+FILLS = "collections.defaultdict"
 
 
 def method(
@@ -155,7 +156,7 @@ def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Cal
 
 
 def _defaults(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    return Made("collections.defaultdict", tuple(args), kwargs)
+    return Made(FILLS, tuple(args), kwargs, parts=dict(args[1]) if len(args) > 1 and isinstance(args[1], dict) else {})
 
 
 def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:

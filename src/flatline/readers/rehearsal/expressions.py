@@ -240,6 +240,16 @@ def _chosen(m: Machine, node: ast.IfExp, env: Env) -> Value:
 def _item(m: Machine, node: ast.Subscript, env: Env) -> Value:
     value = evaluate(m, node.value, env)
     key = _slice(m, node.slice, env) if isinstance(node.slice, ast.Slice) else evaluate(m, node.slice, env)
+    if (
+        isinstance(value, Made)
+        and value.dotted == containers.FILLS
+        and isinstance(key, SCALARS)
+        and key not in value.parts
+    ):
+        made = calls.call(m, value.given("default_factory", 0), [], {}, ast.Call(node, [], []), env)
+        value.parts[key] = made
+        if isinstance(made, list):
+            m.born[id(made)] = m.born.get(id(value), 0)
     return item(m, value, key)
 
 

@@ -146,6 +146,8 @@ def method(
         if name == "load_state_dict":
             m.escape([])
         return modules.method(m, value, name, args, kwargs, node, env)
+    if isinstance(value, Made) and value.dotted == containers.FILLS:
+        return containers.method(m, value.parts, name, args, kwargs, node, env)
     if isinstance(value, Made):
         return _of_made(m, value, name, args, kwargs, node, env)
     if isinstance(value, Weight):

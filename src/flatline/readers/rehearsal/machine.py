@@ -123,26 +123,14 @@ class Machine:
         return self.file(found, dotted) if found is not None else Library(PLAIN.get(dotted, dotted))
 
     def escape(self, values: Sequence[Value]) -> None:
-        """These were handed to something unknown: whatever may have been done to them."""
+        """These were handed to something unknown: whatever may have been done to them, and to what they hold."""
         waiting = list(values)
         while waiting:
             value = waiting.pop()
-            if id(value) in self.escaped or isinstance(value, (Unknown, str, int, float, Function, Class, Library)):
+            if id(value) in self.escaped or isinstance(value, (Unknown, str, int, float, Class, Library)):
                 continue
             self.escaped[id(value)] = value
-            if isinstance(value, dict):
-                waiting += value.values()
-                value["<more>"] = UNKNOWN
-            elif isinstance(value, (list, tuple, set, frozenset)):
-                waiting += value
-                if isinstance(value, list):
-                    value.append(UNKNOWN)
-            elif hasattr(value, "attributes"):
-                waiting += value.attributes.values()
-                parts = getattr(value, "parts", None)
-                waiting += parts.values() if isinstance(parts, dict) else parts or ()
-            elif hasattr(value, "receiver"):
-                waiting.append(value.receiver)
+            waiting += _held(value)
 
     def truth(self, value: Value) -> bool | None:
         """Whether a value counts as true; None where that is not known."""
@@ -163,6 +151,26 @@ class Machine:
         """Something happened that the state of training depends on."""
         if self.loops:
             self.loops[-1].now.append(tick)
+
+
+def _held(value: Value) -> list[Value]:
+    """What a value holds; a list or a table that has escaped holds more than is known."""
+    if isinstance(value, dict):
+        found = list(value.values())
+        value["<more>"] = UNKNOWN
+        return found
+    if isinstance(value, (list, tuple, set, frozenset)):
+        found = list(value)
+        if isinstance(value, list):
+            value.append(UNKNOWN)
+        return found
+    if isinstance(value, Function):
+        return list(value.env.names.values()) if value.env.outer is not None and not value.env.of_class else []
+    if isinstance(value, Made):
+        parts = value.parts.values() if isinstance(value.parts, dict) else value.parts or ()
+        return [*value.args, *value.kwargs.values(), *value.attributes.values(), *parts]
+    found = [getattr(value, name) for name in ("receiver", "function") if hasattr(value, name)]
+    return [*found, *value.attributes.values()] if hasattr(value, "attributes") else found
 
 
 SIZED = ("torch.utils.data", "torchvision.datasets", "argparse", "types")

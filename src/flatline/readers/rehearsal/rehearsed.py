@@ -36,7 +36,7 @@ class Seen:
 
 def rehearsed(project: Project, module: Module) -> Seen:
     """What is seen when a file is run; nothing for one that trains nothing, or only defines things."""
-    files = all_reached(project, module) if is_program(module) else []
+    files = all_reached(project, module) if "torch" in module.whole and is_program(module) else []
     trains = any(".backward(" in each.whole for each in files)
     if not trains or len(files) >= FILES or not any(map(is_indirect, files)):
         return Seen()
@@ -44,7 +44,9 @@ def rehearsed(project: Project, module: Module) -> Seen:
         watchers = list(_both(project, module, files))
     except (Exhausted, RecursionError):
         return Seen()
-    return Seen(list(_losses(watchers)), list(_loops(watchers)), list(_facts(watchers)))
+    told = any("set_epoch" in each.whole for each in files)
+    facts = [fact for fact in _facts(watchers) if not (told and fact.kind == "no set_epoch")]
+    return Seen(list(_losses(watchers)), list(_loops(watchers)), facts)
 
 
 def _both(project: Project, module: Module, files: Sequence[Module]) -> Iterator[Watcher]:

@@ -52,11 +52,12 @@ class Pass:
 
 def loaders(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
     """What the loops over loaders show."""
-    below = all_reached(project, module)
-    if not one_says(files, SERVED):
-        files = below = beside(project, module) if one_says([module], PASSES) else []
-    if not one_says(files, SERVED):
+    near = one_says(files, SERVED)
+    if not near:
+        files = beside(project, module) if one_says([module], PASSES) else []
+    if not near and not one_says(files, SERVED):
         return
+    below = all_reached(project, module) if near else files
     if one_says(files, DEALT) and OTHER_EPOCHS.search(text_of(project, files, "set_epoch")) is None:
         for scope in module.scopes:
             yield from _same_shuffle(project, module, scope)

@@ -12,7 +12,7 @@ from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._nodes import names_in, unparsed
 from flatline.readers.source._own_weights import holds_weights
 from flatline.readers.source._resolve import Project, Thing, argument, builds_optimizer
-from flatline.readers.source._scopes import Binding, Module, Scope, Use
+from flatline.readers.source._scopes import Binding, Module, Scope, Use, plain_call
 from flatline.readers.source._seen import CUT_OFF, LAYERS, Seen, is_module, model_of, seen_in
 
 HARMLESS = frozenset({"train", "to", "cuda", "cpu", "float", "zero_grad", "state_dict"})
@@ -76,6 +76,9 @@ class _Modules:
         things = self.project.things(binding.value, binding.use, 0, binding.index)
         if len(things) != 1 or not (copied is not None or self._learns(things[0])):
             return None
+        here = plain_call(binding.value)
+        if copied is None and things[0].call is not here and id(here) not in things[0].via:
+            return None  # it was handed over, and whoever made it may have given it to anything
         if not self._comes_alone(binding.value, binding.use, binding.index):
             return None
         return _Found(binding, copied) if self.mentions.only(node, binding, HARMLESS, taker) else None

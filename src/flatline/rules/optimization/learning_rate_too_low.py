@@ -191,15 +191,15 @@ class LearningRateTooLow(Rule):
     def _lags(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Small steps, and a loss that stands where it began, on data that a simple rule makes something of."""
         newest = samples[-self.slow_samples :]
-        if self._easy is None or not event.optimizer.adaptive or event.index < self.crawl_index:
+        pushed = event.optimizer.adaptive or median(each.gradient_ratio for each in newest) > self.strong_gradient
+        if self._easy is None or not pushed or event.index < self.crawl_index:
             return False
         losses = [each.loss for each in samples if each.loss is not None]
         if len(newest) < self.slow_samples or len(losses) < self.slow_samples:
             return False
         start, now = median(losses[: self.first_losses]), median(losses[-self.slow_samples :])
-        return median(each.update for each in newest) < self.lag_ratio and start - now <= self.fallen_little * abs(
-            start
-        )
+        small = self.lag_ratio if event.optimizer.adaptive else self.slow_ratio
+        return median(each.update for each in newest) < small and start - now <= self.fallen_little * abs(start)
 
     def _idles(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Large gradients, of which a rate of plain SGD leaves next to nothing."""
