@@ -37,7 +37,7 @@ def uncalled(seen: Seen) -> Iterator[SourceFact]:
 
 def _last_of_cell(seen: Seen, node: ast.stmt) -> bool:
     """A notebook shows the value of a cell's last line."""
-    return seen.module.text.path.endswith(".ipynb") and isinstance(seen.scope.node, ast.Module)
+    return seen.module.text.path.endswith(".ipynb") and node in seen.module.tree.body
 
 
 def stopwatch(seen: Seen) -> Iterator[SourceFact]:
