@@ -11,7 +11,7 @@ from flatline.readers.source._batched import LOADER
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Class, Module, Use, spelled
-from flatline.readers.source._workers import called_by
+from flatline.readers.source._workers import called_by, trains_with_several
 
 GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random"}
 ITEMS = ("__getitem__", "__iter__")
@@ -29,10 +29,12 @@ def copied_streams(project: Project, module: Module) -> Iterator[SourceFact]:
         for call, use in scope.calls:
             if project.dotted(call.func, use) != LOADER or not _has_workers(project, call, use):
                 continue
+            certain = trains_with_several(project, call, use) and not RENEWED.search(module.whole)
             for data in project.things(argument_at(call, "dataset", 0), use):
                 for made, place in _drawn_from(project, data):
+                    plain = certain and _is_left_alone(project, made.targets[0], place)
                     yield SourceFact(
-                        kind="copied stream", name=f"self.{made.targets[0].attr}", text=spelled(made.value),  # type: ignore[attr-defined]
+                        kind="copied training stream" if plain else "copied stream", name=f"self.{made.targets[0].attr}", text=spelled(made.value),  # type: ignore[attr-defined]
                         where=place.scope.module.where(made, place.scope), other=module.where(call, scope),
                     )  # fmt: skip
 
@@ -62,6 +64,14 @@ def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use
         )
         if start and project.dotted(value.func, use) in GENERATORS and re.search(rf"\bself\.{name}\.\w+\(", text):
             yield node, use
+
+
+def _is_left_alone(project: Project, node: ast.expr, use: Use) -> bool:
+    """Nothing seeds the generator later, or puts another one in its place."""
+    name = getattr(node, "attr", "")
+    modules = [each for each in project.modules.values() if each is not None and f".{name}" in each.whole]
+    later = re.compile(rf"\.{name}\.(seed|setstate|set_state|bit_generator|spawn|jumped)\b|setattr\([^)]*['\"]{name}['\"]")
+    return not any(project.set_from_outside(name, each) or later.search(each.whole) for each in modules)
 
 
 def _is_renewed(owner: Class) -> bool:
