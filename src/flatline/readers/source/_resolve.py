@@ -958,13 +958,19 @@ class Project:
                 if (method := self.method(heir, func.attr)) is not None:
                     return method
         if isinstance(func, ast.Name) and use.scope.owner is not None and use.scope.own == (func.id,):
-            if (method := self.method(use.scope.owner, "__call__")) is not None:
-                return method
+            return self.method(use.scope.owner, "__call__") or self._own_forward(use.scope.owner)
         found = self.things(func, use, depth + 1)
         if len({id(t.made_of) for t in found}) == 1 and found[0].call is not None and found[0].made_of is not None:
             return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")
         functions = {id(t.function): t.function if t.given is None else None for t in found}
         return next(iter(functions.values())) if len(functions) == 1 else None
+
+    def _own_forward(self, owner: Class) -> Scope | None:
+        """What ``self(x)`` runs in a module: the one forward that it and the classes below it have."""
+        above = self.method(owner, "forward")
+        known = [] if above is None or _is_abstract(above) else [above]
+        found = {id(m): m for m in (*known, *(h.methods.get("forward") for h in self.heirs(owner))) if m is not None}
+        return next(iter(found.values())) if len(found) == 1 else None
 
     def returned(self, function: Scope, call: ast.Call, depth: int) -> tuple[Thing, ...]:
         """What one call of a function gives back."""
