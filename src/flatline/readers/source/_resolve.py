@@ -16,6 +16,7 @@ from flatline.readers.source import (
     _forwarded,
     _handlers,
     _hooks,
+    _kept_objects,
     _listed,
     _managed,
     _object_lists,
@@ -279,7 +280,7 @@ class Project:
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
         found = [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
-        return found or _registered.calls(self, function)
+        return found or _registered.calls(self, function) or _kept_objects.calls(self, function)
 
     def objects_called(self) -> list[tuple[ast.Call, Use]]:
         """The calls of objects by a name."""
