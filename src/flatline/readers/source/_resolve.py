@@ -1004,6 +1004,9 @@ class Project:
         """What is written out, here or where a name got it; strictly, if it is never counted up, or set elsewhere."""
         if isinstance(node, ast.Constant):
             return node
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and depth < SHORT:
+            inner = self.constant(node.operand, use, depth + 1, strict=strict)
+            return ast.copy_location(ast.Constant(not inner.value), node) if inner is not None else None
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and depth < SHORT:
             listed = [
                 self.constant(s.node, s.use, depth + 1, strict=strict) for s in _values.sources(self, node, use, 0)
