@@ -50,7 +50,11 @@ def _key(method: Scope, table: str) -> Key | None:
         node = use.statement
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
         text = unparsed(target.value) if isinstance(target, ast.Subscript) else ""
-        if isinstance(target, ast.Subscript) and (text[text.rfind(".") :] if "." in text else text) == table and isinstance(node, ast.Assign):
+        if (
+            isinstance(target, ast.Subscript)
+            and (text[text.rfind(".") :] if "." in text else text) == table
+            and isinstance(node, ast.Assign)
+        ):
             tests = [unparsed(method.choices[block].test) for block, part in use.path if part == "body"]
             name = unparsed(target.slice)
             plain = all(test in (name, f"{name} is not None") for test in tests) and len(tests) == len(use.path)

@@ -70,7 +70,9 @@ def _is_left_alone(project: Project, node: ast.expr, use: Use) -> bool:
     """Nothing seeds the generator later, or puts another one in its place."""
     name = getattr(node, "attr", "")
     modules = [each for each in project.modules.values() if each is not None and f".{name}" in each.whole]
-    later = re.compile(rf"\.{name}\.(seed|setstate|set_state|bit_generator|spawn|jumped)\b|setattr\([^)]*['\"]{name}['\"]")
+    later = re.compile(
+        rf"\.{name}\.(seed|setstate|set_state|bit_generator|spawn|jumped)\b|setattr\([^)]*['\"]{name}['\"]"
+    )
     return not any(project.set_from_outside(name, each) or later.search(each.whole) for each in modules)
 
 

@@ -20,7 +20,9 @@ from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, se
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
 )
-SCRATCH = re.compile(r"(?<=[(,])[ \t]*(weights|pretrained)\s*=\s*(None|False)\b(?!.*:[ \t]*$)", re.MULTILINE)  # but in a def
+SCRATCH = re.compile(
+    r"(?<=[(,])[ \t]*(weights|pretrained)\s*=\s*(None|False)\b(?!.*:[ \t]*$)", re.MULTILINE
+)  # but in a def
 IMPORTS = re.compile(r"^[ \t]*(from\b.*\bimport|import)\b(?!.*\bas\b).*$", re.MULTILINE)
 DATA = re.compile(  # whose load() reads no weights
     r"(numpy|scipy|pandas|json|ujson|orjson|yaml|toml|tomli|tomllib|pickle|joblib|h5py|torchaudio|soundfile|librosa|tifffile"

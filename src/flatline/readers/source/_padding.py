@@ -119,7 +119,9 @@ def _is_whole(call: ast.Call) -> bool:
 def _is_averaged_again(call: ast.Call, use: Use) -> bool:
     """``.mean(dim=1)`` of ``.mean(dim=1).mean()``: all rows are as long."""
     means = (c.func for c, _ in use.scope.calls if _is_whole(c) and isinstance(c.func, ast.Attribute))
-    plain = all(isinstance(each, (ast.Constant, ast.UnaryOp)) for each in (*call.args, *(k.value for k in call.keywords)))
+    plain = all(
+        isinstance(each, (ast.Constant, ast.UnaryOp)) for each in (*call.args, *(k.value for k in call.keywords))
+    )
     return plain and any(func.attr == "mean" and func.value is call for func in means)
 
 
