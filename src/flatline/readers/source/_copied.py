@@ -32,9 +32,11 @@ def copied_streams(project: Project, module: Module) -> Iterator[SourceFact]:
             certain = trains_with_several(project, call, use) and not RENEWED.search(module.whole)
             for data in project.things(argument_at(call, "dataset", 0), use):
                 for made, place in _drawn_from(project, data):
-                    plain = certain and _is_left_alone(project, made.targets[0], place)
+                    name: str = made.targets[0].attr  # type: ignore[attr-defined]
+                    plain = certain and _is_left_alone(project, name)
                     yield SourceFact(
-                        kind="copied training stream" if plain else "copied stream", name=f"self.{made.targets[0].attr}", text=spelled(made.value),  # type: ignore[attr-defined]
+                        kind="copied training stream" if plain else "copied stream",
+                        name=f"self.{name}", text=spelled(made.value),
                         where=place.scope.module.where(made, place.scope), other=module.where(call, scope),
                     )  # fmt: skip
 
@@ -66,9 +68,8 @@ def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use
             yield node, use
 
 
-def _is_left_alone(project: Project, node: ast.expr, use: Use) -> bool:
+def _is_left_alone(project: Project, name: str) -> bool:
     """Nothing seeds the generator later, or puts another one in its place."""
-    name = getattr(node, "attr", "")
     modules = [each for each in project.modules.values() if each is not None and f".{name}" in each.whole]
     later = re.compile(
         rf"\.{name}\.(seed|setstate|set_state|bit_generator|spawn|jumped)\b|setattr\([^)]*['\"]{name}['\"]"

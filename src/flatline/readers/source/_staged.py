@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from flatline.readers.source._loaders import goes_backward
 from flatline.readers.source._resolve import Project
@@ -14,7 +15,7 @@ from flatline.readers.source._values import Source, field_of, held
 
 CALLS = 4  # from a loop over stages to what a setting is for
 STAGES = 6  # of a training
-Way = tuple[object, ...]  # from a stage to one of its settings
+Way: TypeAlias = tuple[str | int, ...]  # from a stage to one of its settings
 
 
 def goes_off(project: Project, flag: ast.expr, use: Use, built: Use) -> bool:
@@ -33,12 +34,17 @@ def _in_turn(project: Project, node: ast.expr, use: Use, way: Way, depth: int) -
     """The loops over stages that a setting comes from, and what it is in each turn."""
     if isinstance(node, ast.Attribute):
         yield from _in_turn(project, node.value, use, (node.attr, *way), depth)
-    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+    elif (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.slice.value, (str, int))
+    ):
         yield from _in_turn(project, node.value, use, (node.slice.value, *way), depth)
-    found = use.scope.reaching(node.id, use) if isinstance(node, ast.Name) and node.id in use.scope.bindings else []
-    for bound in found if len(found) == 1 and isinstance(node, ast.Name) and depth < CALLS else ():
+    name = node.id if isinstance(node, ast.Name) else ""
+    found = use.scope.reaching(name, use) if name in use.scope.bindings else []
+    for bound in found if len(found) == 1 and depth < CALLS else ():
         if bound.parameter:
-            for value, site in project.given(node.id, bound.use):
+            for value, site in project.given(name, bound.use):
                 yield from _in_turn(project, value, site, way, depth + 1)
         elif isinstance(bound.use.statement, ast.For):
             yield bound.use, [_setting(project, *each) for each in _stages(project, bound, way)]

@@ -135,8 +135,8 @@ def _frozen(scope: Scope) -> Iterator[Frozen]:
     for use in scope.statements:
         node = use.statement
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
-            yield Frozen(target.value, node.value, node, use)  # type: ignore[union-attr]
+        if isinstance(target, ast.Attribute) and target.attr == "requires_grad" and isinstance(node, ast.Assign):
+            yield Frozen(target.value, node.value, node, use)
     for call, use in scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
             yield Frozen(call.func.value, argument_at(call, "requires_grad", 0), use.statement, use)

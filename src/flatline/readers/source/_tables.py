@@ -21,8 +21,8 @@ Entry = tuple[object, Source]
 
 def put(project: Project, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
     """What was put into a table under a key, in this function, by decorators or by the classes themselves."""
-    if found := put_by_heirs(project, node, key, use):
-        return found
+    if heirs := put_by_heirs(project, node, key, use):
+        return heirs
     if not isinstance(node, ast.Name):
         return _appended(project, node, use) if key is None and isinstance(node, ast.Attribute) else []
     if node.id in use.scope.bindings:
