@@ -60,6 +60,7 @@ def test_batches_that_are_drawn_one_by_one(changed):
         {"drawn": "where = device()"},
         {"above": "at = torch.randperm(99)[:8]", "drawn": "x, y = data[at], at % 2"},
         {"count": "1"},
+        {"count": "NUMBER_OF_TASKS", "above": "NUMBER_OF_TASKS = 4"},
         {"count": "unknown()"},
         {"kind": " / 4"},
         {"back": "(loss / 4).backward()"},

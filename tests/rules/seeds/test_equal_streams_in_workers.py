@@ -119,6 +119,7 @@ loader = DataLoader(data, 8, shuffle={mixed}, num_workers=4)
 SEVERITIES = [
     ({}, ["warning"]),
     ({"item": "return self.noise()\n    def noise(self):\n        return self.stream.normal(size=4)"}, ["warning"]),
+    ({"mixed": "mixed, **more", "before": "mixed, more = True, {'pin_memory': True}"}, ["warning"]),
     ({"mixed": "False"}, ["hint"]),
     ({"before": "data.stream = np.random.default_rng(8)"}, ["hint"]),
     ({"before": "setattr(data, 'stream', np.random.default_rng(8))"}, ["hint"]),

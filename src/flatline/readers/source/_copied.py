@@ -11,7 +11,7 @@ from flatline.readers.source._batched import LOADER
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing, argument_at
 from flatline.readers.source._scopes import Class, Module, Use, spelled
-from flatline.readers.source._workers import called_by, trains_with_several
+from flatline.readers.source._workers import called_by
 
 GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random"}
 ITEMS = ("__getitem__", "__iter__")
@@ -29,7 +29,7 @@ def copied_streams(project: Project, module: Module) -> Iterator[SourceFact]:
         for call, use in scope.calls:
             if project.dotted(call.func, use) != LOADER or not _has_workers(project, call, use):
                 continue
-            certain = trains_with_several(project, call, use) and not RENEWED.search(module.whole)
+            certain = _mixes(project, call, use) and not RENEWED.search(module.whole)
             for data in project.things(argument_at(call, "dataset", 0), use):
                 for made, place in _drawn_from(project, data):
                     name: str = made.targets[0].attr  # type: ignore[attr-defined]
@@ -47,6 +47,13 @@ def _has_workers(project: Project, call: ast.Call, use: Use) -> bool:
     count = project.number(named.get("num_workers") or argument_at(call, "num_workers", 5), use)
     started = argument_at(call, "worker_init_fn", 9) or named.get("worker_init_fn")
     return None not in named and count is not None and count > 1 and started is None
+
+
+def _mixes(project: Project, call: ast.Call, use: Use) -> bool:
+    """Batches in another order each time: it is trained with."""
+    shuffle = project.keywords(call, use).get("shuffle") or argument_at(call, "shuffle", 2)
+    known = project.constant(shuffle, use)
+    return known is not None and known.value is True
 
 
 def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use]]:

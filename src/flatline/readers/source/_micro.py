@@ -17,6 +17,7 @@ from flatline.readers.source._seen import Seen, seen_in
 from flatline.readers.source._values import drawn_by, is_none, origins
 
 FOLLOWED = 8  # spellings of one number
+TASKS = re.compile(r"task|meta|episode|client|env", re.IGNORECASE)  # whose losses are summed by definition
 BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 
 
@@ -77,7 +78,8 @@ def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:
     if isinstance(node, ast.Call) and seen.project.dotted(node.func, place) == "itertools.islice":
         return len(node.args) == 2 and _is_counted(seen, node.args[1], place)
     if isinstance(node, ast.Call) and spelled(node.func) == "range" and len(node.args) == 1:
-        return _is_counted(seen, node.args[0], place) and place.scope is use.scope
+        head = f"{unparsed(node)} {unparsed(use.statement.target)}"  # type: ignore[attr-defined]
+        return place.scope is use.scope and not TASKS.search(head) and _is_counted(seen, node.args[0], place)
     if isinstance(node, ast.Call) and spelled(node.func) == "range" and len(node.args) == 3:
         return re.search(r"\blen\(|\.size\(|\.shape\b", unparsed(node.args[1])) is not None and _slices(use)
     zipped = isinstance(node, ast.Call) and spelled(node.func) == "zip"

@@ -38,7 +38,7 @@ def equal_streams(project: Project, module: Module) -> Iterator[SourceFact]:
         return
     for scope in module.scopes:
         for call, use in scope.calls:
-            if project.dotted(call.func, use) != LOADER or not trains_with_several(project, call, use):
+            if project.dotted(call.func, use) != LOADER or not _trains_with_several(project, call, use):
                 continue
             drawn = {library: place for place, library in _drawn_by_items(project, call, use)}
             for seed in _shared(list(_seeds(project, call, use))) if drawn else ():
@@ -49,7 +49,7 @@ def equal_streams(project: Project, module: Module) -> Iterator[SourceFact]:
                     )  # fmt: skip
 
 
-def trains_with_several(project: Project, call: ast.Call, use: Use) -> bool:
+def _trains_with_several(project: Project, call: ast.Call, use: Use) -> bool:
     """Two workers or more, and batches in another order each time."""
     workers, shuffle = argument_at(call, "num_workers", 5), argument_at(call, "shuffle", 2)
     count, mixed = project.number(workers, use), project.constant(shuffle, use)
