@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from flatline.readers.source._nodes import unparsed
@@ -19,6 +20,8 @@ WORD = "__init_subclass__"
 def put_by_heirs(project: Project, node: ast.expr, key: ast.Constant | None, use: Use) -> list[Source]:
     """The classes that a table of the class above them holds under a key, or all of them."""
     found: list[Source] = []
+    if not project.recalled(project, WORD, lambda: [m for m in project.modules.values() if m and _has(m)]):
+        return []
     for owner, method, (name, asked) in _fillers(project, node, use):
         for heir in project.heirs(owner):
             word = _word(heir, method, name)
@@ -35,13 +38,14 @@ def _fillers(project: Project, node: ast.expr, use: Use) -> list[tuple[Class, Sc
         things = project.things(node.value, use) if isinstance(node.value, ast.Name) else ()
         owners, table = [t.made_of for t in things if t.made_of is not None and t.call is None], f".{node.attr}"
     else:
-        owners, table = _of_file(use.scope.module), unparsed(node)
+        owners, table = [*use.scope.module.classes.values()], unparsed(node)
     each = [(owner, method) for owner in owners if (method := owner.methods.get(WORD)) is not None]
     return [(owner, method, name) for owner, method in each if (name := _key(method, table)) is not None]
 
 
-def _of_file(module: Module) -> list[Class]:
-    return [*module.classes.values()] if WORD in module.whole else []
+@cache
+def _has(module: Module) -> bool:
+    return WORD in module.whole
 
 
 def _key(method: Scope, table: str) -> Key | None:

@@ -11,12 +11,16 @@ from flatline.readers.source._scopes import Module, Scope, Use
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
 
+PAIR = 2  # scores and labels
 CALLS = 60  # that are looked at
 FILES = 40  # of a project that is looked through
 
 
 def calls(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:
-    """The calls of a forward, or of a ``__call__``, by attributes that a parameter gave their objects."""
+    """The calls of a forward, or of a ``__call__``, that compares two things, by attributes that a parameter gave."""
+    needed = [name for name in forward.params[1:] if project.usual(forward, name) is None]
+    if len(needed) != PAIR:
+        return []
     return project.recalled(forward, "kept object", lambda: _looked_for(project, forward))
 
 
