@@ -610,7 +610,7 @@ loader = DataLoader(Patches(3), 8, shuffle=True{more})
 )
 def test_generators_that_workers_have_copies_of(made, renewed, drawn, more, expected):
     code = COPIED.format(made=made, renewed=renewed, drawn=drawn, more=more)
-    assert ("copied stream" in kinds_in(HEAD, code)) is expected
+    assert ("copied training stream" in kinds_in(HEAD, code)) is expected
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,34 @@ def second(args):
 )
 def test_names_that_begin_with_module(part, code, expected):
     assert kinds(NET.format(part=part) + code) == [expected]
+
+
+PRETRAINS = """
+from net import Net
+model = {wrapped}.cuda()
+torch.save(model{part}.state_dict(), "{path}")
+"""
+TUNES = """
+import argparse
+from net import Net
+parser = argparse.ArgumentParser()
+parser.add_argument("--start", default="body.pt")
+args = parser.parse_args()
+model = Net()
+model.load_state_dict(torch.load(args.start), strict=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "part", "path", "folder", "expected"),
+    [
+        ("nn.DataParallel(Net())", "", "body.pt", "", "prefixed load"),
+        ("nn.DataParallel(Net())", ".module", "body.pt", "", "loose load"),
+        ("nn.DataParallel(Net())", "", "other.pt", "", "loose load"),
+        ("Net()", "", "body.pt", "", "loose load"),
+        ("nn.DataParallel(Net())", "", "body.pt", "elsewhere/", "loose load"),
+    ],
+)
+def test_a_checkpoint_that_an_option_names_and_another_script_saves(wrapped, part, path, folder, expected):
+    first = PRETRAINS.format(wrapped=wrapped, part=part, path=path)
+    assert kinds_in(HEAD, TUNES, **{"net": NET.format(part="fc"), f"{folder}first": first}) == [expected]

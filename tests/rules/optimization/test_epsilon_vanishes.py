@@ -91,3 +91,84 @@ def test_near_miss_source_half(made, eps, after):
 def test_near_miss_source_half_after_training():
     code = HALVED.format("return nn.Linear(4, 2)", "", "")
     assert lint(EpsilonVanishes, code + "net.half()\ntorch.save(net, 'net.pt')\n") == []
+
+
+TRAINER = """import argparse
+import torch
+from torch import nn
+def adam(params, options):
+    return torch.optim.Adam(params, lr=options["lr"]{eps})
+TABLE = {{"adam": {entry}, "sgd": lambda params, options: torch.optim.SGD(params, options["lr"])}}
+DEFAULTS = {{"lr": 0.1, "eps": 1e-8}}
+class Trainer:
+    def __init__(self, net, options, small):
+        self.net = net
+        {before}
+        self.optimizer = {built}
+        {after}
+    def shrink(self):
+        {shrinks}
+    def make(self, options):
+        return torch.optim.Adam(self.net.parameters(), options["lr"]{eps})
+    def fit(self, rows):
+        for x, y in rows:
+            self.optimizer.zero_grad()
+            (self.net(x) - y).pow(2).mean().backward()
+            self.optimizer.step()
+parser = argparse.ArgumentParser()
+parser.add_argument("--full", action="store_true")
+parser.add_argument("--small", action="store_true")
+args = parser.parse_args()
+Trainer(nn.Linear(4, 2), DEFAULTS, {small}).fit(rows)
+"""
+OF_TABLE = "TABLE['adam'](self.net.parameters(), options)"
+LAMBDA = "lambda params, o: torch.optim.Adam(params, lr=o['lr'], eps=o['eps'])"
+
+
+def trainer(
+    eps="",
+    entry="adam",
+    before="self.shrink()",
+    built=OF_TABLE,
+    after="pass",
+    shrinks="self.net.half()",
+    small="not args.full",
+):
+    code = TRAINER.format(eps=eps, entry=entry, before=before, built=built, after=after, shrinks=shrinks, small=small)
+    return lint(EpsilonVanishes, code)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"entry": LAMBDA},
+        {"built": "self.make(options)"},
+        {"before": "if small:\n            self.shrink()"},
+        {"before": "if small:\n            self.shrink()", "built": "self.make(options)"},
+        {"before": "if small:\n            self.shrink()", "entry": LAMBDA},
+        {"before": "net.half()"},
+    ],
+)
+def test_source_half_in_a_method_and_an_optimizer_of_a_table(changed):
+    """Also one that a function or a lambda builds."""
+    assert [finding.severity for finding in trainer(**changed)] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"eps": ", eps=1e-4"},
+        {"entry": LAMBDA.replace("o['eps']", "1e-3")},
+        {"entry": LAMBDA.replace("o['eps']", "o['unknown']")},
+        {"before": "pass", "after": "self.shrink()"},
+        {"before": "if small:\n            self.shrink()", "small": "args.small"},
+        {"before": "if small:\n            self.shrink()", "small": "not ready()"},
+        {"shrinks": "if torch.cuda.is_available():\n            self.net.half()"},
+        {"after": "self.net.float()"},
+        {"built": "TABLE['sgd'](self.net.parameters(), options)"},
+    ],
+)
+def test_near_miss_source_half_in_a_method_and_an_optimizer_of_a_table(changed):
+    """Nothing is certain of these."""
+    assert trainer(**changed) == []

@@ -299,3 +299,105 @@ def test_fires_source_between_two_trainings(changed):
 )
 def test_near_miss_source_one_training_or_other_parameters(changed):
     assert lint(FrozenButUpdated, STAGES.format(**{**TWICE, **changed})) == []
+
+
+PHASED = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+@dataclass
+class Stage:
+    name: str
+    epochs: int = 3
+    body: bool = True
+STAGES = {stages}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 9), nn.Linear(9, 2)
+    def forward(self, x):
+        return self.head(self.body(x).relu())
+def thaw(part, on):
+    for p in part.parameters():
+        {sets}
+def train(net, rows):
+    {before}
+    for {names} in {through}:
+        {within}
+        {calls}
+        for x, y in rows:
+            optimizer.zero_grad(set_to_none={none})
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+train(Net(), rows)
+"""
+MADE = "optimizer = torch.optim.Adam(net.parameters(), lr=0.1)"
+ROWS = "[{'name': 'all', 'body': True}, {'name': 'head', 'body': False}]"
+BY_KEY = {"stages": ROWS, "calls": "thaw(net.body, stage['body'])"}
+USUAL = {
+    "stages": "[Stage('all', 9), Stage('head', body=False)]", "sets": "p.requires_grad = on", "before": MADE,
+    "names": "stage", "through": "STAGES", "within": "pass", "calls": "thaw(net.body, stage.body)", "none": "False",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"sets": "p.requires_grad_(on)"},
+        BY_KEY,
+        BY_KEY | {"through": "enumerate(STAGES)", "names": "number, stage"},
+        {"stages": "(('all', True), ('head', False))", "names": "name, on", "calls": "thaw(net.body, on)"},
+        {"before": "optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)"},
+    ],
+)
+def test_fires_source_in_a_later_stage(changed):
+    """A list of stages says when a part is frozen."""
+    (finding,) = lint(FrozenButUpdated, PHASED.format(**{**USUAL, **changed}))
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"stages": "[Stage('all', 9), Stage('head')]"},
+        {"stages": "[Stage('head', body=False), Stage('all')]"},
+        {"stages": "[Stage('all', 9), Stage('head', body=unknown())]"},
+        {"stages": "[Stage('head', body=False)]"},
+        {"before": "pass", "within": MADE},
+        {"none": "True"},
+        {"before": "optimizer = torch.optim.SGD(net.parameters(), 0.1)"},
+        {"before": "optimizer = torch.optim.Adam(net.head.parameters(), lr=0.1)"},
+        {"within": "net.head.bias.requires_grad = bool(stage)"},
+    ],
+)
+def test_near_miss_source_in_a_later_stage(changed):
+    """It is another optimizer, another part, or never frozen after it moved."""
+    assert lint(FrozenButUpdated, PHASED.format(**{**USUAL, **changed})) == []
+
+
+DECAYS = """
+def run(rows):
+    net = Net()
+    large = [p for p in net.parameters() if p.ndim > 1]
+    small = [p for p in net.parameters() if p.ndim <= 1]
+    groups = [{"params": large, "weight_decay": 0.1}, {"params": small, "weight_decay": 0.0}]
+    optimizer = torch.optim.OPTIMIZER
+    def epoch():
+        for x, y in rows:
+            optimizer.zero_grad(set_to_none=False)
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+    epoch()
+    for p in net.body.parameters():
+        p.requires_grad_(False)
+    epoch()
+run(rows)
+"""
+
+
+@pytest.mark.parametrize(("optimizer", "found"), [("AdamW(groups)", 1), ("SGD(groups, 0.1)", 0)])
+def test_source_groups_of_an_optimizer_that_always_has_moments(optimizer, found):
+    """Whatever decays, moments move all of them."""
+    above = PHASED.format(**USUAL).partition("def thaw")[0]
+    assert len(lint(FrozenButUpdated, above + DECAYS.replace("OPTIMIZER", optimizer))) == found

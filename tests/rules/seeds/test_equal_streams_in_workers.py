@@ -103,3 +103,32 @@ def test_fires_source(body, given, line):
 )
 def test_near_miss_source(body, changed):
     assert lint(EqualStreamsInWorkers, ITEMS.format(**{**USUAL, **changed}, body=body)) == []
+
+
+OWN = """import numpy as np
+from torch.utils.data import DataLoader, Dataset
+class Noisy(Dataset):
+    def __init__(self, seed=0):
+        self.stream = np.random.default_rng(seed)
+    def __getitem__(self, i):
+        {item}
+data = Noisy()
+{before}
+loader = DataLoader(data, 8, shuffle={mixed}, num_workers=4)
+"""
+SEVERITIES = [
+    ({}, ["warning"]),
+    ({"item": "return self.noise()\n    def noise(self):\n        return self.stream.normal(size=4)"}, ["warning"]),
+    ({"mixed": "mixed, **more", "before": "mixed, more = True, {'pin_memory': True}"}, ["warning"]),
+    ({"mixed": "False"}, ["hint"]),
+    ({"before": "data.stream = np.random.default_rng(8)"}, ["hint"]),
+    ({"before": "setattr(data, 'stream', np.random.default_rng(8))"}, ["hint"]),
+    ({"item": "self.stream.bit_generator.advance(i); return self.stream.normal(size=4)"}, ["hint"]),
+    ({"item": "return np.random.normal(size=4)"}, []),
+]
+
+
+@pytest.mark.parametrize(("changed", "expected"), SEVERITIES)
+def test_fires_source_on_copies_in_workers_that_train(changed, expected):
+    code = OWN.format(**{"item": "return self.stream.normal(size=4)", "before": "pass", "mixed": "True", **changed})
+    assert [found.severity for found in lint(EqualStreamsInWorkers, code)] == expected

@@ -29,10 +29,14 @@ def copied_streams(project: Project, module: Module) -> Iterator[SourceFact]:
         for call, use in scope.calls:
             if project.dotted(call.func, use) != LOADER or not _has_workers(project, call, use):
                 continue
+            certain = _mixes(project, call, use) and not RENEWED.search(module.whole)
             for data in project.things(argument_at(call, "dataset", 0), use):
                 for made, place in _drawn_from(project, data):
+                    name: str = made.targets[0].attr  # type: ignore[attr-defined]
+                    plain = certain and _is_left_alone(project, name)
                     yield SourceFact(
-                        kind="copied stream", name=f"self.{made.targets[0].attr}", text=spelled(made.value),  # type: ignore[attr-defined]
+                        kind="copied training stream" if plain else "copied stream",
+                        name=f"self.{name}", text=spelled(made.value),
                         where=place.scope.module.where(made, place.scope), other=module.where(call, scope),
                     )  # fmt: skip
 
@@ -43,6 +47,13 @@ def _has_workers(project: Project, call: ast.Call, use: Use) -> bool:
     count = project.number(named.get("num_workers") or argument_at(call, "num_workers", 5), use)
     started = argument_at(call, "worker_init_fn", 9) or named.get("worker_init_fn")
     return None not in named and count is not None and count > 1 and started is None
+
+
+def _mixes(project: Project, call: ast.Call, use: Use) -> bool:
+    """Batches in another order each time: it is trained with."""
+    shuffle = project.keywords(call, use).get("shuffle") or argument_at(call, "shuffle", 2)
+    known = project.constant(shuffle, use)
+    return known is not None and known.value is True
 
 
 def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use]]:
@@ -62,6 +73,15 @@ def _drawn_from(project: Project, data: Thing) -> Iterator[tuple[ast.Assign, Use
         )
         if start and project.dotted(value.func, use) in GENERATORS and re.search(rf"\bself\.{name}\.\w+\(", text):
             yield node, use
+
+
+def _is_left_alone(project: Project, name: str) -> bool:
+    """Nothing seeds the generator later, or puts another one in its place."""
+    modules = [each for each in project.modules.values() if each is not None and f".{name}" in each.whole]
+    later = re.compile(
+        rf"\.{name}\.(seed|setstate|set_state|bit_generator|spawn|jumped)\b|setattr\([^)]*['\"]{name}['\"]"
+    )
+    return not any(project.set_from_outside(name, each) or later.search(each.whole) for each in modules)
 
 
 def _is_renewed(owner: Class) -> bool:

@@ -10,15 +10,19 @@ from functools import cache
 from flatline.events import SourceFact
 from flatline.readers.source._imported import all_reached
 from flatline.readers.source._learned import is_learned_from, returns_learned
-from flatline.readers.source._mentions import Mentions
+from flatline.readers.source._mentions import Index, Mentions
+from flatline.readers.source._mentions import index as index_of
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project, Thing
-from flatline.readers.source._scopes import Class, Module, Scope, Use, plain_call
+from flatline.readers.source._scopes import Class, Module, Scope, Use, lies_in, plain_call
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
 )
+SCRATCH = re.compile(
+    r"(?<=[(,])[ \t]*(weights|pretrained)\s*=\s*(None|False)\b(?!.*:[ \t]*$)", re.MULTILINE
+)  # but in a def
 IMPORTS = re.compile(r"^[ \t]*(from\b.*\bimport|import)\b(?!.*\bas\b).*$", re.MULTILINE)
 DATA = re.compile(  # whose load() reads no weights
     r"(numpy|scipy|pandas|json|ujson|orjson|yaml|toml|tomli|tomllib|pickle|joblib|h5py|torchaudio|soundfile|librosa|tifffile"
@@ -91,10 +95,10 @@ def _owners(project: Project, given: Iterable[Thing]) -> dict[int, Class]:
         owner = waiting.pop().made_of
         if owner is None or id(owner) in found or len(found) >= OWNERS:
             continue
-        found[id(owner)] = owner
-        bound = [
-            b for bindings in owner.attributes.values() if len(bindings) == 1 for b in bindings if b.value is not None
-        ]
+        above = [*project.bases(owner)]
+        found |= {id(each): each for each in above}
+        own = [bindings for each in above for bindings in each.attributes.values()]
+        bound = [b for bindings in own if len(bindings) == 1 for b in bindings if b.value is not None]
         inner = [thing for b in bound if not b.index for thing in project.things(b.value, b.use)]
         inner = [thing for thing in inner if thing.identity() in chosen] or inner
         inner += [thing for each in inner if each.name in LISTS for thing in _listed(project, each)]
@@ -117,7 +121,7 @@ def _cuts(module: Module) -> bool:
 
 def _freezes(project: Project, module: Module) -> bool:
     """Weights may come from elsewhere, or stay as they are, on purpose."""
-    text = IMPORTS.sub("", module.whole)
+    text = SCRATCH.sub("", IMPORTS.sub("", module.whole))
     if FROZEN.search(text) is None:
         return False
     loads = [pair for scope in module.scopes for pair in scope.calls if "load" in unparsed(pair[0].func)]
@@ -134,11 +138,36 @@ def _loads_rows(project: Project, call: ast.Call, use: Use) -> bool:
     dotted = project.dotted(call.func, use)
     if DATA.match(dotted) or (isinstance(call.func, ast.Name) and project.callee(call, use) is not None):
         return True
+    if dotted == "torch.load" and _fills_rows(use):
+        return True
     if dotted != "torch.load" or isinstance(use.scope.node, ast.Module):
         return dotted == "torch.load" and ROWS.search(unparsed(use.statement)) is not None
     text, sites = unparsed(use.scope.node), project.calls_of(use.scope)
     taken = bool(sites) and all(ROWS.search(unparsed(place.statement)) for _, place in sites)
     return WEIGHTS.search(text) is None and (taken or ROWS.search(text) is not None)
+
+
+def _fills_rows(use: Use) -> bool:
+    """``d = torch.load(path)``, of which parts go into data sets or are asked for their sizes, and nothing else is done."""
+    node, index = use.statement, index_of(use.scope.module)
+    target = node.targets[0] if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) else None
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    plain = all(isinstance(n, ast.Name) and len(use.scope.bindings.get(n.id, ())) == 1 for n in names)
+    found = [read for n in names if plain for read in index.reads.get(getattr(n, "id", ""), ())]
+    place = use.scope.node
+    reads = [each for each in found if isinstance(place, ast.Module) or lies_in(each, place)]
+    return bool(reads) and all(_is_rows(index, each) for each in reads)
+
+
+def _is_rows(index: Index, node: ast.AST) -> bool:
+    """A part of what a data set is made of, or something of which the size is asked."""
+    while not isinstance(node, ast.stmt):
+        node = index.above[id(node)]
+        if isinstance(node, ast.Attribute) and node.attr == "shape":
+            return True
+        if isinstance(node, ast.Call) and ROWS.search(f"{unparsed(node.func)}("):
+            return True
+    return False
 
 
 def _cut_models(seen: Seen, mentions: Mentions) -> Iterator[SourceFact]:
@@ -305,9 +334,10 @@ def _called_off(project: Project, method: Scope) -> ast.expr | None:
 
 def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
     """The forward, or a method that the forward, or one that is learned from, calls, in which something is called."""
-    forward = owner.methods.get("forward")
+    methods = {name: scope for each in [*project.bases(owner)][::-1] for name, scope in each.methods.items()}
+    forward = methods.get("forward")
     text = unparsed(forward.node) if forward is not None else ""
-    found = [(name, scope) for name, scope in owner.methods.items() if any(c is call for c, _ in scope.calls)]
+    found = [(name, scope) for name, scope in methods.items() if any(c is call for c, _ in scope.calls)]
     own = next((scope for name, scope in found if name == "forward" or f"self.{name}(" in text), None)
     return own or next(
         (
@@ -321,7 +351,7 @@ def _method_of(project: Project, owner: Class, call: ast.AST) -> Scope | None:
 
 def _is_learned_from(project: Project, owner: Class, name: str) -> bool:
     """What a method that calls it returns goes backward somewhere."""
-    near = [m for m in owner.methods.values() if f"self.{name}(" in unparsed(m.node)]
+    near = [m for each in project.bases(owner) for m in each.methods.values() if f"self.{name}(" in unparsed(m.node)]
     sites = [pair for method in near for pair in project.calls_of(method) if pair[1].scope.owner is not owner]
     return any(is_learned_from(seen_in(project, use.scope), use, call) for call, use in sites)
 

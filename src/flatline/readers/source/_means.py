@@ -10,7 +10,7 @@ from flatline.readers.source._losses import is_mean
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use
-from flatline.readers.source._values import origins
+from flatline.readers.source._values import is_none, origins
 
 TERMS = 4  # sums in sums
 PLAIN = (ast.Name, ast.Attribute, ast.Constant)
@@ -20,7 +20,7 @@ HALF = 0.5  # of a sum of terms one counts at least as much
 
 def means(project: Project, node: ast.expr, use: Use, depth: int = 0) -> bool:
     """What goes backward averages its batch, and nothing divides it once more."""
-    found = origins(project, node, use) if depth <= TERMS else []
+    found = [s for s in origins(project, node, use) if not is_none(s.node)] if depth <= TERMS else []
     if not found and isinstance(node, ast.Name):
         bound = use.scope.reaching(node.id, use) if node.id in use.scope.bindings else []
         items = [b for b in bound if isinstance(b.value, ast.Subscript) and not b.index]

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._losses import is_mean
+from flatline.readers.source._means import means
+from flatline.readers.source._new_rows import is_of_new_rows
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, spelled
 from flatline.readers.source._seen import Seen, seen_in
-from flatline.readers.source._values import drawn_by, origins
+from flatline.readers.source._values import drawn_by, is_none, origins
 
 FOLLOWED = 8  # spellings of one number
+TASKS = re.compile(r"task|meta|episode|client|env", re.IGNORECASE)  # whose losses are summed by definition
 BY_HAND = re.compile(r"\.grad\b")  # gradients that are divided afterwards
 
 
@@ -74,6 +77,9 @@ def _generator_of(seen: Seen, name: str, use: Use) -> Scope | None:
 def _are_parts(seen: Seen, node: ast.expr, place: Use, use: Use) -> bool:
     if isinstance(node, ast.Call) and seen.project.dotted(node.func, place) == "itertools.islice":
         return len(node.args) == 2 and _is_counted(seen, node.args[1], place)
+    if isinstance(node, ast.Call) and spelled(node.func) == "range" and len(node.args) == 1:
+        head = f"{unparsed(node)} {unparsed(use.statement.target)}"  # type: ignore[attr-defined]
+        return place.scope is use.scope and not TASKS.search(head) and _is_counted(seen, node.args[0], place)
     if isinstance(node, ast.Call) and spelled(node.func) == "range" and len(node.args) == 3:
         return re.search(r"\blen\(|\.size\(|\.shape\b", unparsed(node.args[1])) is not None and _slices(use)
     zipped = isinstance(node, ast.Call) and spelled(node.func) == "zip"
@@ -130,11 +136,14 @@ def _undivided(seen: Seen, use: Use, loop: ast.For) -> Iterator[SourceFact]:
     if len(backs) != 1 or not (_steps_once(seen, use, loop) or _callers_step(seen, use, loop)):
         return
     (call, receiver, back) = backs[0]
-    loss, place = seen.sole(receiver, back)
+    scaled = isinstance(receiver, ast.Call) and spelled(receiver.func).endswith(".scale") and len(receiver.args) == 1
+    sent = receiver.args[0] if scaled and isinstance(receiver, ast.Call) else receiver
+    loss, place = seen.sole(sent, back)
     direct = back.path == (*use.path, (id(loop), "body")) and seen.loop_of(place) is loop
-    given = _behind(seen, loss) & names_in(loop.target)
-    if direct and given and not call.args and _means(seen.project, loss, place):
-        yield seen.fact("micro mean", call, name=spelled(receiver), other=loop)
+    if not direct or call.args or not (_behind(seen, loss) & names_in(loop.target) or is_of_new_rows(seen, loss, loop)):
+        return
+    if _means(seen.project, loss, place) or means(seen.project, loss, place):
+        yield seen.fact("micro mean", call, name=spelled(sent), other=loop)
 
 
 def _behind(seen: Seen, node: ast.expr) -> frozenset[str]:
@@ -145,7 +154,7 @@ def _behind(seen: Seen, node: ast.expr) -> frozenset[str]:
 
 def _steps_once(seen: Seen, use: Use, loop: ast.For) -> bool:
     """Zeroed before the loop and stepped after it, beside it, and neither within."""
-    steps = [u for _, r, u in seen.methods("step") if _is_optimizer(seen, r, u)]
+    steps = [u for c, r, u in seen.methods("step") if _is_optimizer(seen, c.args[0] if c.args else r, u)]
     zeros = [u for _, _, u in seen.methods("zero_grad")]
     within = [u for u in (*steps, *zeros) if loop.lineno <= u.statement.lineno <= (loop.end_lineno or 0)]
     beside = [u for u in steps if u.path == use.path and u.order > use.order]
@@ -181,7 +190,7 @@ def _means(project: Project, node: ast.expr, use: Use) -> bool:
     """A mean, or what came out of a function with one."""
     if isinstance(node, ast.Call):
         return _mean(project, node, use)
-    found = origins(project, node, use) if isinstance(node, ast.Name) else []
+    found = [s for s in origins(project, node, use) if not is_none(s.node)] if isinstance(node, ast.Name) else []
     return bool(found) and all(isinstance(s.node, ast.Call) and is_mean(project, s.node, s.use) for s in found)
 
 

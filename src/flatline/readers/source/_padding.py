@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from flatline.events import SourceFact
 from flatline.readers.source._batched import LOADER
+from flatline.readers.source._imported import beside
 from flatline.readers.source._losses import kind_of
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._own_losses import labels_for
@@ -29,6 +30,8 @@ SAME = SHAPES | {"long", "int", "bool", "pin_memory", "detach", "transpose"}
 TENSORS = {"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.stack", "torch.from_numpy"}
 PADS = "torch.nn.utils.rnn.pad_sequence"
 MASKED = re.compile(r"masked_fill|masked_select|torch\.where|\] = -100|\bignore_idx|nonzero\(")
+LOSSES = re.compile(r"cross_entropy|CrossEntropyLoss|nll_loss|NLLLoss")
+FILES = 40  # of a project that is looked through for what runs a loss
 TOKENS = ("pad_token_id",)
 TOKEN = math.inf  # stands for one of them
 MASK = -math.inf  # stands for what tells the filling apart
@@ -38,6 +41,8 @@ USUALLY = -100.0  # ignore_index of torch
 def padded_targets(project: Project, module: Module, reached: Sequence[Module]) -> Iterator[SourceFact]:
     """One fact a loss."""
     text = "\n".join(each.whole for each in reached)
+    if ".backward(" not in text and LOSSES.search(module.whole) and len(project.modules) <= FILES:
+        text = "\n".join(each.whole for each in beside(project, module))
     if ".backward(" not in text or "pad" not in text.lower() or MASKED.search(text) is not None:
         return
     for scope in module.scopes:
@@ -97,7 +102,7 @@ def _averaged(call: ast.Call, use: Use) -> bool:
     means = {
         unparsed(c.func.value): c
         for c, _ in use.scope.calls
-        if isinstance(c.func, ast.Attribute) and c.func.attr == "mean" and not c.args and not c.keywords
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "mean" and (_is_whole(c) or _is_averaged_again(c, use))
     }
     if any(isinstance(c.func, ast.Attribute) and c.func.value is call for c in means.values()):
         return True
@@ -105,6 +110,19 @@ def _averaged(call: ast.Call, use: Use) -> bool:
     reads = [n for n in walk(use.scope.node) if isinstance(n, ast.Name) and unparsed(n) == unparsed(target or n)]
     loads = [n for n in reads if isinstance(n.ctx, ast.Load)]
     return isinstance(target, ast.Name) and len(loads) == 1 and len(reads) == 2 and target.id in means
+
+
+def _is_whole(call: ast.Call) -> bool:
+    return not call.args and not call.keywords
+
+
+def _is_averaged_again(call: ast.Call, use: Use) -> bool:
+    """``.mean(dim=1)`` of ``.mean(dim=1).mean()``: all rows are as long."""
+    means = (c.func for c, _ in use.scope.calls if _is_whole(c) and isinstance(c.func, ast.Attribute))
+    plain = all(
+        isinstance(each, (ast.Constant, ast.UnaryOp)) for each in (*call.args, *(k.value for k in call.keywords))
+    )
+    return plain and any(func.attr == "mean" and func.value is call for func in means)
 
 
 def _number(project: Project, node: ast.expr | None, use: Use) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 
@@ -78,11 +79,23 @@ def saved_where(project: Project, loaded: Source) -> Iterator[Source]:
         node, loaded, key = (inner[0].node, inner[0], node.slice) if len(inner) == 1 else (node, loaded, None)
     if not isinstance(node, ast.Call) or project.dotted(node.func, loaded.use) != "torch.load" or not node.args:
         return
-    path = _paths(project, node.args[0], loaded.use)
+    path, usual = _paths(project, node.args[0], loaded.use), _usual(project, node.args[0], loaded.use)
     for call, use in _saves(project) if path else ():
-        if path & _paths(project, call.args[1], use):
+        near = usual if _are_beside(use, loaded.use) else set()
+        if (path | near) & _paths(project, call.args[1], use):
             made = held(project, call.args[0], key, use, 0) if key is not None else ()
             yield from made or origins(project, call.args[0], use) or [Source(call.args[0], use)]
+
+
+def _usual(project: Project, node: ast.expr, use: Use) -> set[str]:
+    """What an option is if nobody says otherwise."""
+    known = project.constant(node, use) if isinstance(node, (ast.Name, ast.Attribute)) else None
+    return {unparsed(known)} if known is not None and _is_text(known) and known.value else set()
+
+
+def _are_beside(one: Use, other: Use) -> bool:
+    """Two files of one folder."""
+    return os.path.dirname(one.scope.module.text.path) == os.path.dirname(other.scope.module.text.path)
 
 
 def _saves(project: Project) -> Iterator[tuple[ast.Call, Use]]:

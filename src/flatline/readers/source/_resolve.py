@@ -16,6 +16,7 @@ from flatline.readers.source import (
     _forwarded,
     _handlers,
     _hooks,
+    _kept_objects,
     _listed,
     _managed,
     _object_lists,
@@ -279,7 +280,7 @@ class Project:
             return []
         known = [pair for pair in self._plain if _knows(pair[1].scope.module, function) and _fits(pair[0], function)]
         found = [pair for pair in known[:SITES] if self.callee(*pair) is function] or _submodules.calls(self, function)
-        return found or _registered.calls(self, function)
+        return found or _registered.calls(self, function) or _kept_objects.calls(self, function)
 
     def objects_called(self) -> list[tuple[ast.Call, Use]]:
         """The calls of objects by a name."""
@@ -958,13 +959,19 @@ class Project:
                 if (method := self.method(heir, func.attr)) is not None:
                     return method
         if isinstance(func, ast.Name) and use.scope.owner is not None and use.scope.own == (func.id,):
-            if (method := self.method(use.scope.owner, "__call__")) is not None:
-                return method
+            return self.method(use.scope.owner, "__call__") or self._own_forward(use.scope.owner)
         found = self.things(func, use, depth + 1)
         if len({id(t.made_of) for t in found}) == 1 and found[0].call is not None and found[0].made_of is not None:
             return self.method(found[0].made_of, "forward") or self.method(found[0].made_of, "__call__")
         functions = {id(t.function): t.function if t.given is None else None for t in found}
         return next(iter(functions.values())) if len(functions) == 1 else None
+
+    def _own_forward(self, owner: Class) -> Scope | None:
+        """What ``self(x)`` runs in a module: the one forward that it and the classes below it have."""
+        above = self.method(owner, "forward")
+        known = [] if above is None or _is_abstract(above) else [above]
+        found = {id(m): m for m in (*known, *(h.methods.get("forward") for h in self.heirs(owner))) if m is not None}
+        return next(iter(found.values())) if len(found) == 1 else None
 
     def returned(self, function: Scope, call: ast.Call, depth: int) -> tuple[Thing, ...]:
         """What one call of a function gives back."""
@@ -997,6 +1004,9 @@ class Project:
         """What is written out, here or where a name got it; strictly, if it is never counted up, or set elsewhere."""
         if isinstance(node, ast.Constant):
             return node
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and depth < SHORT:
+            inner = self.constant(node.operand, use, depth + 1, strict=strict)
+            return ast.copy_location(ast.Constant(not inner.value), node) if inner is not None else None
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and depth < SHORT:
             listed = [
                 self.constant(s.node, s.use, depth + 1, strict=strict) for s in _values.sources(self, node, use, 0)

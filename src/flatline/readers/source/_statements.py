@@ -11,6 +11,7 @@ from flatline.events import SourceFact
 from flatline.readers.source._edits import after, instead, renamed
 from flatline.readers.source._for_keys import Put
 from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import Seen
 from flatline.readers.source._switches import switches
@@ -37,7 +38,7 @@ def uncalled(seen: Seen) -> Iterator[SourceFact]:
 
 def _last_of_cell(seen: Seen, node: ast.stmt) -> bool:
     """A notebook shows the value of a cell's last line."""
-    return seen.module.text.path.endswith(".ipynb") and isinstance(seen.scope.node, ast.Module)
+    return seen.module.text.path.endswith(".ipynb") and node in seen.module.tree.body
 
 
 def stopwatch(seen: Seen) -> Iterator[SourceFact]:
@@ -122,7 +123,7 @@ def coupled(seen: Seen) -> Iterator[SourceFact]:
     for call, use in seen.scope.calls:
         name, made = seen.project.dotted(call.func, use), call
         if not name and isinstance(call.func, (ast.Subscript, ast.Name)):
-            name, made = _chosen(seen, call, use)
+            name, made = chosen(seen.project, call, use)
         decay = next((k.value for k in made.keywords if k.arg == "weight_decay"), None)
         switched = any(k.arg in (None, "decoupled_weight_decay") for k in made.keywords)
         if decay is None or switched or name not in ("torch.optim.Adam", "torch.optim.Adamax"):
@@ -131,19 +132,19 @@ def coupled(seen: Seen) -> Iterator[SourceFact]:
             yield seen.fact("coupled", call, name=name.rpartition(".")[2], text=f"{number:g}")
 
 
-def _chosen(seen: Seen, call: ast.Call, use: Use) -> tuple[str, ast.Call]:
+def chosen(project: Project, call: ast.Call, use: Use) -> tuple[str, ast.Call]:
     """The optimizer that a call of an entry of a table builds, also by a lambda of the same file."""
-    things = seen.project.things(call, use)
+    things = project.things(call, use)
     built = things[0].call if len(things) == 1 else None
-    if built is None or not things[0].is_optimizer or things[0].use.scope.module is not seen.module:
+    if built is None or not things[0].is_optimizer or things[0].use.scope.module is not use.scope.module:
         return "", call
-    found = origins(seen.project, call.func, use)
+    found = origins(project, call.func, use)
     lambdas = [each.node.args.args for each in found if isinstance(each.node, ast.Lambda)]
     if not lambdas:
         return things[0].name, built
     names = {given.arg: value for given, value in zip(lambdas[0], call.args, strict=False)}
     made = Put(names).visit(copy.deepcopy(built))
-    seen.project.alive.append(made)
+    project.alive.append(made)
     return things[0].name, made
 
 

@@ -12,9 +12,10 @@ from flatline.events import SourceFact
 from flatline.readers.source._loaders import goes_backward
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._parameters import models_of
-from flatline.readers.source._resolve import Project, Thing, builds_optimizer
+from flatline.readers.source._resolve import Project, Thing, argument_at, builds_optimizer
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
 from flatline.readers.source._seen import seen_in
+from flatline.readers.source._staged import goes_off
 from flatline.readers.source._stages import between_trainings, comes_once
 from flatline.readers.source._values import Source
 
@@ -22,6 +23,9 @@ KEEPS = re.compile(r"set_to_none\s*=\s*False|\.grad(\.data)?\.zero_\(")
 OTHERWISE = re.compile(  # it may be thawed again, or left without a gradient
     r"\.grad\s*=\s*None|del \w+\.grad|param_groups|\.zero_grad\((?!set_to_none\s*=\s*False)|load_state_dict|"
     r"requires_grad_?\s*(\(\s*(True)?\s*\)|=\s*(?!False)\w)|requires_grad_?\(\s*(?!False)\w"
+)
+FLAGS = re.compile(  # what a name says
+    r"\.requires_grad(?:_\((?!True\b|False\b)[\w.\[\]'\"]+\)| = (?!True\b|False\b)[\w.\[\]'\"]+$)", re.MULTILINE
 )
 MOMENTUM = re.compile(r"torch\.optim\.(Adam|AdamW|NAdam|RAdam|Adamax)")  # which is never without
 MOVES = ("momentum", "weight_decay")
@@ -37,6 +41,7 @@ class Frozen:
     """``p.requires_grad_(False)``."""
 
     node: ast.expr  # what it is done to
+    flag: ast.expr | None  # what requires_grad becomes
     statement: ast.stmt
     use: Use
 
@@ -44,15 +49,20 @@ class Frozen:
 def still_moving(project: Project, module: Module, files: Sequence[Module]) -> Iterator[SourceFact]:
     """One fact a place that freezes."""
     text = "\n".join(each.whole for each in files)
-    if "requires_grad" not in text or KEEPS.search(text) is None or OTHERWISE.search(text) is not None:
+    if "requires_grad" not in text or KEEPS.search(text) is None or ".backward(" not in text:
         return
     scopes = [scope for each in files for scope in each.scopes]
-    held = list(_held(project, scopes))
-    if len(held) != 1 or ".backward(" not in text or held[0].use.scope.module is not module:
+    held = list(_held(project, scopes)) if OTHERWISE.search(FLAGS.sub("", text)) is None else []
+    if len(held) != 1 or held[0].use.scope.module is not module:
+        return
+    switched = [each for scope in scopes for each in _frozen(scope)]
+    staged = [each for each in switched if _goes_off(project, each, held[0].use)]
+    if len(FLAGS.findall(text)) != len(staged):
         return
     why, parts = _moved_by(project, held[0]), _parts(project, held[0])
-    for frozen in (each for scope in scopes for each in _frozen(scope)) if why and parts else ():
-        if _comes_in_the_middle(project, frozen.use, held[0].use) and _is_part(project, frozen.node, frozen.use, parts):
+    for frozen in switched if why and parts else ():
+        later = frozen in staged or _comes_in_the_middle(project, frozen.use, held[0].use)
+        if later and _is_part(project, frozen.node, frozen.use, parts):
             yield SourceFact(
                 kind="frozen but held", name=why, text=spelled(frozen.statement),
                 where=frozen.use.scope.module.where(frozen.statement, frozen.use.scope),
@@ -81,7 +91,8 @@ def _parts(project: Project, optimizer: Thing) -> set[Part]:
     """The models, or parts of them, whose parameters it was given; nothing where it is built again and again."""
     call = optimizer.call if _comes_once(project, optimizer.use, 0) else None
     given = models_of(project, call, optimizer.use) if call is not None else []
-    alike = not any(_moves_otherwise(node) for node in walk(optimizer.use.scope.module.top.node))
+    always = MOMENTUM.fullmatch(optimizer.name) is not None
+    alike = always or not any(_moves_otherwise(node) for node in walk(optimizer.use.scope.module.top.node))
     return {part for each in given for part in _places(project, each)} if alike or len(given) == 1 else set()
 
 
@@ -124,11 +135,17 @@ def _frozen(scope: Scope) -> Iterator[Frozen]:
     for use in scope.statements:
         node = use.statement
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
-            yield Frozen(target.value, node, use)
+        if isinstance(target, ast.Attribute) and target.attr == "requires_grad" and isinstance(node, ast.Assign):
+            yield Frozen(target.value, node.value, node, use)
     for call, use in scope.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
-            yield Frozen(call.func.value, use.statement, use)
+            yield Frozen(call.func.value, argument_at(call, "requires_grad", 0), use.statement, use)
+
+
+def _goes_off(project: Project, frozen: Frozen, built: Use) -> bool:
+    """``p.requires_grad = flag``, which a later stage says is False."""
+    named = isinstance(frozen.flag, (ast.Name, ast.Attribute, ast.Subscript))
+    return named and frozen.flag is not None and goes_off(project, frozen.flag, frozen.use, built)
 
 
 def _in_training(project: Project, use: Use, depth: int) -> bool:

@@ -110,13 +110,13 @@ class EqualStreamsInWorkers(Rule):
                 cause=UNDONE,
                 fix=LEFT_OUT,
             )
-        for fact in event.of("copied stream"):
+        for fact in (*event.of("copied training stream"), *event.of("copied stream")):
             yield self.finding_at(
                 event,
                 fact.where,
                 f"each worker of the DataLoader{beside(fact.other, fact.where)} begins with a copy of {fact.name}, which "
                 f"`{fact.text}` made: they draw the same numbers",
-                severity="hint",
+                severity="hint" if fact.kind == "copied stream" else self.severity,
                 cause="a data set is copied into each worker with the generators that it holds, in the state that they are in",
                 fix="make the generator in the worker, from torch.initial_seed(), or draw from torch, which seeds each worker",
             )
