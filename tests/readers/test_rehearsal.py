@@ -10,6 +10,7 @@ import pytest
 
 from flatline.readers.rehearsal.machine import Exhausted
 from flatline.readers.rehearsal.rehearsed import is_indirect, is_program, rehearse, rehearsed
+from flatline.readers.source import _project
 from flatline.readers.source._files import Text, Unparsable, parse, read
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
@@ -37,6 +38,12 @@ def seen(code: str, **others: str):
     assert is_program(module)
     assert is_indirect(module) or any(is_indirect(each) for each in project.modules.values() if each is not None)
     return rehearsed(project, module)
+
+
+def event_of(code: str):
+    project, text = Project(), Text("train.py", tuple(code.split("\n")))
+    project.add(Module(text, parse(text)), text.path)
+    return _project.event(project, text)
 
 
 def fed(code: str, **others: str) -> list[tuple[str, str]]:
@@ -207,6 +214,28 @@ model, criterion = nn.Linear(4, 3), Loss.known["lists"](weight=2.0)
     assert kinds(code.replace("torch.log(torch.softmax(scores, 1))", "F.log_softmax(scores, 1)") + TRAINS) == []
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ("scores", ["logged softmax"]),
+        ("3 * scores", ["logged softmax"]),
+        ("5 * torch.tanh(scores / 5)", []),
+        ("F.normalize(scores, dim=1)", []),
+        ("scores.clamp(-10, 10)", []),
+    ],
+)
+def test_a_softmax_of_scores_between_bounds_does_not_come_to_nothing(scores, expected):
+    code = f"""
+class Listwise:
+    def __call__(self, scores, wanted):
+        bounded = {scores}
+        return -(wanted * torch.log(bounded.softmax(1))).sum(1).mean()
+
+model, criterion = nn.Linear(4, 3), dict(lists=Listwise)["lists"]()
+"""
+    assert kinds(code + TRAINS) == expected
+
+
 # --------------------------------------------------------------------------- what an optimizer holds
 
 TRAINER = """
@@ -270,6 +299,46 @@ def test_a_hook_puts_in_a_head_that_no_optimizer_holds():
 )
 def test_a_head_that_an_optimizer_comes_to_hold(built, late):
     assert kinds(TRAINER.replace("BUILT", built).replace("LATE", late)) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ("pass", 1),
+        ("trainer.hold(trainer.model.head)", 0),
+        ("trainer.rest()", 0),
+        ("trainer.hold_all()", 0),
+        ("trainer.build()", 0),
+    ],
+)
+def test_the_rehearsal_has_the_last_word_on_a_head_that_was_replaced(after, told):
+    methods = """
+        self.build()
+    def build(self):
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.hand = self.optimizer.add_param_group
+    def hold(self, part):
+        self.hand({"params": list(part.parameters()), "lr": 0.1})
+    def rest(self):
+        for name in ("head",):
+            getattr(self.model, name).requires_grad_(False)
+    def hold_all(self):
+        self.optimizer.param_groups[0]["params"] = list(self.model.parameters())
+"""
+    code = TRAINER.replace("        BUILT", methods).replace("        LATE", "        pass")
+    code = code.replace("self.classes)\n\nclass Trainer", f"self.classes)\n        {after}\n\nclass Trainer")
+    assert [fact.kind for fact in event_of(HEAD + code).facts].count("rebound") == told
+
+
+def test_a_head_that_is_replaced_behind_the_training_is_nothing_to_tell():
+    code = TRAINER.replace("BUILT", BUILDS).replace("LATE", "pass").replace('self.call("before_fit")', "pass")
+    code = code.replace("self.optimizer.step()\n", 'self.optimizer.step()\n        self.call("before_fit")\n')
+    assert [fact.kind for fact in event_of(HEAD + code).facts].count("rebound") == 0
+
+
+def test_a_weight_that_two_layers_share_is_held_with_either():
+    code = TRAINER.replace("BUILT", BUILDS).replace("LATE", "self.model.head.weight = self.model.body.weight")
+    assert kinds(code) == []
 
 
 # --------------------------------------------------------------------------- modes, in events and managers

@@ -49,6 +49,8 @@ def test_source(code, line):
     ("old", "new"),
     [
         ("    for x", "    loader.sampler.set_epoch(epoch)\n    for x"),
+        ("    for x", "    setattr(sampler, 'epoch', epoch)\n    for x"),
+        ("    for x", "    sampler.seed = 1000 + epoch\n    for x"),
         ("range(10)", "range(1)"),
         ("DistributedSampler(data)", "DistributedSampler(data, shuffle=False)"),
         ("DistributedSampler(data)", "DistributedSampler(data, 2, 0, False)"),

@@ -34,6 +34,9 @@ def test_source(code):
         "p = F.softmax(x, 1) if a else other(x)\nz = p.log()",
         "z = F.softmax(x, 1)\nlogger.log(z)",
         "import math\nz = math.log(3)",
+        "y = F.normalize(x, dim=1)\nz = torch.log(torch.softmax(y, 1))",
+        "z = x.clamp(-10, 10).softmax(1).log()",
+        "y = 5 * torch.tanh(x / 5)\nz = F.softmax(y, 1).log()",
     ],
 )
 def test_near_miss_source(code):

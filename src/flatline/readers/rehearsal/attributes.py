@@ -47,17 +47,23 @@ def get(m: Machine, value: Value, name: str, node: ast.AST, env: Env) -> Value:
         return _of_tensor(value, name)
     if isinstance(value, (Made, Weight, Function)) and name in value.attributes:
         return value.attributes[name]
-    if isinstance(value, Made) and value.dotted.startswith("torch.utils.data.") and name in SERVED:
-        return value.given(name, SERVED[name])
-    if isinstance(value, Made) and value.dotted.startswith(MODELS) and not name.startswith("_"):
-        return _part(m, value, name, node, env)
-    if isinstance(value, Made) and value.name == "Sequential" and name.isdigit():
-        return UNKNOWN
+    if isinstance(value, Made):
+        return _of_made(m, value, name, node, env)
     if isinstance(value, Function) and name in NAMED:
         return getattr(value.node, "name", UNKNOWN)
     if value is UNKNOWN or value is None:
         return UNKNOWN
     return Method(value, name)
+
+
+def _of_made(m: Machine, value: Made, name: str, node: ast.AST, env: Env) -> Value:
+    if name in ("weight", "bias") and "weight of its own" in value.attributes:
+        return value.attributes["weight of its own"]
+    if value.dotted.startswith("torch.utils.data.") and name in SERVED:
+        return value.given(name, SERVED[name])
+    if value.dotted.startswith(MODELS) and not name.startswith("_"):
+        return _part(m, value, name, node, env)
+    return UNKNOWN if value.name == "Sequential" and name.isdigit() else Method(value, name)
 
 
 def _of_tensor(value: Tensor, name: str) -> Value:
@@ -77,7 +83,8 @@ def _part(m: Machine, value: Made, name: str, node: ast.AST, env: Env) -> Value:
     if name in METHODS:
         return Method(value, name)
     made = Made(f"{value.dotted}.{name}", place=value.place)
-    made.attributes["weight of its own"] = Weight(made)
+    whole = value.attributes.get("weight of its own")
+    made.attributes["weight of its own"] = whole if whole is not None else Weight(made)
     value.attributes[name] = made
     return made
 
@@ -149,9 +156,12 @@ def put(m: Machine, value: Value, name: str, given: Value, node: ast.AST, env: E
         old = value.attributes.get(name)
         if is_module(value) and is_module(given) and is_module(old) and old is not given:
             m.watcher.replaced(m, value, name, old, given, node, env)
-        value.attributes[name] = given
+        own = name == "weight" and isinstance(given, Weight) and isinstance(value, Made)
+        value.attributes["weight of its own" if own else name] = given  # two layers that share a weight
         if name == "grad":
             m.escape([value])
+        if name in ("epoch", "seed") and isinstance(value, Made):
+            m.watcher.passes.told.add(id(value))
     elif isinstance(value, (Weight, Function)):
         value.attributes[name] = given
         if name == "grad":

@@ -88,9 +88,8 @@ def _trainer(
     made = _made(m, dotted, args, kwargs, node, env)
     if ".lr_scheduler." in dotted or ".swa_utils." in dotted:
         return made
-    made.parts, whole = modules.held(made.given("params", 0))
-    made.attributes["param_groups"] = UNKNOWN
-    m.watcher.built(m, made, whole)
+    made.attributes["param_groups"] = modules.groups(made.given("params", 0))
+    m.watcher.built(made)
     return made
 
 
@@ -224,9 +223,9 @@ def _of_trainer(
     elif name == "zero_grad":
         m.watcher.zeroed(m, value, node, env)
     elif name == "add_param_group":
-        found, whole = modules.held(args[0] if args else UNKNOWN)
-        value.parts = (value.parts or frozenset()) | found
-        m.watcher.built(m, value, whole)
+        known = value.attributes["param_groups"]
+        if isinstance(known, list):
+            known += args
     elif name not in ("state_dict", "load_state_dict"):
         m.escape([value])
     return UNKNOWN

@@ -220,6 +220,13 @@ DOES: dict[str, Callable[[Machine, Any, Sequence[Value], dict[str, Value]], Valu
 # --------------------------------------------------------------------------- optimizers
 
 
+def groups(value: Value) -> list[Value]:
+    """The groups of an optimizer that was given something."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, dict) for each in value):
+        return [{"lr": UNKNOWN, **each} for each in value]
+    return [{"params": value, "lr": UNKNOWN}]
+
+
 def held(value: Value) -> tuple[frozenset[Weight], bool]:
     """The weights that an optimizer is given, and whether all of them are known."""
     if isinstance(value, dict):

@@ -75,7 +75,7 @@ class Passes:
                 and sampler.kwargs.get("shuffle", True) is True
                 and sampler.place is not None
                 and around is not None
-                and each.turns > 1
+                and sum(other.loader.given("sampler", 3) is sampler for other in self.trained) > 1
                 and id(sampler) not in self.told
                 and not {id(sampler), id(each.loader)} & escaped
             ):

@@ -32,6 +32,14 @@ class Seen:
     losses: list[SourceLoss] = field(default_factory=list)
     loops: list[SourceLoop] = field(default_factory=list)
     facts: list[SourceFact] = field(default_factory=list)
+    cleared: set[tuple[str, str, int]] = field(default_factory=set)  # kinds and places at which nothing is wrong
+    all_held: bool = False  # every weight that learns is in an optimizer
+
+    def allows(self, fact: SourceFact) -> bool:
+        """Whether a fact that the syntax shows stands, after what was seen in the rehearsal."""
+        if fact.kind == "orphan" and self.all_held:
+            return False
+        return _key(fact) not in self.cleared
 
 
 def rehearsed(project: Project, module: Module) -> Seen:
@@ -46,7 +54,15 @@ def rehearsed(project: Project, module: Module) -> Seen:
         return Seen()
     told = any("set_epoch" in each.whole for each in files)
     facts = [fact for fact in _facts(watchers) if not (told and fact.kind == "no set_epoch")]
-    return Seen(list(_losses(watchers)), list(_loops(watchers)), facts)
+    cleared = set[tuple[str, str, int]]()
+    if all(watcher.learned for watcher in watchers):
+        cleared = set().union(*(watcher.judged for watcher in watchers)) - set(map(_key, facts))
+    return Seen(list(_losses(watchers)), list(_loops(watchers)), facts, cleared, all(map(_holds_all, watchers)))
+
+
+def _holds_all(watcher: Watcher) -> bool:
+    """Every weight that learned is in an optimizer."""
+    return bool(watcher.learned) and set(watcher.learned) <= watcher.holds()[0]
 
 
 def _both(project: Project, module: Module, files: Sequence[Module]) -> Iterator[Watcher]:
@@ -115,10 +131,16 @@ def _told(path: tuple[SourceTick, ...]) -> tuple[tuple[object, ...], ...]:
 
 
 def _facts(watchers: list[Watcher]) -> Iterator[SourceFact]:
-    each = [{(fact.kind, fact.where): fact for fact in _of(watcher)} for watcher in watchers if watcher.learned]
-    if each:
-        agreed = set(each[0]).intersection(*each[1:])
-        yield from (each[0][key] for key in agreed)
+    """What every rehearsal tells that came by the place, or that trained where no place is known."""
+    each = [({_key(fact): fact for fact in _of(watcher)}, watcher) for watcher in watchers if watcher.learned]
+    for key, fact in {key: fact for told, _ in each for key, fact in told.items()}.items():
+        judges = [told for told, watcher in each if key in watcher.judged] or [told for told, _ in each]
+        if all(key in told for told in judges):
+            yield fact
+
+
+def _key(fact: SourceFact) -> tuple[str, str, int]:
+    return (fact.kind, fact.where.file, fact.where.line) if fact.where is not None else (fact.kind, "", 0)
 
 
 def _of(watcher: Watcher) -> Iterator[SourceFact]:
@@ -129,8 +151,8 @@ def _of(watcher: Watcher) -> Iterator[SourceFact]:
             yield SourceFact(kind=mark.kind, name=text, where=mark.place.where, text=text)
     yield from watcher.passes.facts(watcher.escaped)
     yield from _kept(watcher)
-    if all(known for _, known in watcher.optimizers.values()):
-        held = frozenset[Weight]().union(*(made.parts for made, _ in watcher.optimizers.values()))
+    held, whole = watcher.holds()
+    if whole:
         yield from _replaced(watcher, held)
         yield from _cut(watcher, held)
         yield from _awake(watcher, held)
@@ -151,6 +173,8 @@ def _cut(watcher: Watcher, held: frozenset[Weight]) -> Iterator[SourceFact]:
         weight = mark.of
         if mark.kind != "cut layer" or weight not in held or weight in watcher.learned or weight in watcher.loaded:
             continue
+        if not weight.layer.dotted.startswith("torch.nn."):
+            continue  # the parts of a model of a library are not told apart
         free = weight.attributes.get("requires_grad") is True and id(weight) not in watcher.escaped
         made = weight.layer.place
         if free and made is not None and mark.place.where not in told:

@@ -33,6 +33,7 @@ def combined(values: Sequence[Value]) -> Tensor:
     return Tensor(
         reach=weights.union(*(t.reach for t in tensors)),
         marks=frozenset().union(*(t.marks for t in tensors)),
+        bounded=bool(tensors) and all(t.bounded for t in tensors) and not weights,
         known=all(t.known for t in tensors) and all(isinstance(p, (Tensor, Weight, *PLAIN)) for p in parts),
     )
 
@@ -48,6 +49,7 @@ def made(m: Machine, by: str, value: Value, node: ast.AST, env: Env) -> Tensor:
     if m.quiet:
         found.reach = frozenset()
     found.by, found.place = by, Place(node, env)
+    found.picked, found.bounded = by == "softmax" and found.bounded, by in ("sigmoid", "softmax")
     return found
 
 
@@ -69,6 +71,7 @@ def by_function(
     if name in SHAPES and isinstance(first, Tensor):
         return same(first, picked=name in PICKS)
     found = combined([*args, *kwargs.values()])
+    found.bounded = name in BOUNDS
     if name in ("log", "log2", "log10") and isinstance(first, Tensor) and first.by == "softmax" and not first.picked:
         found = marked(found, Mark("logged softmax", Place(node, env), first.place))
     if name in JOINS:
@@ -107,6 +110,7 @@ def method(m: Machine, value: Tensor, name: str, args: Sequence[Value], node: as
     return by_function(m, name, [value, *args], {}, node, env)
 
 
+BOUNDS = ("clamp", "clip", "tanh", "normalize", "cosine_similarity")
 PICKS = ("gather", "index_select", "masked_select", "take_along_dim", "diagonal", "diag")
 CHOOSES = ("argmax", "topk", "eq", "max")
 NO_TENSOR = ("size", "dim", "numel", "item", "tolist", "numpy", "nelement", "element_size", "is_cuda", "type_as_string")

@@ -208,6 +208,7 @@ class Tensor:
     scaled: bool = False  # by a GradScaler
     done: bool = False  # its backward has run
     picked: bool = False  # some of the numbers alone
+    bounded: bool = False  # by a clamp, a tanh and their like
 
 
 @dataclass(slots=True, eq=False)

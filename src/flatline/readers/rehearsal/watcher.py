@@ -11,6 +11,7 @@ from typing import Any
 from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Where
 from flatline.readers.rehearsal.containers import is_batches
 from flatline.readers.rehearsal.machine import Loop, Machine
+from flatline.readers.rehearsal.modules import held, set_modes
 from flatline.readers.rehearsal.passes import Passes
 from flatline.readers.rehearsal.tensors import combined, same
 from flatline.readers.rehearsal.values import (
@@ -53,7 +54,8 @@ class Watcher:
 
     losses: dict[int, list[SourceLoss]] = field(default_factory=dict)
     loops: dict[Where, list[SourceLoop]] = field(default_factory=dict)
-    optimizers: dict[int, tuple[Made, bool]] = field(default_factory=dict)
+    optimizers: dict[int, Made] = field(default_factory=dict)
+    judged: set[tuple[str, str, int]] = field(default_factory=set)  # places that a fact would be told of, by kind
     learned: dict[Weight, Where] = field(default_factory=dict)
     marks: set[Mark] = field(default_factory=set)
     others: list[Replaced] = field(default_factory=list)
@@ -189,8 +191,6 @@ class Watcher:
 
     def mode(self, m: Machine, value: Value, on: bool | None, node: ast.Call, env: Env) -> None:
         """``train()`` or ``eval()``."""
-        from flatline.readers.rehearsal.modules import set_modes
-
         set_modes(value, on)
         kind = "eval" if on is False else "train"
         if on is False:
@@ -211,6 +211,7 @@ class Watcher:
 
     def looped(self, loop: Loop) -> None:
         """A loop is over."""
+        self.judge("no set_epoch", loop.where)
         paths = list(dict.fromkeys(loop.turns))
         kinds = {tick.kind for path in paths for tick in path}
         if kinds & {"step", "backward"}:
@@ -231,6 +232,7 @@ class Watcher:
         """A model is called from outside of all models."""
         if m.quiet and m.loops and m.loops[-1].loader is not None:
             minding = _minding(value)
+            self.judge("validated", m.where(node, env))
             if minding and all(part.attributes.get("training", True) is True for part in minding):
                 m.loops[-1].awake.append((value, Place(node, env)))
 
@@ -238,20 +240,30 @@ class Watcher:
         """Something is put into a list."""
         data = next((at for at in range(len(m.loops), 0, -1) if m.loops[at - 1].loader is not None), 0)
         if isinstance(value, Tensor) and data and not m.quiet and m.born.get(id(values), data) < data:
+            self.judge("kept", m.where(node, env))
             self.kept.setdefault((id(values), id(node)), (Place(node, env), []))[1].append(value)
 
     # ----------------------------------------------------------------------- who holds what
 
-    def built(self, m: Machine, value: Made, whole: bool) -> None:
-        """An optimizer was given weights."""
-        known = self.optimizers.get(id(value), (value, True))[1]
-        self.optimizers[id(value)] = value, known and whole
+    def built(self, value: Made) -> None:
+        """An optimizer was made."""
+        self.optimizers[id(value)] = value
+
+    def holds(self) -> tuple[frozenset[Weight], bool]:
+        """The weights that optimizers hold by now, and whether all of them are known."""
+        return held([made.attributes["param_groups"] for made in self.optimizers.values()])
+
+    def judge(self, kind: str, where: Where) -> None:
+        """What is seen at this place says whether something is wrong there."""
+        self.judged.add((kind, where.file, where.line))
 
     def replaced(self, m: Machine, owner: Value, name: str, old: Value, new: Value, node: ast.AST, env: Env) -> None:
         """A layer takes the place of another."""
         before, after = _weights(old), _weights(new)
-        for made, _ in self.optimizers.values():
-            if before & made.parts and after and not after & made.parts:
+        self.judge("rebound", m.where(node, env))
+        for made in self.optimizers.values():
+            given = _given(made)
+            if before & given and after and not after & given:
                 fact = SourceFact(
                     kind="rebound",
                     name=_spoken(made),
@@ -267,10 +279,15 @@ class Watcher:
     def _model(self, value: Value) -> str:
         """A module, by the optimizer that trains all of it or a part."""
         own = _weights(value)
-        for made, _ in self.optimizers.values():
-            if made.parts and made.parts <= own:
+        for made in self.optimizers.values():
+            given = _given(made)
+            if given and given <= own:
                 return f"model of {self._key(made)}"
         return f"module {id(value)}"
+
+
+def _given(made: Made) -> frozenset[Weight]:
+    return held(made.attributes["param_groups"])[0]
 
 
 def _weights(value: Value) -> frozenset[Weight]:

@@ -185,11 +185,35 @@ def emptied(seen: Seen, keeper: str, use: Use) -> bool:
         if keeper in taken or any(keeper in unparsed(r) for _, r, _ in each.methods("backward") if "." in keeper):
             return True
     loop = seen.loop_of(use)
+    if (loop is not None and _begun_again(seen, keeper, loop)) or _asks(keeper, use):
+        return True
     resets = [call for call, receiver, _ in seen.methods("reset") if unparsed(receiver) == keeper]
     if any(loop is None or lies_in(call, loop) for call in resets):
         return True
     deleted = [t for u in seen.scope.statements if isinstance(u.statement, ast.Delete) for t in u.statement.targets]
     return any(unparsed(target).startswith(keeper) for target in deleted)
+
+
+def _begun_again(seen: Seen, keeper: str, loop: ast.stmt) -> bool:
+    """``self.losses = []``, ``done, self.losses = self.losses, []`` and ``self.losses[-1] = loss.item()`` in the loop."""
+    for use in seen.scope.statements:
+        node = use.statement
+        if not isinstance(node, ast.Assign) or not lies_in(node, loop):
+            continue
+        for target in node.targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            if any(isinstance(part, ast.Subscript) and unparsed(part.value) == keeper for part in parts):
+                return True
+            anew = "[]" in unparsed(node.value) if len(parts) > 1 else keeper not in unparsed(node.value)
+            if anew and any(unparsed(part) == keeper for part in parts):
+                return True
+    return False
+
+
+def _asks(keeper: str, use: Use) -> bool:
+    """``if len(self.losses) < 3:`` around it."""
+    tests = [use.scope.choices[block].test for block, _ in use.path if block in use.scope.choices]
+    return any(re.search(rf"(len\(|not ){re.escape(keeper)}\b", unparsed(test)) for test in tests)
 
 
 def _together(seen: Seen, keeper: str) -> Iterator[Seen]:

@@ -11,9 +11,11 @@ from flatline.readers.source._edits import log_softmaxed
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._scopes import Use, spelled
 from flatline.readers.source._seen import Seen, seen_in
+from flatline.readers.source._tensors import Made
 
 PICKED = re.compile(r"\.(gather|index_select|take_along_dim)\(|\[.*\w.*\]$")
 DRAWS = re.compile(r"\b(Categorical|multinomial)\(")
+BOUNDED = re.compile(r"\b(clamp|clip|tanh|sigmoid|normalize|cosine_similarity|double)\(|float64")
 CALLS = 2  # from a function to what its result goes into
 
 
@@ -26,6 +28,8 @@ def logged_softmax(seen: Seen) -> Iterator[SourceFact]:
             continue
         made = seen.project.made(given, use)
         plain_softmax = bool(made) and all(m.by == "softmax" for m in made) and not _is_drawn(seen, given, use)
+        if plain_softmax and any(_is_bounded(seen, m) for m in made):
+            continue
         if plain_softmax and is_learned_from(seen, use, call):
             edit = log_softmaxed(call, given) if made[0].node is given else None
             yield seen.fact("logged softmax", call, name=spelled(call), other=made[0].node, edit=edit)
@@ -35,6 +39,20 @@ def _is_drawn(seen: Seen, given: ast.expr, use: Use) -> bool:
     """``pi.gather(1, action)`` in a file that draws its actions: what was drawn is hardly ever improbable."""
     picked = PICKED.search(unparsed(seen.sole(given, use)[0])) is not None
     return picked and any(DRAWS.search(line) for line in seen.module.text.lines)
+
+
+def _is_bounded(seen: Seen, made: Made) -> bool:
+    """The scores lie between bounds that no softmax of them comes to 0 by."""
+    node = made.node
+    first = node.args[:1] if isinstance(node, ast.Call) else []
+    given = first[0] if first and isinstance(node, ast.Call) and "softmax" in unparsed(node.func) else None
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and not unparsed(node.func).startswith(("F.", "torch."))
+    ):
+        given = node.func.value
+    return given is not None and BOUNDED.search(unparsed(seen.sole(given, made.use)[0])) is not None
 
 
 def is_learned_from(seen: Seen, use: Use, call: ast.Call, depth: int = 0, place: int | None = None) -> bool:

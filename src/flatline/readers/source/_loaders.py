@@ -30,7 +30,11 @@ SERVED, DEALT, PUT_TOGETHER = map(re.compile, ("DataLoader", "DistributedSampler
 PASSES = re.compile(r"\.backward\(|no_grad|inference_mode|\.eval\(")  # a file with these may go over loaders of others
 SUBSET = "torch.utils.data.Subset"
 SAMPLERS = ("torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler")
-OTHER_EPOCHS = re.compile(r"set_epoch|accelerat|lightning|deepspeed|ignite|horovod|fabric", re.IGNORECASE)
+OTHER_EPOCHS = re.compile(
+    r"set_epoch|accelerat|lightning|deepspeed|ignite|horovod|fabric|sampler\w*\.(seed|epoch)\s*=|Sampler\([^)]*seed=ep\w*"
+    r"|(setattr\(\w*sampler\w*, *|sampler\w*\)\[)['\"]epoch",
+    re.IGNORECASE,
+)
 OTHER_TRANSFORMS = re.compile(
     r"(?<!self)\.transforms?\s*=(?!=)|\w_?set\.dataset\s*=(?!=)|\bsetattr\([^)\n]*['\"]transforms?['\"]|\btta\b|ten_?crop|five_?crop|test.time.aug",
     re.IGNORECASE,

@@ -88,16 +88,12 @@ def event(project: Project, text: Text) -> SourceParsed:
             still_moving(project, module, reached),
         )
         walked, seen = Loops(project, module), rehearsed(project, module)
+        shown = chain(*found, idle(project, module, zeroes), unzeroed(project, walked))
         return SourceParsed(
             file=text.path,
             losses=(*losses(project, module), *seen.losses),
             loops=(*walked.all(), *seen.loops),
-            facts=(
-                *chain.from_iterable(found),
-                *idle(project, module, zeroes),
-                *unzeroed(project, walked),
-                *seen.facts,
-            ),
+            facts=(*filter(seen.allows, shown), *seen.facts),
             zeroes=zeroes,
             steps=any(_steps(each) for each in reached),
         )
