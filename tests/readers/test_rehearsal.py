@@ -529,6 +529,14 @@ def test_validation_goes_through_the_transform_of_the_training():
     assert kinds(AUGMENTED.replace("TEST", '"plain"')) == []
 
 
+@pytest.mark.parametrize(("chance", "told"), [("0.5", 1), ("chance", 0), ("0.5 if part == 'train' else 0.0", 0)])
+def test_a_transform_that_is_built_twice_in_one_place(chance, told):
+    code = AUGMENTED.replace("TEST", '"strong"').replace("T.RandomCrop(32), T.RandomHorizontalFlip()", "T.Resize(32)")
+    built = f"T.Compose([T.RandomHorizontalFlip({chance}), T.ToTensor()])"
+    code = code.replace("transform=self.made[part]", built).replace("import datasets", "import chance, datasets")
+    assert len(kinds(code)) == told
+
+
 DISTRIBUTED = """
 from torch.utils.data import DistributedSampler
 

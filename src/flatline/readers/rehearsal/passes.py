@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flatline.events import SourceFact, Where
 from flatline.readers.rehearsal.machine import Loop, Machine
 from flatline.readers.rehearsal.values import UNKNOWN, Function, Made, Object, Place, Value
-from flatline.readers.source._augments import COMPOSED, FLIPS, RANDOM
+from flatline.readers.source._augments import COMPOSED, FLIPS, RANDOM, SECOND, THIRD
 
 
 @dataclass(slots=True, eq=False)
@@ -55,9 +55,9 @@ class Passes:
 
     def _augmented(self, escaped: frozenset[int]) -> Iterator[SourceFact]:
         served = {id(each.dataset) for each in self.trained} | {id(each.loader) for each in self.trained}
-        shared = {id(made) for each in self.trained for made in each.drawn}
+        shared = {id(made.place.node) for each in self.trained for made in each.drawn if made.place is not None}
         for each in self.scored:
-            same = [made for made in each.drawn if id(made) in shared and made.place is not None]
+            same = [made for made in each.drawn if made.place is not None and id(made.place.node) in shared]
             known = (
                 id(each.dataset) not in served and id(each.loader) not in escaped and id(each.dataset) not in escaped
             )
@@ -95,7 +95,8 @@ def drawn(m: Machine, dataset: Value, depth: int = 0) -> Iterator[Made]:
     if isinstance(dataset, Made) and dataset.name == "Subset" and depth < DEEP:
         yield from drawn(m, dataset.given("dataset", 0), depth + 1)
     elif isinstance(dataset, Made) and dataset.dotted.startswith("torchvision.datasets."):
-        yield from random_in(dataset.kwargs.get("transform"))
+        place = 1 if dataset.name in SECOND else 2 if dataset.name in THIRD else len(dataset.args)
+        yield from random_in(dataset.given("transform", place))
     elif isinstance(dataset, Object):
         yield from _by_item(m, dataset)
 
@@ -129,8 +130,9 @@ def random_in(transform: Value) -> Iterator[Made]:
         for each in transform.args:
             yield from random_in(each)
     elif isinstance(transform, Made) and RANDOM.fullmatch(transform.dotted):
-        certain = FLIPS.search(transform.dotted) and transform.kwargs.get("p") == 1
-        if not certain and transform.kwargs.get("p", 1) != 0:
+        flips = FLIPS.search(transform.dotted) is not None
+        chance = transform.given("p", 0) if flips else transform.kwargs.get("p")
+        if chance is None or (isinstance(chance, (int, float)) and 0 < chance < (1 if flips else 2)):
             yield transform
 
 
