@@ -59,6 +59,7 @@ def fed(made, put, **changed):
         ("TABLE['b']()", "TABLE[name] = cls", NAMED),
         ("TABLE['b']()", "if name:\n            TABLE[name] = cls", NAMED | {"plain": ""}),
         ("Net.table['b']()", "if name is not None:\n            cls.table[name] = cls", NAMED | {"plain": ""}),
+        ("Net.table['b']()", "cls.table[name] = cls", NAMED | {"plain": ""}),
     ],
 )
 def test_classes_that_are_put_into_a_table_as_they_are_defined(made, put, changed):
@@ -70,7 +71,6 @@ def test_classes_that_are_put_into_a_table_as_they_are_defined(made, put, change
     [
         ("Net.table['plain']()", "cls.table[cls.kind] = cls", {}),
         ("TABLE['soft']()", "cls.TABLE[cls.kind] = cls", {}),
-        ("Net.table['b']()", "cls.table[name] = cls", NAMED | {"plain": ""}),
         ("Net.table['b']()", "if cls.ready:\n            cls.table[name] = cls", NAMED),
         ("Net.table['b']()", "cls.table[name] = wrapped(cls)", NAMED),
         ("Net.table[name]()", "cls.table[name] = cls", NAMED),
@@ -110,8 +110,9 @@ ABSTRACT = "def forward(self, x):\n        raise NotImplementedError"
         (ABSTRACT, SOFT, "", {"softmax"}),
         (SOFT, "pass", "", {"softmax"}),
         ("pass", RAW, "", {"linear"}),
-        (SOFT, RAW, "", set()),
-        ("pass", SOFT, f"class Other(Base):\n    {RAW}", set()),
+        (SOFT, RAW, "", {"linear"}),
+        ("pass", SOFT, f"class Other(Base):\n    {RAW}", {"softmax"}),
+        ("pass", SOFT, f"class Other(Net):\n    {RAW}\nNet = pick(Net, Other)", set()),
         ("def __call__(self, x):\n        return x", SOFT, "", set()),
     ],
 )

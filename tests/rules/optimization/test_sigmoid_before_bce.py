@@ -174,12 +174,13 @@ def test_fires_source_criterion_that_is_moved(moved):
 
 
 @pytest.mark.parametrize(
-    ("out", "more"),
+    ("out", "more", "told"),
     [
-        ("self.head(x)", ""),
-        ("torch.sigmoid(self.head(x))", "use(Weighted())"),
-        ("torch.sigmoid(self.head(x))", "self.others = [Weighted()]"),
+        ("self.head(x)", "", 0),
+        ("torch.sigmoid(self.head(x))", "use(Weighted())", 1),
+        ("torch.sigmoid(self.head(x))", "self.others = [Weighted()]", 1),
     ],
 )
-def test_near_miss_source_criterion_that_others_may_call(out, more):
-    assert lint(SigmoidBeforeBce, WRAPPED.format(out=out, moved=".to(device)", more=more)) == []
+def test_near_miss_source_criterion_that_others_may_call(out, more, told):
+    """What this trainer hands it is seen, whoever else may."""
+    assert len(lint(SigmoidBeforeBce, WRAPPED.format(out=out, moved=".to(device)", more=more))) == told

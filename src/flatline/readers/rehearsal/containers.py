@@ -12,7 +12,7 @@ from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Lib
 MORE = "<more>"
 TEXT = ("lower", "upper", "strip", "startswith", "endswith", "split", "join", "replace", "rpartition", "partition", "title",
         "lstrip", "rstrip", "removeprefix", "removesuffix", "capitalize", "isdigit", "count", "find")  # fmt: skip
-SHOWS = ("index", "count", "copy", "items", "keys", "values")
+SHOWS = ("items", "keys", "values")
 LARGE = 1_000
 BATCHES = "<batches>"
 FILLS = "collections.defaultdict"
@@ -48,6 +48,8 @@ def _texts(value: Value) -> bool:
 
 
 def _of_table(m: Machine, value: dict[Value, Value], name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if MORE in value and name in SHOWS:
+        return UNKNOWN
     if name in ("items", "keys", "values"):
         found: list[Value] = list(getattr(value, name)())
         return [tuple(each) for each in found] if name == "items" else found
@@ -67,7 +69,7 @@ def _of_table(m: Machine, value: dict[Value, Value], name: str, args: list[Value
 
 
 def _asked(value: dict[Value, Value], name: str, args: list[Value]) -> Value:
-    if args[0] is UNKNOWN or (MORE in value and args[0] not in value):
+    if args[0] is UNKNOWN or MORE in value:
         return UNKNOWN
     usual = args[1] if len(args) > 1 else None if name != "pop" else UNKNOWN
     return value.get(args[0], usual) if name == "get" else getattr(value, name)(args[0], usual)

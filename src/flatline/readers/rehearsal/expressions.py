@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from flatline.readers.rehearsal import attributes, calls, containers, tensors
 from flatline.readers.rehearsal.machine import Machine
 from flatline.readers.rehearsal.values import UNKNOWN, Env, Function, Library, Made, Tensor, Value
 
+BUILT_IN = frozenset(dir(builtins))
 LARGE = 10_000  # of what an operation may make
 SCALARS = (bool, int, float, str, type(None))
 
@@ -30,7 +32,7 @@ def _name(m: Machine, node: ast.Name, env: Env) -> Value:
     try:
         return env.find(node.id)
     except KeyError:
-        return Library(f"builtins.{node.id}")
+        return Library(f"builtins.{node.id}") if node.id in BUILT_IN else UNKNOWN
 
 
 def _attribute(m: Machine, node: ast.Attribute, env: Env) -> Value:
@@ -277,10 +279,8 @@ def item(m: Machine, value: Value, key: Value) -> Value:
 
 
 def _entry(value: dict[Value, Value], key: Value) -> Value:
-    if key is UNKNOWN or not _is_key(key) or isinstance(key, slice):
-        kinds = {id(each) for each in value.values()}
-        return next(iter(value.values())) if len(kinds) == 1 else UNKNOWN
-    return value.get(key, UNKNOWN)
+    known = calls.MORE not in value and _is_key(key) and not isinstance(key, slice)
+    return value.get(key, UNKNOWN) if known else UNKNOWN
 
 
 def _lambda(m: Machine, node: ast.Lambda, env: Env) -> Value:

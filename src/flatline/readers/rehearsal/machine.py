@@ -46,6 +46,7 @@ class Loop:
     quiet: bool = False  # without gradients
     scores: bool = False  # something is compared in it, or the best is chosen
     awake: list[tuple[Value, Place]] = field(default_factory=list)  # modules in train mode that were called in it
+    over_doers: bool = False  # hooks, and no data
     count: float | None = None  # of its turns, where that is known
     now: list[SourceTick] = field(default_factory=list)
     turns: list[tuple[SourceTick, ...]] = field(default_factory=list)

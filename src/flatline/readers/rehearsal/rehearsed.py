@@ -13,8 +13,11 @@ from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Wher
 from flatline.readers.rehearsal.machine import Choose, Exhausted, Machine, Raised
 from flatline.readers.rehearsal.values import Weight, weights_of
 from flatline.readers.rehearsal.watcher import Watcher, modes_in
+from flatline.readers.source._cuts import ON_PURPOSE as ON_PURPOSE_CUT
+from flatline.readers.source._cuts import freezes
 from flatline.readers.source._facts import ON_PURPOSE
-from flatline.readers.source._imported import FILES, all_reached
+from flatline.readers.source._imported import FILES, all_reached, one_says
+from flatline.readers.source._loops import RESCALES
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Module, spelled
@@ -52,11 +55,13 @@ def rehearsed(project: Project, module: Module) -> Seen:
         watchers = list(_both(project, module, files))
     except (Exhausted, RecursionError):
         return Seen()
-    told = any("set_epoch" in each.whole for each in files)
-    facts = [fact for fact in _facts(watchers) if not (told and fact.kind == "no set_epoch")]
+    quiet = {"no set_epoch"} if any("set_epoch" in each.whole for each in files) else set()
+    quiet |= {"cut layer"} if any(freezes(project, each) for each in files) else set()
+    facts = [fact for fact in _facts(watchers) if fact.kind not in quiet]
     cleared = set[tuple[str, str, int]]()
     if all(watcher.learned for watcher in watchers):
         cleared = set().union(*(watcher.judged for watcher in watchers)) - set(map(_key, facts))
+        cleared = cleared.difference(*(watcher.open for watcher in watchers))
     return Seen(list(_losses(watchers)), list(_loops(watchers)), facts, cleared, all(map(_holds_all, watchers)))
 
 
@@ -100,7 +105,7 @@ def _does(node: ast.stmt) -> bool:
 
 def rehearse(project: Project, module: Module, files: Sequence[Module], choose: Choose) -> Watcher:
     """Once through a file, and through those of the files that it imports. Raises Exhausted."""
-    watcher = Watcher()
+    watcher = Watcher(rescaled=one_says(files, RESCALES))
     machine = Machine(project, watcher, choose, {each.text.path for each in files})
     with suppress(Raised):
         machine.file(module, "__main__")
@@ -173,11 +178,13 @@ def _cut(watcher: Watcher, held: frozenset[Weight]) -> Iterator[SourceFact]:
         weight = mark.of
         if mark.kind != "cut layer" or weight not in held or weight in watcher.learned or weight in watcher.loaded:
             continue
-        if not weight.layer.dotted.startswith("torch.nn."):
-            continue  # the parts of a model of a library are not told apart
-        free = weight.attributes.get("requires_grad") is True and id(weight) not in watcher.escaped
         made = weight.layer.place
-        if free and made is not None and mark.place.where not in told:
+        if made is None or not weight.layer.dotted.startswith("torch.nn."):
+            continue  # the parts of a model of a library are not told apart
+        if ON_PURPOSE_CUT.search(made.env.module.line(made.node)):
+            continue
+        free = weight.attributes.get("requires_grad") is True and id(weight) not in watcher.escaped
+        if free and mark.place.where not in told:
             told.add(mark.place.where)
             yield SourceFact(
                 kind="cut layer", name=made.text, text=mark.place.text, where=made.where, other=mark.place.where

@@ -12,7 +12,19 @@ from flatline.readers.rehearsal import classes, passes
 from flatline.readers.rehearsal.calls import entered, gathered, generated, gone_through, left
 from flatline.readers.rehearsal.expressions import assign, evaluate, function
 from flatline.readers.rehearsal.machine import MANY_TURNS, TURNS, Loop, Machine, Raised, Stopped
-from flatline.readers.rehearsal.values import UNKNOWN, Env, Generator, Made, Object, Tensor, Unknown, Value
+from flatline.readers.rehearsal.values import (
+    UNKNOWN,
+    Bound,
+    Env,
+    Function,
+    Generator,
+    Made,
+    Object,
+    Partial,
+    Tensor,
+    Unknown,
+    Value,
+)
 from flatline.readers.source._nodes import unparsed
 
 Going = str  # how a block goes on
@@ -106,7 +118,14 @@ def _for(m: Machine, node: ast.For, env: Env) -> Going:
     over = evaluate(m, node.iter, env)
     loader, count = passes.loader_of(over), float(len(over)) if isinstance(over, range) else None
     loop = Loop(
-        m.where(node, env), m.unsure, _serves(over), loader, bool(m.quiet), text=unparsed(node.iter), count=count
+        m.where(node, env),
+        m.unsure,
+        _serves(over),
+        loader,
+        bool(m.quiet),
+        text=unparsed(node.iter),
+        count=count,
+        over_doers=_do(over),
     )
     m.loops.append(loop)
     going = ""
@@ -150,6 +169,12 @@ def _while(m: Machine, node: ast.While, env: Env) -> Going:
     return going if going == "return" else ""
 
 
+def _do(over: Value) -> bool:
+    """Hooks and other objects: what each of them does belongs to the loop around."""
+    each = list(over.values()) if isinstance(over, dict) else list(over) if isinstance(over, (list, tuple)) else []
+    return bool(each) and all(isinstance(one, (Bound, Function, Object, Partial)) for one in each)
+
+
 def _serves(over: Value) -> bool:
     """What is gone through is data, no numbers."""
     return isinstance(over, (Made, Unknown, Tensor))
@@ -170,6 +195,8 @@ def elements(over: Value) -> Iterator[Value]:
     """What a loop over a value goes through."""
     if isinstance(over, range):
         yield from over if len(over) <= TURNS else [UNKNOWN] * TURNS  # which of the turns these are is not said
+    elif isinstance(over, dict) and "<more>" in over:
+        yield from [UNKNOWN] * TURNS
     elif isinstance(over, (list, tuple, set, frozenset, dict, str)):
         yield from list(over)[:MANY_TURNS]
     elif isinstance(over, Made) and isinstance(over.parts, (list, dict)):
@@ -198,6 +225,10 @@ def _ended(m: Machine, loop: Loop) -> None:
     """What happened in a loop happened in a turn of the loop around it, too."""
     if loop.now:
         _turned(m, loop)
+    if loop.over_doers:
+        for around in m.loops[-1:]:
+            around.now += [tick for ticks in loop.turns for tick in ticks]
+        return
     if any(loop.turns):
         m.watcher.looped(loop)
     if loop.loader is not None:

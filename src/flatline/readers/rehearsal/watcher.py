@@ -66,6 +66,9 @@ class Watcher:
     kept: dict[tuple[int, int], tuple[Place, list[Tensor]]] = field(
         default_factory=dict
     )  # in lists that outlive the step
+    open: set[tuple[str, str, int]] = field(default_factory=set)  # places at which something may be wrong
+    rescaled: bool = False  # gradients are divided somewhere
+    strange: bool = False  # something steps that may be an optimizer
     passes: Passes = field(default_factory=Passes)
     escaped: frozenset[int] = frozenset()  # handed to something unknown
 
@@ -113,7 +116,7 @@ class Watcher:
         """Gradients flow."""
         where = m.where(node, env)
         weighted = bool(node.args) or any(k.arg == "gradient" for k in node.keywords)
-        mean = tensor.by == "mean loss" and not weighted
+        mean = tensor.by == "mean loss" and not weighted and not self.rescaled
         self._tick(m, "backward", node, env, name=_receiver(node), known=tensor.known, scaled=tensor.scaled, mean=mean)
         self.marks |= tensor.marks
         tensor.done = True
@@ -200,7 +203,9 @@ class Watcher:
 
     def unknown(self, m: Machine, function: Value, args: Sequence[Value], node: ast.Call, env: Env) -> None:
         """Something is called that may do anything."""
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
+        asked = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        self.strange = self.strange or asked in ("step", "zero_grad")
+        if asked == "set_epoch":
             self.passes.vague = True
         trains = any(
             isinstance(each, (Object, Bound, Function)) or is_module(each) or id(each) in self.optimizers
@@ -232,9 +237,12 @@ class Watcher:
         """A model is called from outside of all models."""
         if m.quiet and m.loops and m.loops[-1].loader is not None:
             minding = _minding(value)
-            self.judge("validated", m.where(node, env))
             if minding and all(part.attributes.get("training", True) is True for part in minding):
+                where = m.where(node, env)
+                self.open.add(("validated", where.file, where.line))
                 m.loops[-1].awake.append((value, Place(node, env)))
+            else:
+                self.judge("validated", m.where(node, env))
 
     def appended(self, m: Machine, values: list[Value], value: Value, node: ast.Call, env: Env) -> None:
         """Something is put into a list."""
@@ -251,7 +259,8 @@ class Watcher:
 
     def holds(self) -> tuple[frozenset[Weight], bool]:
         """The weights that optimizers hold by now, and whether all of them are known."""
-        return held([made.attributes["param_groups"] for made in self.optimizers.values()])
+        found, whole = held([made.attributes["param_groups"] for made in self.optimizers.values()])
+        return found, whole and not self.strange
 
     def judge(self, kind: str, where: Where) -> None:
         """What is seen at this place says whether something is wrong there."""

@@ -202,12 +202,19 @@ def _begun_again(seen: Seen, keeper: str, loop: ast.stmt) -> bool:
             continue
         for target in node.targets:
             parts = target.elts if isinstance(target, ast.Tuple) else [target]
-            if any(isinstance(part, ast.Subscript) and unparsed(part.value) == keeper for part in parts):
+            if any(_is_overwritten(part, keeper) for part in parts):
                 return True
             anew = "[]" in unparsed(node.value) if len(parts) > 1 else keeper not in unparsed(node.value)
             if anew and any(unparsed(part) == keeper for part in parts):
                 return True
     return False
+
+
+def _is_overwritten(target: ast.expr, keeper: str) -> bool:
+    """``losses[:]`` and ``losses[-1]``, and not ``losses[step]``."""
+    if not isinstance(target, ast.Subscript) or unparsed(target.value) != keeper:
+        return False
+    return isinstance(target.slice, (ast.Slice, ast.UnaryOp))
 
 
 def _asks(keeper: str, use: Use) -> bool:

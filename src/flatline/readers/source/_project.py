@@ -88,10 +88,11 @@ def event(project: Project, text: Text) -> SourceParsed:
             still_moving(project, module, reached),
         )
         walked, seen = Loops(project, module), rehearsed(project, module)
+        told = list(losses(project, module))
         shown = chain(*found, idle(project, module, zeroes), unzeroed(project, walked))
         return SourceParsed(
             file=text.path,
-            losses=(*losses(project, module), *seen.losses),
+            losses=(*told, *(loss for loss in seen.losses if loss.where not in {other.where for other in told})),
             loops=(*walked.all(), *seen.loops),
             facts=(*filter(seen.allows, shown), *seen.facts),
             zeroes=zeroes,
