@@ -141,6 +141,9 @@ def above(head="@torch.no_grad()", encoded="self.encode(x)", more="size = rows['
         {"head": "@torch.inference_mode()"},
         {"more": "other = torchvision.models.resnet18(weights=None)"},
         {"more": "other = torchvision.models.resnet18(pretrained=False)"},
+        {"more": "other = torchvision.models.resnet18(weights='DEFAULT')"},
+        {"more": "load(rows['model'])"},
+        {"more": "other = resnet(rows)"},
     ],
 )
 def test_layers_of_a_class_above_that_a_mixin_cuts_off(changed):
@@ -152,9 +155,8 @@ def test_layers_of_a_class_above_that_a_mixin_cuts_off(changed):
     [
         {"head": ""},
         {"encoded": "self.encode(x) + self.trunk(x)"},
-        {"more": "other = torchvision.models.resnet18(weights='DEFAULT')"},
-        {"more": "load(rows['model'])"},
-        {"more": "other = resnet(rows)"},
+        {"net": BELOW.replace("return nn", "self.trunk = load()\n        return self.trunk or nn")},
+        {"net": BELOW.replace("nn.Linear(4, 8)", "pretrained(4, 8)")},
         {"net": BELOW + "    def encode(self, x):\n        return self.trunk(x) * 2\n"},
     ],
 )

@@ -14,7 +14,6 @@ from flatline.readers.rehearsal.machine import Choose, Exhausted, Machine, Raise
 from flatline.readers.rehearsal.values import Weight, weights_of
 from flatline.readers.rehearsal.watcher import Watcher, modes_in
 from flatline.readers.source._cuts import ON_PURPOSE as ON_PURPOSE_CUT
-from flatline.readers.source._cuts import freezes
 from flatline.readers.source._facts import ON_PURPOSE
 from flatline.readers.source._imported import FILES, all_reached, one_says
 from flatline.readers.source._loops import RESCALES
@@ -56,7 +55,6 @@ def rehearsed(project: Project, module: Module) -> Seen:
     except (Exhausted, RecursionError):
         return Seen()
     quiet = {"no set_epoch"} if any("set_epoch" in each.whole for each in files) else set()
-    quiet |= {"cut layer"} if any(freezes(project, each) for each in files) else set()
     facts = [fact for fact in _facts(watchers) if fact.kind not in quiet]
     cleared = set[tuple[str, str, int]]()
     if all(watcher.learned for watcher in watchers):

@@ -63,13 +63,13 @@ def _each_cut(project: Project, module: Module) -> Iterator[SourceFact]:
     for home in near.values():
         starts = [module, *(t.use.scope.module for t in given)] if home is not module else []
         files = [each for start in starts for each in all_reached(project, start)] or [module]
-        if not any(map(_cuts, files)) or any(freezes(project, each) for each in files):
+        if not any(map(_cuts, files)) or any(_freezes(project, each) for each in files):
             continue
         for owner in trained.values():
             chosen = _parts(project, owner) & identities
             for name in owner.attributes if owner.module is home else ():
                 yield from _cut(project, mentions, owner, name, chosen)
-    if _cuts(module) and not freezes(project, module):
+    if _cuts(module) and not _freezes(project, module):
         for owner in module.classes.values():
             chosen = _parts(project, owner) & identities if id(owner) not in trained else set()
             for name in owner.attributes if chosen else ():
@@ -119,7 +119,7 @@ def _cuts(module: Module) -> bool:
     return any(CUTTING.search(line) for line in module.text.lines)
 
 
-def freezes(project: Project, module: Module) -> bool:
+def _freezes(project: Project, module: Module) -> bool:
     """Weights may come from elsewhere, or stay as they are, on purpose."""
     text = SCRATCH.sub("", IMPORTS.sub("", module.whole))
     if FROZEN.search(text) is None:
