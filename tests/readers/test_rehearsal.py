@@ -639,6 +639,70 @@ def test_losses_that_are_kept_with_their_graphs(keeps, expected):
     assert kinds(KEPT.replace("KEEPS", keeps)) == expected
 
 
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [
+        ("loss.backward()\n        opt.step()\n        history.add(part)", ["kept"]),
+        ("history.add(part)\n        (loss + sum(history.rows)).backward()\n        opt.step()", []),
+        ("loss.backward()\n        opt.step()\n        history.add(part)\n        history.rows.clear()", []),
+    ],
+)
+def test_terms_of_a_loss_that_are_kept_and_those_that_are_used(then, expected):
+    code = KEPT.replace("KEEPS", "value").replace(
+        "loss.backward()\n        opt.step()\n        history.add(loss)", then
+    )
+    code = code.replace(
+        "loss = F.cross_entropy(model(x), y)",
+        "part = model(x).abs().mean()\n        loss = F.cross_entropy(model(x), y) + part",
+    )
+    assert kinds(code) == expected
+
+
+def test_events_are_members_of_an_enumeration():
+    code = ENGINE.replace('{"epoch": [], "start": []}', "defaultdict(list)").replace('"epoch"', "Event.EPOCH")
+    code = f"from collections import defaultdict\nfrom enum import Enum\nclass Event(Enum):\n    EPOCH = 1\n{code}"
+    loops = seen(code.replace("BEFORE", "engine.model.eval()").replace("AFTER", "pass")).loops
+    assert any(tick.kind == "eval" for loop in loops for path in loop.paths for tick in path)
+
+
+HALVED = """
+DTYPES = {"half": torch.float16, "brain": torch.bfloat16, "full": torch.float32}
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+class Trainer:
+    def __init__(self, kind):
+        self.net, self.dtype = Net(), DTYPES[kind]
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def loss(self, x, y):
+        with torch.autocast("cuda", dtype=self.dtype, enabled=self.dtype is not torch.float32):
+            return F.cross_entropy(self.net(x), y)
+    def fit(self, loader):
+        for x, y in loader:
+            self.opt.zero_grad()
+            BACK
+            self.opt.step()
+
+Trainer(KIND).fit(DataLoader(TensorDataset(torch.load("a")), 32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "back", "expected"),
+    [
+        ("'half'", "self.loss(x, y).backward()", ["half"]),
+        ("'brain'", "self.loss(x, y).backward()", []),
+        ("'full'", "self.loss(x, y).backward()", []),
+        ("torch.load('kind')", "self.loss(x, y).backward()", []),
+        ("'half'", "scaler.scale(self.loss(x, y)).backward()", []),
+    ],
+)
+def test_float16_by_a_table(kind, back, expected):
+    assert kinds(HALVED.replace("KIND", kind).replace("BACK", back)) == expected
+
+
 # --------------------------------------------------------------------------- bounds
 
 

@@ -24,6 +24,7 @@ from flatline.readers.rehearsal.values import (
     Super,
     Tensor,
     Value,
+    parts_of,
 )
 
 MORE = "<more>"  # arguments, or entries of a table, that are not known
@@ -66,6 +67,11 @@ def _object(
             continue
         if isinstance(found, Function):
             return _forward(m, found, value, args, kwargs, node, env)
+    if value.made_of.comes_from("torch.nn.Sequential"):
+        result: Value = args[0] if args else UNKNOWN
+        for _, part in parts_of(value):
+            result = call(m, part, [result], {}, node, env)
+        return result
     m.escape([*args, *kwargs.values(), value])
     return UNKNOWN
 
@@ -248,6 +254,8 @@ def entered(m: Machine, manager: Value, node: ast.expr, env: Env) -> Value:
     """What ``with`` binds."""
     if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
         m.quiet.append(Place(node, env))
+    if isinstance(manager, Made) and _halves(m, manager):
+        m.half.append(Place(node, env))
     if isinstance(manager, Object):
         return _asked(m, manager, "__enter__", [], node, env)
     return manager if isinstance(manager, (Made, Tensor)) else UNKNOWN
@@ -257,10 +265,22 @@ def _switched_off(m: Machine, manager: Made) -> bool:
     return manager.dotted == "torch.set_grad_enabled" and m.truth(manager.given("mode", 0)) is False
 
 
+def _halves(m: Machine, manager: Made) -> bool:
+    """Autocast to float16, switched on."""
+    if manager.name != "autocast" or m.truth(manager.kwargs.get("enabled", True)) is not True:
+        return False
+    dtype = manager.kwargs.get("dtype")
+    device = manager.given("device_type", 0)
+    usual = manager.dotted == "torch.cuda.amp.autocast" or device == "cuda"
+    return dtype.dotted in ("torch.float16", "torch.half") if isinstance(dtype, Library) else usual and dtype is None
+
+
 def left(m: Machine, manager: Value, node: ast.expr, env: Env) -> None:
     """The end of ``with``."""
     if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
         del m.quiet[-1:]
+    if isinstance(manager, Made) and _halves(m, manager):
+        del m.half[-1:]
     if isinstance(manager, Object):
         _asked(m, manager, "__exit__", [None, None, None], node, env)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flatline.readers.rehearsal import attributes, calls, containers, tensors
 from flatline.readers.rehearsal.machine import Machine
-from flatline.readers.rehearsal.values import UNKNOWN, Env, Function, Library, Made, Tensor, Value
+from flatline.readers.rehearsal.values import UNKNOWN, Env, Function, Library, Made, Object, Tensor, Value
 
 BUILT_IN = frozenset(dir(builtins))
 LARGE = 10_000  # of what an operation may make
@@ -209,7 +209,8 @@ def _compare(op: ast.cmpop, one: Value, other: Value) -> bool | None:
     if isinstance(op, (ast.Eq, ast.NotEq)):
         if isinstance(one, SCALARS) and isinstance(other, SCALARS):
             return (one == other) is isinstance(op, ast.Eq)
-        return None
+        same_kind = isinstance(one, Library) and isinstance(other, Library)
+        return _same(one, other, isinstance(op, ast.Eq)) if same_kind else None
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
         return bool(COMPARISONS[type(op)](one, other))
     return None
@@ -218,6 +219,8 @@ def _compare(op: ast.cmpop, one: Value, other: Value) -> bool | None:
 def _same(one: Value, other: Value, wanted: bool) -> bool | None:
     if one is UNKNOWN or other is UNKNOWN or isinstance(one, attributes.MAYBE) or isinstance(other, attributes.MAYBE):
         return None
+    if isinstance(one, Library) and isinstance(other, Library):
+        return (one.dotted == other.dotted) is wanted
     return (one is other) is wanted
 
 
@@ -245,7 +248,7 @@ def _item(m: Machine, node: ast.Subscript, env: Env) -> Value:
     if (
         isinstance(value, Made)
         and value.dotted == containers.FILLS
-        and isinstance(key, SCALARS)
+        and isinstance(key, (*SCALARS, Object))
         and key not in value.parts
     ):
         made = calls.call(m, value.given("default_factory", 0), [], {}, ast.Call(node, [], []), env)

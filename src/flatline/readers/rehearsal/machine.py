@@ -60,6 +60,7 @@ class Machine:
         self.project, self.watcher, self.choose, self.paths = project, watcher, choose, paths
         self.left = EVALUATIONS
         self.depth = self.unsure = self.forwards = 0
+        self.half: list[Place] = []  # what switches float16 on
         self.quiet: list[Place] = []  # what switches gradients off
         self.transforms: list[tuple[Made, bool]] = []  # that were called, and whether that is certain
         self.kept_alive: list[Value] = []  # what is known by its identity

@@ -14,13 +14,14 @@ from flatline.readers.rehearsal.machine import Choose, Exhausted, Machine, Raise
 from flatline.readers.rehearsal.values import Weight, weights_of
 from flatline.readers.rehearsal.watcher import Watcher, modes_in
 from flatline.readers.source._cuts import ON_PURPOSE as ON_PURPOSE_CUT
-from flatline.readers.source._facts import ON_PURPOSE
+from flatline.readers.source._facts import ON_PURPOSE, OTHER_SCALING
 from flatline.readers.source._imported import FILES, all_reached, one_says
 from flatline.readers.source._loops import RESCALES
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Module, spelled
 
+LOSSES = ("mean loss", "mean")  # what a loss and its terms are made by
 CHOSEN = re.compile(r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*['\"]|hook|callback|handler")
 KNOWN = re.compile(
     r"Module|Dataset|Sampler|NamedTuple|Enum|Env|Wrapper|Function|Exception|Error|Parser|Optimizer|Scheduler|LR$|dataclass"
@@ -55,6 +56,7 @@ def rehearsed(project: Project, module: Module) -> Seen:
     except (Exhausted, RecursionError):
         return Seen()
     quiet = {"no set_epoch"} if any("set_epoch" in each.whole for each in files) else set()
+    quiet |= {"half"} if one_says(files, OTHER_SCALING) else set()
     facts = [fact for fact in _facts(watchers) if fact.kind not in quiet]
     cleared = set[tuple[str, str, int]]()
     if all(watcher.learned for watcher in watchers):
@@ -152,6 +154,8 @@ def _of(watcher: Watcher) -> Iterator[SourceFact]:
         if mark.kind == "logged softmax":
             text = mark.place.text
             yield SourceFact(kind=mark.kind, name=text, where=mark.place.where, text=text)
+    for mark in {mark.place.node: mark for mark in watcher.marks if mark.kind == "half"}.values():
+        yield SourceFact(kind="half", text=mark.place.text, where=mark.place.where)
     yield from watcher.passes.facts(watcher.escaped)
     yield from _kept(watcher)
     held, whole = watcher.holds()
@@ -205,7 +209,10 @@ def _awake(watcher: Watcher, held: frozenset[Weight]) -> Iterator[SourceFact]:
 
 def _kept(watcher: Watcher) -> Iterator[SourceFact]:
     """Lists of losses with their graphs."""
-    for place, tensors in watcher.kept.values():
-        if sum(each.done and bool(each.reach) for each in tensors) > 1 and isinstance(place.node, ast.Call):
+    for kept in watcher.kept.values():
+        place = kept.place
+        used = any(mark.place is place for mark in watcher.marks)
+        lost = [each for each in kept.tensors if each.reach and (each.done or (each.by in LOSSES and not used))]
+        if kept.together and len(lost) > 1 and isinstance(place.node, ast.Call):
             name = spelled(place.node.args[0])
             yield SourceFact(kind="kept", name=name, text=place.text, where=place.where)

@@ -71,7 +71,7 @@ def by_function(
     if name in SHAPES and isinstance(first, Tensor):
         return same(first, picked=name in PICKS)
     found = combined([*args, *kwargs.values()])
-    found.bounded = name in BOUNDS
+    found.bounded, found.by = name in BOUNDS, "mean" if name in MEANS else found.by
     if name in ("log", "log2", "log10") and isinstance(first, Tensor) and first.by == "softmax" and not first.picked:
         found = marked(found, Mark("logged softmax", Place(node, env), first.place))
     if name in JOINS:
@@ -110,6 +110,7 @@ def method(m: Machine, value: Tensor, name: str, args: Sequence[Value], node: as
     return by_function(m, name, [value, *args], {}, node, env)
 
 
+MEANS = ("mean", "sum", "norm")
 BOUNDS = ("clamp", "clip", "tanh", "normalize", "cosine_similarity")
 PICKS = ("gather", "index_select", "masked_select", "take_along_dim", "diagonal", "diag")
 CHOOSES = ("argmax", "topk", "eq", "max")
@@ -126,6 +127,7 @@ def through_layer(m: Machine, layer: Made, args: Sequence[Value], node: ast.Call
     if isinstance(weight, Weight):
         found.reach |= set() if m.quiet else {weight}
         found.marks |= {Mark("cut layer", m.quiet[-1], weight)} if m.quiet else set()
+        found.marks |= {Mark("half", m.half[-1])} if m.half else set()
     if layer.name in RECURRENT:
         return found, (same(found), same(found)) if layer.name == "LSTM" else same(found)
     return (found, same(found)) if layer.name == "MultiheadAttention" else found

@@ -49,6 +49,15 @@ class Replaced:
 
 
 @dataclass(slots=True, eq=False)
+class Kept:
+    """What one line puts into a list."""
+
+    place: Place
+    tensors: list[Tensor] = field(default_factory=list)
+    together: bool = False  # two of them were in it at one time
+
+
+@dataclass(slots=True, eq=False)
 class Watcher:
     """One rehearsal's."""
 
@@ -63,9 +72,7 @@ class Watcher:
     asleep: dict[str, Value] = field(default_factory=dict)  # models in eval mode
     evaluated: set[Weight] = field(default_factory=set)  # of models that were in eval mode at some time
     loaded: set[Weight] = field(default_factory=set)  # from a checkpoint
-    kept: dict[tuple[int, int], tuple[Place, list[Tensor]]] = field(
-        default_factory=dict
-    )  # in lists that outlive the step
+    kept: dict[tuple[int, int], Kept] = field(default_factory=dict)  # in lists that outlive the step
     open: set[tuple[str, str, int]] = field(default_factory=set)  # places at which something may be wrong
     rescaled: bool = False  # gradients are divided somewhere
     strange: bool = False  # something steps that may be an optimizer
@@ -118,7 +125,8 @@ class Watcher:
         weighted = bool(node.args) or any(k.arg == "gradient" for k in node.keywords)
         mean = tensor.by == "mean loss" and not weighted and not self.rescaled
         self._tick(m, "backward", node, env, name=_receiver(node), known=tensor.known, scaled=tensor.scaled, mean=mean)
-        self.marks |= tensor.marks
+        bare = not tensor.scaled and not weighted
+        self.marks |= {mark for mark in tensor.marks if mark.kind != "half" or bare}
         tensor.done = True
         for weight in tensor.reach:
             if weight.attributes.get("requires_grad") is True:
@@ -249,7 +257,10 @@ class Watcher:
         data = next((at for at in range(len(m.loops), 0, -1) if m.loops[at - 1].loader is not None), 0)
         if isinstance(value, Tensor) and data and not m.quiet and m.born.get(id(values), data) < data:
             self.judge("kept", m.where(node, env))
-            self.kept.setdefault((id(values), id(node)), (Place(node, env), []))[1].append(value)
+            found = self.kept.setdefault((id(values), id(node)), Kept(Place(node, env)))
+            found.together = found.together or any(each is one for each in values for one in found.tensors)
+            found.tensors.append(value)
+            value.marks |= {Mark("kept", found.place)}  # a loss that is computed from it later uses its graph
 
     # ----------------------------------------------------------------------- who holds what
 
