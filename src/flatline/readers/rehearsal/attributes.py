@@ -6,6 +6,7 @@ import ast
 
 from flatline.readers.rehearsal import tensors
 from flatline.readers.rehearsal.machine import Machine
+from flatline.readers.rehearsal.modules import METHODS
 from flatline.readers.rehearsal.values import (
     UNKNOWN,
     Bound,
@@ -78,8 +79,6 @@ def _of_tensor(value: Tensor, name: str) -> Value:
 
 def _part(m: Machine, value: Made, name: str, node: ast.AST, env: Env) -> Value:
     """``net.fc`` of a model of a library; its methods are those of every module."""
-    from flatline.readers.rehearsal.modules import METHODS
-
     if name in METHODS:
         return Method(value, name)
     made = Made(f"{value.dotted}.{name}", place=value.place)
@@ -113,10 +112,8 @@ def _bound(m: Machine, found: Value, value: Value, node: ast.AST, env: Env) -> V
 
 def invoked(m: Machine, found: Function, value: Value, node: ast.AST, env: Env) -> Value:
     """What a property gives."""
-    from flatline.readers.rehearsal.calls import call
-
     at = ast.copy_location(ast.Call(ast.Name(getattr(found.node, "name", ""), ast.Load()), [], []), node)
-    return call(m, Bound(found, value), [], {}, at, env)
+    return m.call(Bound(found, value), [], {}, at, env)
 
 
 def _missing(m: Machine, value: Object, name: str, node: ast.AST, env: Env) -> Value:

@@ -21,7 +21,6 @@ from flatline.readers.rehearsal.values import (
     Object,
     Partial,
     Place,
-    Super,
     Tensor,
     Value,
     parts_of,
@@ -110,15 +109,12 @@ def invoke(
 
 
 def _run(m: Machine, function: Function, inner: Env, node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal.expressions import evaluate
-    from flatline.readers.rehearsal.statements import block
-
     m.depth += 1
     m.quiet += [function.quiet] if function.quiet else []
     try:
         if isinstance(function.node, ast.Lambda):
-            return evaluate(m, function.node.body, inner)
-        block(m, function.node.body, inner)
+            return m.evaluate(function.node.body, inner)
+        m.block(function.node.body, inner)
         return inner.names.pop(RESULT, None)
     finally:
         del m.quiet[len(m.quiet) - bool(function.quiet) :]
@@ -151,15 +147,6 @@ def spread(value: Value) -> list[Value]:
     if isinstance(value, Made) and isinstance(value.parts, list):
         return list(value.parts)
     return [MORE]
-
-
-def gathered(m: Machine, value: Value) -> list[Value]:
-    """Everything that a loop over a value would go through."""
-    from flatline.readers.rehearsal.statements import each
-
-    found: list[Value] = []
-    each(m, value, found.append)
-    return found
 
 
 def instantiate(
@@ -238,10 +225,8 @@ def generated(m: Machine, source: Generator, turn: Callable[[Value], Any]) -> No
     m.depth += 1
     m.quiet += [function.quiet] if function.quiet else []
     try:
-        from flatline.readers.rehearsal.statements import block
-
         if m.depth < DEPTH and not isinstance(function.node, ast.Lambda):
-            block(m, function.node.body, source.env)
+            m.block(function.node.body, source.env)
     finally:
         del m.quiet[len(m.quiet) - bool(function.quiet) :]
         m.depth -= 1
@@ -292,16 +277,3 @@ def _asked(m: Machine, value: Object, name: str, args: Sequence[Value], node: as
         return UNKNOWN
     at = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), node)
     return invoke(m, found, [value, *args], {}, at, env) if isinstance(found, Function) else UNKNOWN
-
-
-def above(env: Env) -> Value:
-    """``super()``."""
-    owner, receiver = env.owner, env.receiver
-    outer: Env | None = env
-    while owner is None and outer is not None:
-        owner, receiver, outer = outer.owner, outer.receiver, outer.outer
-    if owner is None:
-        return UNKNOWN
-    made_of = receiver.made_of if isinstance(receiver, Object) else receiver if isinstance(receiver, Class) else owner
-    order = made_of.order
-    return Super(order[order.index(owner) + 1 :] if owner in order else owner.order[1:], receiver)

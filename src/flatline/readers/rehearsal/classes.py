@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from flatline.readers.rehearsal.machine import Machine
-from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Library, Object, Place, Value
+from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Library, Object, Place, Super, Value
 
 KINDS = {
     "builtins.staticmethod": "static",
@@ -31,10 +31,7 @@ HARMLESS = (
 
 def built(m: Machine, node: ast.ClassDef, inside: Env, env: Env) -> Class:
     """A class, from what its body has bound."""
-    from flatline.readers.rehearsal.calls import call
-    from flatline.readers.rehearsal.expressions import evaluate
-
-    bases = tuple(evaluate(m, base, env) for base in node.bases)
+    bases = tuple(m.evaluate(base, env) for base in node.bases)
     names = inside.names
     made = Class(node.name, env.module, bases, names)
     made.order = (made, *_above(bases))
@@ -51,10 +48,8 @@ def built(m: Machine, node: ast.ClassDef, inside: Env, env: Env) -> Class:
         _members(made)
     for each in made.order[1:]:
         if isinstance(each, Class) and isinstance(hook := each.names.get("__init_subclass__"), Function):
-            given = {k.arg: evaluate(m, k.value, env) for k in node.keywords if k.arg and k.arg != "metaclass"}
-            call(
-                m, hook, [made], given, ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node), env
-            )
+            given = {k.arg: m.evaluate(k.value, env) for k in node.keywords if k.arg and k.arg != "metaclass"}
+            m.call(hook, [made], given, ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node), env)
             break
     return made
 
@@ -79,10 +74,7 @@ def _members(made: Class) -> None:
 
 def decorated(m: Machine, head: ast.expr, thing: Value, env: Env) -> Value:
     """What stands under a name after a decorator."""
-    from flatline.readers.rehearsal.calls import call
-    from flatline.readers.rehearsal.expressions import evaluate
-
-    decorator = evaluate(m, head, env)
+    decorator = m.evaluate(head, env)
     dotted = _dotted(decorator)
     if isinstance(thing, Class) and dotted in RECORDS:
         thing.record = True
@@ -102,8 +94,21 @@ def decorated(m: Machine, head: ast.expr, thing: Value, env: Env) -> Value:
     if isinstance(decorator, Library) or decorator is UNKNOWN:
         m.escape([thing])
         return UNKNOWN
-    return call(m, decorator, [thing], {}, at, env)
+    return m.call(decorator, [thing], {}, at, env)
 
 
 def _dotted(decorator: Value) -> str:
     return str(getattr(decorator, "dotted", ""))
+
+
+def above(env: Env) -> Value:
+    """``super()``."""
+    owner, receiver = env.owner, env.receiver
+    outer: Env | None = env
+    while owner is None and outer is not None:
+        owner, receiver, outer = outer.owner, outer.receiver, outer.outer
+    if owner is None:
+        return UNKNOWN
+    made_of = receiver.made_of if isinstance(receiver, Object) else receiver if isinstance(receiver, Class) else owner
+    order = made_of.order
+    return Super(order[order.index(owner) + 1 :] if owner in order else owner.order[1:], receiver)

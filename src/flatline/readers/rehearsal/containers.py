@@ -126,11 +126,9 @@ def _of_set(value: set[Value], name: str, args: list[Value]) -> Value:
 
 def _sorted(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
     """In the order of keys that are known; else nothing is known of it."""
-    from flatline.readers.rehearsal.calls import call, gathered
-
-    values = gathered(m, args[0]) if args else []
+    values = m.gathered(args[0]) if args else []
     by, turned = kwargs.get("key"), m.truth(kwargs.get("reverse", False))
-    keys = [call(m, by, [each], {}, node, env) for each in values] if by is not None else values
+    keys = [m.call(by, [each], {}, node, env) for each in values] if by is not None else values
     whole = all(isinstance(key, (int, float)) for key in keys) or all(isinstance(key, str) for key in keys)
     if not whole or turned is None or MORE in values:
         m.escape(values)
@@ -140,9 +138,7 @@ def _sorted(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.C
 
 
 def _reversed(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal.calls import gathered
-
-    return gathered(m, args[0])[::-1] if args and args[0] is not UNKNOWN else UNKNOWN
+    return m.gathered(args[0])[::-1] if args and args[0] is not UNKNOWN else UNKNOWN
 
 
 def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
@@ -167,14 +163,12 @@ def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Ca
 
 
 def _list(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal.calls import gathered
-
     if not args:
         return []
     return (
         UNKNOWN
         if args[0] is UNKNOWN
-        else gathered(m, args[0])
+        else m.gathered(args[0])
         if not isinstance(args[0], range)
         else list(args[0][:LARGE])
     )

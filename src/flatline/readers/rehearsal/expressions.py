@@ -325,7 +325,7 @@ def _turns(m: Machine, generators: Sequence[ast.comprehension], env: Env) -> Ite
     if not generators:
         yield env
         return
-    for value in calls.gathered(m, evaluate(m, generators[0].iter, env)):
+    for value in m.gathered(evaluate(m, generators[0].iter, env)):
         assign(m, generators[0].target, value, env)
         if all(m.truth(evaluate(m, test, env)) is not False for test in generators[0].ifs):
             yield from _turns(m, generators[1:], env)
@@ -345,9 +345,7 @@ def _yielded(m: Machine, node: ast.Yield, env: Env) -> Value:
 
 
 def _yielded_from(m: Machine, node: ast.YieldFrom, env: Env) -> Value:
-    from flatline.readers.rehearsal.statements import each
-
-    each(m, evaluate(m, node.value, env), env.on_yield or (lambda value: None))
+    m.each(evaluate(m, node.value, env), env.on_yield or (lambda value: None))
     return UNKNOWN
 
 
@@ -380,7 +378,7 @@ def _unpacked(m: Machine, targets: Sequence[ast.expr], value: Value, env: Env) -
     if isinstance(value, Tensor):
         values: Sequence[Value] = [tensors.same(value)] * len(targets)
     else:
-        values = calls.gathered(m, value) if value is not UNKNOWN else []
+        values = m.gathered(value) if value is not UNKNOWN else []
     star = next((at for at, each in enumerate(targets) if isinstance(each, ast.Starred)), None)
     if star is not None and len(values) >= len(targets) - 1:
         end = len(values) - (len(targets) - star - 1)

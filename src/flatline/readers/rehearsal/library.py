@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flatline.readers.rehearsal import containers, modules, tensors
+from flatline.readers.rehearsal import attributes, containers, modules, tensors
+from flatline.readers.rehearsal.classes import above
 from flatline.readers.rehearsal.machine import Machine
 from flatline.readers.rehearsal.values import (
     UNKNOWN,
@@ -69,11 +70,9 @@ def _made(m: Machine, dotted: str, args: Sequence[Value], kwargs: dict[str, Valu
 
 
 def _kept(m: Machine, args: Sequence[Value]) -> Value:
-    from flatline.readers.rehearsal.calls import gathered
-
     first = args[0] if args else []
     return (
-        gathered(m, first)
+        m.gathered(first)
         if isinstance(first, (tuple, set, frozenset, dict))
         else list(first)
         if isinstance(first, list)
@@ -274,8 +273,6 @@ PLAIN: dict[str, Any] = {"builtins.str": str, "builtins.int": int, "builtins.flo
 
 
 def _getattr(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal import attributes
-
     if len(args) < 2 or not isinstance(args[1], str):
         return UNKNOWN
     if len(args) > 2 and isinstance(args[0], (Object, File)):
@@ -303,8 +300,6 @@ def _hasattr(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.
 
 
 def _setattr(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal import attributes
-
     if len(args) == 3 and isinstance(args[1], str):
         attributes.put(m, args[0], args[1], args[2], node, env)
     else:
@@ -313,8 +308,6 @@ def _setattr(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.
 
 
 def _super(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal.calls import above
-
     return above(env)
 
 
@@ -359,11 +352,9 @@ def _called(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.C
 
 
 def _map(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal import calls
-
     if len(args) != 2:
         return UNKNOWN
-    return [calls.call(m, args[0], [each], {}, node, env) for each in calls.gathered(m, args[1])]
+    return [m.call(args[0], [each], {}, node, env) for each in m.gathered(args[1])]
 
 
 def _zip(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
@@ -375,9 +366,7 @@ def _enumerate(m: Machine, args: list[Value], kwargs: dict[str, Value], node: as
 
 
 def _sum(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal import calls
-
-    parts = calls.gathered(m, args[0]) if args else []
+    parts = m.gathered(args[0]) if args else []
     numbers = all(isinstance(each, (int, float)) for each in parts)
     return sum(parts) if numbers else tensors.combined(parts) if any(isinstance(p, Tensor) for p in parts) else UNKNOWN
 

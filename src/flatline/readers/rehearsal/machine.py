@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from flatline.events import SourceTick, Where
@@ -53,11 +54,25 @@ class Loop:
     text: str = ""  # of how often
 
 
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What Python does with statements, expressions, calls and loops; each is given the machine first."""
+
+    block: Callable[..., str]
+    evaluate: Callable[..., Value]
+    call: Callable[..., Value]
+    each: Callable[..., None]
+
+
 class Machine:
     """One rehearsal."""
 
-    def __init__(self, project: Project, watcher: Any, choose: Choose, paths: Collection[str]) -> None:
+    def __init__(
+        self, project: Project, watcher: Any, choose: Choose, paths: Collection[str], language: Language
+    ) -> None:
         self.project, self.watcher, self.choose, self.paths = project, watcher, choose, paths
+        self.block, self.evaluate = partial(language.block, self), partial(language.evaluate, self)
+        self.call, self.each = partial(language.call, self), partial(language.each, self)
         self.left = EVALUATIONS
         self.depth = self.unsure = self.forwards = 0
         self.half: list[Place] = []  # what switches float16 on
@@ -68,6 +83,12 @@ class Machine:
         self.files: dict[str, File] = {}
         self.loops: list[Loop] = []
         self.escaped: dict[int, Value] = {}
+
+    def gathered(self, value: Value) -> list[Value]:
+        """Everything that a loop over a value would go through."""
+        found: list[Value] = []
+        self.each(value, found.append)
+        return found
 
     def where(self, node: ast.AST, env: Env) -> Where:
         """The place of a node."""
@@ -81,15 +102,13 @@ class Machine:
 
     def file(self, module: Module, name: str) -> File:
         """A module, gone through when it is first asked for."""
-        from flatline.readers.rehearsal.statements import block
-
         path = module.text.path
         if path not in self.files:
             env = Env(module, names={"__name__": name, "__file__": UNKNOWN})
             made = self.files[path] = File(env)
             for dotted in module.stars:
                 self._star(dotted, env)
-            block(self, module.tree.body, env)
+            self.block(module.tree.body, env)
             return made
         return self.files[path]
 

@@ -18,6 +18,7 @@ from flatline.readers.rehearsal.values import (
     is_layer,
     is_module,
     modules_of,
+    parts_of,
     weights_of,
 )
 from flatline.readers.source._losses import CLASSES, DISTANCES
@@ -87,11 +88,9 @@ def _library_model(m: Machine, value: Made, args: Sequence[Value], node: ast.Cal
 
 
 def _through(m: Machine, value: Made, args: Sequence[Value], node: ast.Call, env: Env) -> Value:
-    from flatline.readers.rehearsal.calls import call
-
     found: Value = args[0] if args else UNKNOWN
     for part in value.parts.values() if isinstance(value.parts, dict) else value.parts or ():
-        found = call(m, part, [found], {}, node, env)
+        found = m.call(part, [found], {}, node, env)
     return found
 
 
@@ -118,9 +117,7 @@ def method(
         m.watcher.zeroed(m, value, node, env)
         return None
     if name == "forward":
-        from flatline.readers.rehearsal.calls import call
-
-        return call(m, value, args, kwargs, node, env)
+        return m.call(value, args, kwargs, node, env)
     m.escape([value, *args, *kwargs.values()])
     return UNKNOWN
 
@@ -159,8 +156,6 @@ def _named_children(m: Machine, value: Value, args: Sequence[Value], kwargs: dic
 
 
 def _below(value: Value) -> list[tuple[str, Value]]:
-    from flatline.readers.rehearsal.values import parts_of
-
     return [(name, part) for name, part in parts_of(value) if not isinstance(part, Weight)]
 
 

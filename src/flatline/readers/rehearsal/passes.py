@@ -103,8 +103,6 @@ def drawn(m: Machine, dataset: Value, depth: int = 0) -> Iterator[Made]:
 
 def _by_item(m: Machine, dataset: Object) -> Iterator[Made]:
     """Those that ``__getitem__`` calls."""
-    from flatline.readers.rehearsal.calls import invoke
-
     try:
         found = dataset.made_of.find("__getitem__")
     except KeyError:
@@ -114,7 +112,7 @@ def _by_item(m: Machine, dataset: Object) -> Iterator[Made]:
     m.transforms, loops, unsure = [], m.loops, m.unsure
     m.loops = []
     try:
-        invoke(m, found, [dataset, UNKNOWN], {}, ast.Call(ast.Name("__getitem__", ast.Load()), [], []), found.env)
+        m.call(found, [dataset, UNKNOWN], {}, ast.Call(ast.Name("__getitem__", ast.Load()), [], []), found.env)
     finally:
         m.loops, m.unsure = loops, unsure
     for transform, sure in m.transforms:

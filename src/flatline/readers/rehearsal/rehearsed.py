@@ -11,6 +11,7 @@ from functools import cache
 
 from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Where
 from flatline.readers.rehearsal.machine import Choose, Exhausted, Machine, Raised
+from flatline.readers.rehearsal.statements import LANGUAGE
 from flatline.readers.rehearsal.values import Weight, weights_of
 from flatline.readers.rehearsal.watcher import Watcher, modes_in
 from flatline.readers.source._cuts import ON_PURPOSE as ON_PURPOSE_CUT
@@ -106,7 +107,7 @@ def _does(node: ast.stmt) -> bool:
 def rehearse(project: Project, module: Module, files: Sequence[Module], choose: Choose) -> Watcher:
     """Once through a file, and through those of the files that it imports. Raises Exhausted."""
     watcher = Watcher(rescaled=one_says(files, RESCALES))
-    machine = Machine(project, watcher, choose, {each.text.path for each in files})
+    machine = Machine(project, watcher, choose, {each.text.path for each in files}, LANGUAGE)
     with suppress(Raised):
         machine.file(module, "__main__")
     watcher.escaped = frozenset(machine.escaped)

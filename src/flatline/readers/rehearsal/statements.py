@@ -9,9 +9,9 @@ from typing import Any
 
 from flatline.events import SourceTick
 from flatline.readers.rehearsal import classes, passes
-from flatline.readers.rehearsal.calls import entered, gathered, generated, gone_through, left
+from flatline.readers.rehearsal.calls import call, entered, generated, gone_through, left
 from flatline.readers.rehearsal.expressions import assign, evaluate, function
-from flatline.readers.rehearsal.machine import MANY_TURNS, TURNS, Loop, Machine, Raised, Stopped
+from flatline.readers.rehearsal.machine import MANY_TURNS, TURNS, Language, Loop, Machine, Raised, Stopped
 from flatline.readers.rehearsal.values import (
     UNKNOWN,
     Bound,
@@ -73,7 +73,7 @@ def _annotated(m: Machine, node: ast.AnnAssign, env: Env) -> Going:
 def _added(m: Machine, node: ast.AugAssign, env: Env) -> Going:
     before = evaluate(m, node.target, env)
     if isinstance(before, list) and isinstance(node.op, ast.Add):
-        before += gathered(m, evaluate(m, node.value, env))  # in its place, whoever else holds it
+        before += m.gathered(evaluate(m, node.value, env))  # in its place, whoever else holds it
         return ""
     both = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
     value = evaluate(m, both, env)
@@ -389,3 +389,4 @@ DOES: dict[type, Callable[[Machine, Any, Env], Going]] = {
     ast.Break: _says("break"),
     ast.Continue: _says("continue"),
 }
+LANGUAGE = Language(block, evaluate, call, each)
