@@ -726,6 +726,17 @@ model, criterion = nn.Linear(4, 2), nn.CrossEntropyLoss()
         "x = 'a' * 10 ** 9",
         "x = 2 ** 10 ** 9",
         "x = list(range(10 ** 12))",
+        "x = 'ab'\n" + "x = x + x\n" * 80,
+        "x = 'ab'\n" + "x = f'{x}{x}'\n" * 80,
+        "x = 'ab'\n" + "x = x.replace('a', x).replace('b', x)\n" * 80,
+        "x = 'ab'\n" + "x = x.join([x] * 50)\n" * 80,
+        "x = [1]\n" + "x = x + x\nx.extend(x)\nx *= 2\nx += x\nx = [*x, *x]\nx = (x, x)\nx = list(x)\n" * 80,
+        "x = 3\n" + "x = x * x\n" * 80,
+        "x = {}\n" + "x = {1: x, 2: x}\n" * 80 + "y = torch.stack([x])",
+        "from torchvision import datasets, transforms as T\nx = T.RandomCrop(8)\n"
+        + "x = T.Compose([x, [x, x]])\n" * 80
+        + "for a in DataLoader(datasets.ImageFolder('a', transform=x)): torch.ones(1).sum().backward()",
+        "x = nn.Linear(2, 2)\n" + "x = nn.Sequential(x, x)\n" * 80 + "x.eval()\nprint(list(x.parameters()), x(1))",
         "x = {}\nx[x.get(1)] = x\nprint(x)",
         "class A(A): pass",
         "def f(*a, **k): return f(*a, **k)\nf()",

@@ -35,7 +35,8 @@ def method(
 
 def _of_text(value: str, name: str, args: list[Value]) -> Value:
     plain = all(isinstance(each, (str, int)) or (isinstance(each, (list, tuple)) and _texts(each)) for each in args)
-    if name not in TEXT or not plain or MORE in args:
+    long = any(len(each) > LARGE for each in (value, *args) if isinstance(each, (str, list, tuple)))
+    if name not in TEXT or not plain or long or MORE in args:
         return UNKNOWN
     try:
         return getattr(value, name)(*args)
@@ -82,9 +83,9 @@ def _of_list(m: Machine, value: list[Value], name: str, args: list[Value], node:
             value.append(args[0])
         return None
     if name == "extend" and args and isinstance(args[0], (list, tuple)):
-        value += args[0]
+        value += args[0][: LARGE - len(value)] if len(value) < LARGE else []
         return None
-    if name == "insert" and len(args) == 2 and isinstance(args[0], int):
+    if name == "insert" and len(args) == 2 and isinstance(args[0], int) and len(value) < LARGE:
         value.insert(args[0], args[1])
         return None
     if name == "pop" and value:

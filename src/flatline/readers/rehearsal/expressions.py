@@ -91,7 +91,8 @@ def _is_key(value: Value) -> bool:
 
 def _joined(m: Machine, node: ast.JoinedStr, env: Env) -> Value:
     parts = [_formatted(m, part, env) for part in node.values]
-    return "".join(parts) if all(isinstance(part, str) for part in parts) else UNKNOWN
+    known = all(isinstance(part, str) for part in parts) and sum(map(len, parts)) <= LARGE
+    return "".join(parts) if known else UNKNOWN
 
 
 def _formatted(m: Machine, node: ast.expr, env: Env) -> Value:
@@ -136,7 +137,7 @@ def _computed(op: ast.operator, one: Value, other: Value) -> Value:
     does = OPERATORS.get(type(op))
     if does is None or not _is_plain(one) or not _is_plain(other):
         return UNKNOWN
-    if isinstance(op, ast.Mult) and (_length(one) * _length(other) > LARGE or _too_long(one, other)):
+    if _length(one) + _length(other) > LARGE or (isinstance(op, ast.Mult) and _too_long(one, other)):
         return UNKNOWN
     if isinstance(op, ast.Mod) and isinstance(one, str):
         return UNKNOWN
@@ -152,7 +153,7 @@ def _is_plain(value: Value) -> bool:
 
 
 def _length(value: Value) -> int:
-    return len(value) if isinstance(value, (str, list, tuple)) else 1
+    return 1 if isinstance(value, (bool, int, float)) else len(value)
 
 
 def _too_long(one: Value, other: Value) -> bool:

@@ -224,11 +224,22 @@ def groups(value: Value) -> list[Value]:
 
 def held(value: Value) -> tuple[frozenset[Weight], bool]:
     """The weights that an optimizer is given, and whether all of them are known."""
+    found, whole, seen = set[Weight](), True, set[int]()
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Weight):
+            found.add(value)
+        elif isinstance(value, (list, tuple, set, frozenset, dict)):
+            waiting += [] if id(value) in seen else _given(value)
+            seen.add(id(value))
+        elif not isinstance(value, (bool, int, float, str, type(None))):
+            whole = False
+    return frozenset(found), whole
+
+
+def _given(value: Value) -> list[Value]:
+    """The members of a list, and the parameters of a group."""
     if isinstance(value, dict):
-        return held(value.get("params", UNKNOWN) if "params" in value else list(value.values()))
-    if isinstance(value, Weight):
-        return frozenset([value]), True
-    if isinstance(value, (list, tuple, set, frozenset)):
-        each = [held(part) for part in value]
-        return frozenset().union(*(found for found, _ in each)), all(whole for _, whole in each)
-    return frozenset(), isinstance(value, (bool, int, float, type(None)))
+        return [value["params"]] if "params" in value else list(value.values())
+    return list(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from flatline.events import SourceFact, Where
 from flatline.readers.rehearsal.machine import Loop, Machine
+from flatline.readers.rehearsal.tensors import within
 from flatline.readers.rehearsal.values import UNKNOWN, Function, Made, Object, Place, Value
 from flatline.readers.source._augments import COMPOSED, FLIPS, RANDOM, SECOND, THIRD
 
@@ -121,17 +122,23 @@ def _by_item(m: Machine, dataset: Object) -> Iterator[Made]:
 
 def random_in(transform: Value) -> Iterator[Made]:
     """The random steps of a transform."""
-    if isinstance(transform, (list, tuple)):
-        for each in transform:
-            yield from random_in(each)
-    elif isinstance(transform, Made) and COMPOSED.fullmatch(transform.dotted):
-        for each in transform.args:
-            yield from random_in(each)
-    elif isinstance(transform, Made) and RANDOM.fullmatch(transform.dotted):
-        flips = FLIPS.search(transform.dotted) is not None
-        chance = transform.given("p", 0) if flips else transform.kwargs.get("p")
-        if chance is None or (isinstance(chance, (int, float)) and 0 < chance < (1 if flips else 2)):
-            yield transform
+    waiting, seen = list(within(transform)), set[int]()
+    while waiting:
+        each = waiting.pop(0)
+        if not isinstance(each, Made) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if COMPOSED.fullmatch(each.dotted):
+            waiting = [*within(each.args), *waiting]
+        elif RANDOM.fullmatch(each.dotted) and _by_chance(each):
+            yield each
+
+
+def _by_chance(transform: Made) -> bool:
+    """It is not switched off, and a flip not always on."""
+    flips = FLIPS.search(transform.dotted) is not None
+    chance = transform.given("p", 0) if flips else transform.kwargs.get("p")
+    return chance is None or (isinstance(chance, (int, float)) and 0 < chance < (1 if flips else 2))
 
 
 DEEP = 4  # parts of parts of a data set

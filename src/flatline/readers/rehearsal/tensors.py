@@ -14,15 +14,16 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def within(value: Value) -> Iterator[Value]:
-    """What a value is made of, as far as it holds others."""
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from within(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from within(each)
-    else:
-        yield value
+    """What a value is made of, as far as it holds others; what it holds twice is gone through once."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (list, tuple, dict)):
+            if id(value) not in seen:
+                seen.add(id(value))
+                waiting += [*(value.values() if isinstance(value, dict) else value)][::-1]
+        else:
+            yield value
 
 
 def combined(values: Sequence[Value]) -> Tensor:
