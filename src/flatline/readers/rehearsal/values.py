@@ -154,7 +154,7 @@ class Object:
     @property
     def is_module(self) -> bool:
         """Of torch.nn.Module."""
-        return self.made_of.comes_from("torch.nn.Module", "torch.nn.modules.module.Module")
+        return any(isinstance(base, Library) and is_layer(base.dotted) for base in self.made_of.order)
 
 
 @dataclass(slots=True, eq=False)
