@@ -14,6 +14,9 @@ from flatline.readers.source import _project
 from flatline.readers.source._files import Text, Unparsable, parse, read
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
+from flatline.rules.modes.train_mode_not_restored import TrainModeNotRestored
+from flatline.rules.optimization.scheduler_out_of_step import SchedulerOutOfStep
+from flatline.testing import lint
 
 HEAD = """
 import torch
@@ -406,6 +409,78 @@ def test_an_event_that_wakes_it_again(after, expected):
     assert found[: len(expected)] == expected
     whole = seen(ENGINE.replace("BEFORE", "engine.model.eval()").replace("AFTER", after)).loops
     assert any(tick.kind == "train" for loop in whole for path in loop.paths for tick in path)
+
+
+WAKES = """
+class Stage:
+    def __init__(self, net):
+        self.net = net
+    @property
+    def name(self):
+        return "train" if self.net.training else "eval"
+    @name.setter
+    def name(self, value):
+        self.net.train(value == "train")
+stage = Stage(engine.model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("engine.model.eval()", "pass", 1),
+        ("engine.model.eval()", "stage.name = 'train'", 0),
+        ("engine.model.eval()", "operator.methodcaller('train')(engine.model)", 0),
+        ("engine.model.eval()", "engine.model.apply(lambda part: setattr(part, 'training', True))", 0),
+        ("engine.model.eval()", "[setattr(part, 'training', True) for part in engine.model.modules()]", 0),
+        ("engine.model.eval()", "weakref.proxy(engine.model).train()", 0),
+        ("engine.model.eval(); engine.later.callback(engine.model.train)", "pass", 0),
+        ("engine.model.eval(); engine.later.callback(lambda: engine.model.train())", "pass", 0),
+        ("engine.model.eval(); hand(engine.model)", "pass", 0),
+    ],
+)
+def test_a_mode_that_is_restored_by_any_means(before, after, told):
+    code = "import contextlib, operator, weakref\n" + ENGINE.replace(
+        '@engine.on("start")', WAKES + '@engine.on("start")'
+    )
+    code = code.replace("self.epoch = model,", "self.epoch, self.later = model,").replace(
+        "[]}, 0\n", "[]}, 0, contextlib.ExitStack()\n"
+    )
+    code = code.replace("BEFORE", before).replace("AFTER", after)
+    assert len(lint(TrainModeNotRestored, HEAD + code)) == told
+
+
+@pytest.mark.parametrize(("guard", "told"), [("if self.count % self.n == 0:", 0), ("if self.n:", 1)])
+def test_a_schedule_that_steps_in_some_turns(guard, told):
+    code = f"""
+class Steps:
+    def __init__(self, schedule, n):
+        self.schedule, self.n, self.count = schedule, n, 0
+    def after(self):
+        self.count += 1
+        {guard}
+            self.schedule.step()
+
+model, loader = nn.Linear(4, 2), DataLoader(TensorDataset(torch.load("a")), 32)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+hooks = [Steps(torch.optim.lr_scheduler.CosineAnnealingLR(opt, 30), 5)]
+for epoch in range(30):
+    for x, y in loader:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+        for hook in hooks:
+            hook.after()
+"""
+    assert len(lint(SchedulerOutOfStep, HEAD + code)) == told
+
+
+def test_a_teacher_in_float16_says_nothing_of_the_gradients():
+    code = HALVED.replace("KIND", "'half'").replace("BACK", "(F.mse_loss(self.own(x), self.loss(x, y))).backward()")
+    code = code.replace("    def loss", "    @torch.no_grad()\n    def loss").replace(
+        "self.opt = torch.optim.SGD(self.net", "self.own = Net()\n        self.opt = torch.optim.SGD(self.own"
+    )
+    assert kinds(code) == []
 
 
 def test_a_pass_in_train_mode():

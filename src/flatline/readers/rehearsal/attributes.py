@@ -149,7 +149,16 @@ def _above(value: Super, name: str) -> Value:
 
 def put(m: Machine, value: Value, name: str, given: Value, node: ast.AST, env: Env) -> None:
     """An attribute is set."""
-    if isinstance(value, (Object, Made)):
+    setter = _setter(value, name) if isinstance(value, Object) else None
+    if setter is not None:
+        m.call(
+            Bound(setter, value),
+            [given],
+            {},
+            ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), node),
+            env,
+        )
+    elif isinstance(value, (Object, Made)):
         old = value.attributes.get(name)
         if is_module(value) and is_module(given) and is_module(old) and old is not given:
             m.watcher.replaced(m, value, name, old, given, node, env)
@@ -169,6 +178,15 @@ def put(m: Machine, value: Value, name: str, given: Value, node: ast.AST, env: E
         value.env.names[name] = given
     elif isinstance(value, Tensor) and name == "grad":
         m.watcher.graded(m, given, node, env)
+
+
+def _setter(value: Object, name: str) -> Function | None:
+    try:
+        found = value.made_of.find(name)
+    except KeyError:
+        return None
+    setter = found.attributes.get("<setter>") if isinstance(found, Function) and found.kind == "property" else None
+    return setter if isinstance(setter, Function) else None
 
 
 def by_key(m: Machine, value: Value, key: Value) -> Value:

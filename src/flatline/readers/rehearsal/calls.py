@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flatline.readers.rehearsal import library, modules
+from flatline.readers.rehearsal import attributes, library, modules
 from flatline.readers.rehearsal.machine import DEPTH, Machine
 from flatline.readers.rehearsal.values import (
     UNKNOWN,
@@ -47,6 +47,9 @@ def call(
         return _object(m, function, args, kwargs, node, env)
     if isinstance(function, Library):
         return library.call(m, function.dotted, list(args), kwargs, node, env)
+    if isinstance(function, Made) and function.dotted == library.CALLER and args:
+        asked = attributes.get(m, args[0], str(function.args[0]), node, env)
+        return call(m, asked, function.args[1:], function.kwargs, node, env)
     if isinstance(function, Made):
         return modules.called(m, function, args, kwargs, node, env)
     if isinstance(function, Method):
@@ -241,6 +244,7 @@ def entered(m: Machine, manager: Value, node: ast.expr, env: Env) -> Value:
         m.quiet.append(Place(node, env))
     if isinstance(manager, Made) and _halves(m, manager):
         m.half.append(Place(node, env))
+        m.watcher.judge("half", m.where(node, env))
     if isinstance(manager, Object):
         return _asked(m, manager, "__enter__", [], node, env)
     return manager if isinstance(manager, (Made, Tensor)) else UNKNOWN

@@ -87,7 +87,7 @@ def decorated(m: Machine, head: ast.expr, thing: Value, env: Env) -> Value:
             thing.quiet = Place(head, env)
             return thing
         if isinstance(head, ast.Attribute) and head.attr in ("setter", "getter", "deleter"):
-            return env.names.get(thing.node.name, thing) if isinstance(thing.node, ast.FunctionDef) else thing
+            return _with_setter(head.attr, thing, env)
     if dotted.startswith(HARMLESS):
         return thing
     at = head if isinstance(head, ast.Call) else ast.copy_location(ast.Call(head, [], []), head)
@@ -95,6 +95,16 @@ def decorated(m: Machine, head: ast.expr, thing: Value, env: Env) -> Value:
         m.escape([thing])
         return UNKNOWN
     return m.call(decorator, [thing], {}, at, env)
+
+
+def _with_setter(which: str, thing: Function, env: Env) -> Value:
+    """``@rate.setter``: the property that is there already, and what setting it does."""
+    known = env.names.get(getattr(thing.node, "name", ""))
+    if not isinstance(known, Function):
+        return thing
+    if which == "setter":
+        known.attributes["<setter>"] = thing
+    return known
 
 
 def _dotted(decorator: Value) -> str:

@@ -18,6 +18,7 @@ from flatline.readers.rehearsal.values import (
     Function,
     Library,
     Made,
+    Method,
     Object,
     Partial,
     Place,
@@ -31,13 +32,14 @@ from flatline.readers.rehearsal.values import (
 from flatline.readers.source._losses import FUNCTIONS
 
 MORE = "<more>"
+CALLER = "operator.methodcaller"
 HARMLESS = ("torch.", "numpy.", "math.", "random.", "time.", "os.", "logging.", "json.", "warnings.", "sys.", "pathlib.", "PIL.",
             "builtins.", "datetime.", "tqdm.", "sklearn.", "matplotlib.", "pandas.", "re.", "shutil.", "torchvision.",
             "typing.", "yaml.", "collections.", "itertools.", "contextlib.", "statistics.", "string.", "gc.", "copy.",
             "scipy.", "cv2.", "albumentations.", "torchaudio.", "csv.", "pickle.", "hashlib.", "uuid.", "string.")  # fmt: skip
 NO_GRAPH = ("zeros", "ones", "rand", "randn", "randint", "tensor", "as_tensor", "from_numpy", "arange", "full", "empty", "eye",
             "linspace", "randperm", "zeros_like", "ones_like", "rand_like", "randn_like", "FloatTensor", "LongTensor")  # fmt: skip
-KEEPS = ("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
+KEEPS = ("weakref.proxy", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
          "builtins.iter", "torch.compile", "torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel", "torch.jit.script",
          "copy.copy", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "rich.progress.track")  # fmt: skip
 
@@ -62,11 +64,17 @@ def call(m: Machine, dotted: str, args: list[Value], kwargs: dict[str, Value], n
     if not dotted.startswith(HARMLESS):
         m.watcher.unknown(m, Library(dotted), args, node, env)
         m.escape([*args, *kwargs.values()])
+    m.escape(_to_be_called([*args, *kwargs.values()]))
     return _made(m, dotted, args, kwargs, node, env) if dotted.rpartition(".")[2][:1].isupper() else UNKNOWN
 
 
 def _made(m: Machine, dotted: str, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Made:
     return Made(dotted, tuple(args), kwargs, Place(node, env))
+
+
+def _to_be_called(values: Sequence[Value]) -> list[Value]:
+    """What a library is handed to call it some time: ``stack.callback(model.train)``."""
+    return [each for each in values if isinstance(each, (Function, Bound, Method, Partial))]
 
 
 def _kept(m: Machine, args: Sequence[Value]) -> Value:
@@ -203,6 +211,7 @@ def _of_made(
     if name == "set_epoch":
         m.watcher.passes.told.add(id(value))
     if value.name == "DataLoader" or value.dotted.startswith(HARMLESS):
+        m.escape(_to_be_called([*args, *kwargs.values()]))
         return UNKNOWN
     m.watcher.unknown(m, value, args, node, env)
     m.escape([value, *args, *kwargs.values()])
@@ -323,6 +332,10 @@ def _partial(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.
     return Partial(args[0], tuple(args[1:]), kwargs) if args else UNKNOWN
 
 
+def _method_caller(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
+    return Made(CALLER, tuple(args), kwargs, Place(node, env))
+
+
 def _wraps(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
     return Library("builtins.<same>")
 
@@ -386,6 +399,7 @@ CALLS: dict[str, Callable[[Machine, list[Value], dict[str, Value], ast.Call, Env
     "builtins.sum": _sum,
     "builtins.<same>": _same,
     "functools.partial": _partial,
+    "operator.methodcaller": _method_caller,
     "functools.wraps": _wraps,
     "copy.deepcopy": _copied,
     "torch.nn.Parameter": _weight,

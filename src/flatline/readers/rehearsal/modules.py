@@ -106,6 +106,10 @@ def method(
         on = m.truth(wanted) if name == "train" else False
         m.watcher.mode(m, value, on, node, env)
         return value
+    if name == "apply" and args:
+        for _, part in list(modules_of(value)):
+            m.call(args[0], [part], {}, node, env)
+        return value
     if name in SAME:
         if name == "requires_grad_":
             _free(value, m.truth(args[0]) if args else True)

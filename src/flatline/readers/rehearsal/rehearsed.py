@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Where
@@ -37,7 +37,22 @@ class Seen:
     loops: list[SourceLoop] = field(default_factory=list)
     facts: list[SourceFact] = field(default_factory=list)
     cleared: set[tuple[str, str, int]] = field(default_factory=set)  # kinds and places at which nothing is wrong
+    awake: bool = False  # every step was taken in train mode
+    sometimes: set[Where | None] = field(default_factory=set)  # schedules that step in some turns of a loop
     all_held: bool = False  # every weight that learns is in an optimizer
+
+    def corrected(self, loop: SourceLoop) -> SourceLoop:
+        """A loop that the syntax shows, without a sleep that no step was taken in, and lengths of what steps in some turns only."""
+        if not self.awake and not self.sometimes:
+            return loop
+        return replace(loop, paths=tuple(tuple(self._ticks(path)) for path in loop.paths))
+
+    def _ticks(self, path: tuple[SourceTick, ...]) -> Iterator[SourceTick]:
+        for tick in path:
+            if tick.kind == "schedule" and tick.where in self.sometimes:
+                yield replace(tick, horizon="", length=None, in_batches=False)
+            elif tick.kind != "eval" or not self.awake:
+                yield tick
 
     def allows(self, fact: SourceFact) -> bool:
         """Whether a fact that the syntax shows stands, after what was seen in the rehearsal."""
@@ -63,7 +78,16 @@ def rehearsed(project: Project, module: Module) -> Seen:
     if all(watcher.learned for watcher in watchers):
         cleared = set().union(*(watcher.judged for watcher in watchers)) - set(map(_key, facts))
         cleared = cleared.difference(*(watcher.open for watcher in watchers))
-    return Seen(list(_losses(watchers)), list(_loops(watchers)), facts, cleared, all(map(_holds_all, watchers)))
+    trained = all(watcher.learned for watcher in watchers)
+    return Seen(
+        list(_losses(watchers)),
+        list(_loops(watchers)),
+        facts,
+        cleared,
+        awake=trained and not any(watcher.slept for watcher in watchers),
+        sometimes=set().union(*(watcher.sometimes for watcher in watchers)),
+        all_held=all(map(_holds_all, watchers)),
+    )
 
 
 def _holds_all(watcher: Watcher) -> bool:

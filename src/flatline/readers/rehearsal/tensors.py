@@ -128,7 +128,7 @@ def through_layer(m: Machine, layer: Made, args: Sequence[Value], node: ast.Call
     if isinstance(weight, Weight):
         found.reach |= set() if m.quiet else {weight}
         found.marks |= {Mark("cut layer", m.quiet[-1], weight)} if m.quiet else set()
-        found.marks |= {Mark("half", m.half[-1])} if m.half else set()
+        found.marks |= {Mark("half", m.half[-1])} if m.half and not m.quiet else set()
     if layer.name in RECURRENT:
         return found, (same(found), same(found)) if layer.name == "LSTM" else same(found)
     return (found, same(found)) if layer.name == "MultiheadAttention" else found

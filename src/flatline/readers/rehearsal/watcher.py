@@ -74,6 +74,8 @@ class Watcher:
     loaded: set[Weight] = field(default_factory=set)  # from a checkpoint
     kept: dict[tuple[int, int], Kept] = field(default_factory=dict)  # in lists that outlive the step
     open: set[tuple[str, str, int]] = field(default_factory=set)  # places at which something may be wrong
+    slept: bool = False  # a step was taken while the model was in eval mode
+    sometimes: set[Where | None] = field(default_factory=set)  # schedules that step in some turns only
     rescaled: bool = False  # gradients are divided somewhere
     strange: bool = False  # something steps that may be an optimizer
     passes: Passes = field(default_factory=Passes)
@@ -145,6 +147,7 @@ class Watcher:
         self.stepped_by.add(id(value))
         key = self._key(value)
         self._woken(m, f"model of {key}", node, env)
+        self.slept = self.slept or f"model of {key}" in self.asleep
         self._tick(
             m, "step", node, env, of=key, name=_receiver(node), known=True, trains=f"model of {key}", scaled=scaled
         )
@@ -152,7 +155,13 @@ class Watcher:
     def _woken(self, m: Machine, model: str, node: ast.Call, env: Env) -> None:
         """A model that was put into eval mode is in train mode again, by whatever means."""
         slept = self.asleep.get(model)
-        if slept is not None and all(part.attributes.get("training") is not False for part in _minding(slept)):
+        if slept is not None and any(id(part) in m.escaped for _, part in modules_of(slept)):
+            del self.asleep[model]
+            self._tick(m, "opaque", node, env, name=_receiver(node))  # whoever has it may have woken it
+            return
+        if slept is not None and all(
+            part.attributes.get("training") is not False for part in _minding(slept) or [slept]
+        ):
             del self.asleep[model]
             self._tick(m, "train", node, env, of=model, name="train")
 
@@ -174,8 +183,10 @@ class Watcher:
         """A schedule's step."""
         of = value.given("optimizer", 0)
         key = self._key(of) if isinstance(of, Made) else ""
-        plain = not args and not kwargs
-        self._tick(m, "schedule", node, env, of=key, name=_receiver(node), known=plain, **_horizon(value))
+        plain, sure = not args and not kwargs, not m.loops or m.unsure == m.loops[-1].unsure
+        length = _horizon(value) if sure else {}  # what comes in some turns may come once per epoch
+        self.sometimes |= set() if sure else {m.where(node, env)}
+        self._tick(m, "schedule", node, env, of=key, name=_receiver(node), known=plain, **length)
 
     def clipped(
         self, m: Machine, name: str, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
@@ -204,6 +215,9 @@ class Watcher:
         """``train()`` or ``eval()``."""
         set_modes(value, on)
         kind = "eval" if on is False else "train"
+        if on is False and any(id(part) in m.escaped for _, part in modules_of(value)):
+            self._tick(m, "opaque", node, env, name=_receiver(node))  # whoever has it may wake it again
+            return
         if on is False:
             self.evaluated |= _weights(value)
             self.asleep[self._model(value)] = value

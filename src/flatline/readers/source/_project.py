@@ -93,7 +93,7 @@ def event(project: Project, text: Text) -> SourceParsed:
         return SourceParsed(
             file=text.path,
             losses=(*told, *(loss for loss in seen.losses if loss.where not in {other.where for other in told})),
-            loops=(*walked.all(), *seen.loops),
+            loops=(*map(seen.corrected, walked.all()), *seen.loops),
             facts=(*filter(seen.allows, shown), *seen.facts),
             zeroes=zeroes,
             steps=any(_steps(each) for each in reached),
