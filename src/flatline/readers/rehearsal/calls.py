@@ -242,6 +242,7 @@ def entered(m: Machine, manager: Value, node: ast.expr, env: Env) -> Value:
     """What ``with`` binds."""
     if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
         m.quiet.append(Place(node, env))
+    m.watcher.pass_by("half", m.where(node, env))
     if isinstance(manager, Made) and _halves(m, manager):
         m.half.append(Place(node, env))
         m.watcher.judge("half", m.where(node, env))

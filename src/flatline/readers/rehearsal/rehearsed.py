@@ -164,7 +164,9 @@ def _facts(watchers: list[Watcher]) -> Iterator[SourceFact]:
     """What every rehearsal tells that came by the place, or that trained where no place is known."""
     each = [({_key(fact): fact for fact in _of(watcher)}, watcher) for watcher in watchers if watcher.learned]
     for key, fact in {key: fact for told, _ in each for key, fact in told.items()}.items():
-        judges = [told for told, watcher in each if key in watcher.judged] or [told for told, _ in each]
+        judges = [told for told, watcher in each if key in watcher.judged | watcher.passed] or [
+            told for told, _ in each
+        ]
         if all(key in told for told in judges):
             yield fact
 

@@ -64,6 +64,7 @@ class Watcher:
     losses: dict[int, list[SourceLoss]] = field(default_factory=dict)
     loops: dict[Where, list[SourceLoop]] = field(default_factory=dict)
     optimizers: dict[int, Made] = field(default_factory=dict)
+    passed: set[tuple[str, str, int]] = field(default_factory=set)  # places that a rehearsal came by
     judged: set[tuple[str, str, int]] = field(default_factory=set)  # places that a fact would be told of, by kind
     learned: dict[Weight, Where] = field(default_factory=dict)
     marks: set[Mark] = field(default_factory=set)
@@ -286,6 +287,10 @@ class Watcher:
         """The weights that optimizers hold by now, and whether all of them are known."""
         found, whole = held([made.attributes["param_groups"] for made in self.optimizers.values()])
         return found, whole and not self.strange
+
+    def pass_by(self, kind: str, where: Where) -> None:
+        """This place was come by, whatever was seen there."""
+        self.passed.add((kind, where.file, where.line))
 
     def judge(self, kind: str, where: Where) -> None:
         """What is seen at this place says whether something is wrong there."""
