@@ -8,6 +8,8 @@ from flatline.readers.rehearsal import tensors
 from flatline.readers.rehearsal.machine import Machine
 from flatline.readers.rehearsal.modules import METHODS
 from flatline.readers.rehearsal.values import (
+    OWN,
+    SETTER,
     UNKNOWN,
     Bound,
     Class,
@@ -22,6 +24,7 @@ from flatline.readers.rehearsal.values import (
     Tensor,
     Value,
     Weight,
+    call_at,
     is_module,
 )
 
@@ -58,8 +61,8 @@ def get(m: Machine, value: Value, name: str, node: ast.AST, env: Env) -> Value:
 
 
 def _of_made(m: Machine, value: Made, name: str, node: ast.AST, env: Env) -> Value:
-    if name in ("weight", "bias") and "weight of its own" in value.attributes:
-        return value.attributes["weight of its own"]
+    if name in ("weight", "bias") and OWN in value.attributes:
+        return value.attributes[OWN]
     if value.dotted.startswith("torch.utils.data.") and name in SERVED:
         return value.given(name, SERVED[name])
     if value.dotted.startswith(MODELS) and not name.startswith("_"):
@@ -82,8 +85,8 @@ def _part(m: Machine, value: Made, name: str, node: ast.AST, env: Env) -> Value:
     if name in METHODS:
         return Method(value, name)
     made = Made(f"{value.dotted}.{name}", place=value.place)
-    whole = value.attributes.get("weight of its own")
-    made.attributes["weight of its own"] = whole if whole is not None else Weight(made)
+    whole = value.attributes.get(OWN)
+    made.attributes[OWN] = whole if whole is not None else Weight(made)
     value.attributes[name] = made
     return made
 
@@ -112,8 +115,7 @@ def _bound(m: Machine, found: Value, value: Value, node: ast.AST, env: Env) -> V
 
 def invoked(m: Machine, found: Function, value: Value, node: ast.AST, env: Env) -> Value:
     """What a property gives."""
-    at = ast.copy_location(ast.Call(ast.Name(getattr(found.node, "name", ""), ast.Load()), [], []), node)
-    return m.call(Bound(found, value), [], {}, at, env)
+    return m.call(Bound(found, value), [], {}, call_at(node, getattr(found.node, "name", "")), env)
 
 
 def _missing(m: Machine, value: Object, name: str, node: ast.AST, env: Env) -> Value:
@@ -151,19 +153,13 @@ def put(m: Machine, value: Value, name: str, given: Value, node: ast.AST, env: E
     """An attribute is set."""
     setter = _setter(value, name) if isinstance(value, Object) else None
     if setter is not None:
-        m.call(
-            Bound(setter, value),
-            [given],
-            {},
-            ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), node),
-            env,
-        )
+        m.call(Bound(setter, value), [given], {}, call_at(node, name), env)
     elif isinstance(value, (Object, Made)):
         old = value.attributes.get(name)
         if is_module(value) and is_module(given) and is_module(old) and old is not given:
             m.watcher.replaced(m, value, name, old, given, node, env)
         own = name == "weight" and isinstance(given, Weight) and isinstance(value, Made)
-        value.attributes["weight of its own" if own else name] = given  # two layers that share a weight
+        value.attributes[OWN if own else name] = given  # two layers that share a weight
         if name == "grad":
             m.escape([value])
         if name in ("epoch", "seed") and isinstance(value, Made):
@@ -181,11 +177,8 @@ def put(m: Machine, value: Value, name: str, given: Value, node: ast.AST, env: E
 
 
 def _setter(value: Object, name: str) -> Function | None:
-    try:
-        found = value.made_of.find(name)
-    except KeyError:
-        return None
-    setter = found.attributes.get("<setter>") if isinstance(found, Function) and found.kind == "property" else None
+    found = value.made_of.function(name)
+    setter = found.attributes.get(SETTER) if found is not None and found.kind == "property" else None
     return setter if isinstance(setter, Function) else None
 
 

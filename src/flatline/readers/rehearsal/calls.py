@@ -9,6 +9,8 @@ from typing import Any
 from flatline.readers.rehearsal import attributes, library, modules
 from flatline.readers.rehearsal.machine import DEPTH, Machine
 from flatline.readers.rehearsal.values import (
+    MORE,
+    QUIET,
     UNKNOWN,
     Bound,
     Class,
@@ -23,11 +25,11 @@ from flatline.readers.rehearsal.values import (
     Place,
     Tensor,
     Value,
+    call_at,
     parts_of,
 )
 
-MORE = "<more>"  # arguments, or entries of a table, that are not known
-RESULT = "<result>"
+RESULT = "<result>"  # the name that a function's result is kept under
 
 
 def call(
@@ -63,11 +65,8 @@ def _object(
     m: Machine, value: Object, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
 ) -> Value:
     for name in ("__call__", "forward") if value.is_module else ("__call__",):
-        try:
-            found = value.made_of.find(name)
-        except KeyError:
-            continue
-        if isinstance(found, Function):
+        found = value.made_of.function(name)
+        if found is not None:
             return _forward(m, found, value, args, kwargs, node, env)
     if value.made_of.comes_from("torch.nn.Sequential"):
         result: Value = args[0] if args else UNKNOWN
@@ -108,20 +107,15 @@ def invoke(
     _bind(function, args, kwargs, inner)
     if function.generates:
         return Generator(function, inner)
-    return _run(m, function, inner, node, env)
+    return _run(m, function, inner)
 
 
-def _run(m: Machine, function: Function, inner: Env, node: ast.Call, env: Env) -> Value:
-    m.depth += 1
-    m.quiet += [function.quiet] if function.quiet else []
-    try:
+def _run(m: Machine, function: Function, inner: Env) -> Value:
+    with m.inside(function):
         if isinstance(function.node, ast.Lambda):
             return m.evaluate(function.node.body, inner)
         m.block(function.node.body, inner)
         return inner.names.pop(RESULT, None)
-    finally:
-        del m.quiet[len(m.quiet) - bool(function.quiet) :]
-        m.depth -= 1
 
 
 def _bind(function: Function, args: Sequence[Value], kwargs: dict[str, Value], env: Env) -> None:
@@ -157,11 +151,8 @@ def instantiate(
 ) -> Value:
     """An object of a class of the project."""
     made = Object(made_of)
-    try:
-        start = made_of.find("__init__")
-    except KeyError:
-        start = None
-    if isinstance(start, Function):
+    start = made_of.function("__init__")
+    if start is not None:
         invoke(m, start, [made, *args], kwargs, node, env)
     elif made_of.record:
         _fill(m, made, args, kwargs, node, env)
@@ -187,11 +178,8 @@ def _fill(m: Machine, made: Object, args: Sequence[Value], kwargs: dict[str, Val
     for name in names:
         if name not in made.attributes:
             made.attributes[name] = _usual(m, made.made_of, name, node, env) if MORE not in kwargs else UNKNOWN
-    try:
-        after = made.made_of.find("__post_init__")
-    except KeyError:
-        return
-    if isinstance(after, Function):
+    after = made.made_of.function("__post_init__")
+    if after is not None:
         invoke(m, after, [made], {}, node, env)
 
 
@@ -212,12 +200,10 @@ def _usual(m: Machine, made_of: Class, name: str, node: ast.Call, env: Env) -> V
 
 def gone_through(m: Machine, value: Object) -> Value:
     """What a loop over an object goes through."""
-    try:
-        found = value.made_of.find("__iter__")
-    except KeyError:
+    found = value.made_of.function("__iter__")
+    if found is None:
         return UNKNOWN
-    at = ast.Call(ast.Name("iter", ast.Load()), [], [])
-    given = invoke(m, found, [value], {}, at, found.env) if isinstance(found, Function) else UNKNOWN
+    given = invoke(m, found, [value], {}, call_at(found.node, "iter"), found.env)
     return UNKNOWN if isinstance(given, Object) else given
 
 
@@ -225,22 +211,14 @@ def generated(m: Machine, source: Generator, turn: Callable[[Value], Any]) -> No
     """What a generator yields, one after the other; what is done with each is done before the next."""
     source.env.on_yield = turn
     function = source.function
-    m.depth += 1
-    m.quiet += [function.quiet] if function.quiet else []
-    try:
+    with m.inside(function):
         if m.depth < DEPTH and not isinstance(function.node, ast.Lambda):
             m.block(function.node.body, source.env)
-    finally:
-        del m.quiet[len(m.quiet) - bool(function.quiet) :]
-        m.depth -= 1
-
-
-QUIET = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
 
 
 def entered(m: Machine, manager: Value, node: ast.expr, env: Env) -> Value:
     """What ``with`` binds."""
-    if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
+    if isinstance(manager, Made) and _is_quiet(m, manager):
         m.quiet.append(Place(node, env))
     m.watcher.pass_by("half", m.where(node, env))
     if isinstance(manager, Made) and _halves(m, manager):
@@ -251,8 +229,10 @@ def entered(m: Machine, manager: Value, node: ast.expr, env: Env) -> Value:
     return manager if isinstance(manager, (Made, Tensor)) else UNKNOWN
 
 
-def _switched_off(m: Machine, manager: Made) -> bool:
-    return manager.dotted == "torch.set_grad_enabled" and m.truth(manager.given("mode", 0)) is False
+def _is_quiet(m: Machine, manager: Made) -> bool:
+    """It switches gradients off."""
+    off = manager.dotted == "torch.set_grad_enabled" and m.truth(manager.given("mode", 0)) is False
+    return off or manager.dotted in QUIET
 
 
 def _halves(m: Machine, manager: Made) -> bool:
@@ -267,7 +247,7 @@ def _halves(m: Machine, manager: Made) -> bool:
 
 def left(m: Machine, manager: Value, node: ast.expr, env: Env) -> None:
     """The end of ``with``."""
-    if isinstance(manager, Made) and (manager.dotted in QUIET or _switched_off(m, manager)):
+    if isinstance(manager, Made) and _is_quiet(m, manager):
         del m.quiet[-1:]
     if isinstance(manager, Made) and _halves(m, manager):
         del m.half[-1:]
@@ -276,9 +256,5 @@ def left(m: Machine, manager: Value, node: ast.expr, env: Env) -> None:
 
 
 def _asked(m: Machine, value: Object, name: str, args: Sequence[Value], node: ast.expr, env: Env) -> Value:
-    try:
-        found = value.made_of.find(name)
-    except KeyError:
-        return UNKNOWN
-    at = ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), node)
-    return invoke(m, found, [value, *args], {}, at, env) if isinstance(found, Function) else UNKNOWN
+    found = value.made_of.function(name)
+    return invoke(m, found, [value, *args], {}, call_at(node, name), env) if found is not None else UNKNOWN

@@ -6,7 +6,20 @@ import ast
 from collections.abc import Sequence
 
 from flatline.readers.rehearsal.machine import Machine
-from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Library, Object, Place, Super, Value
+from flatline.readers.rehearsal.values import (
+    QUIET,
+    SETTER,
+    UNKNOWN,
+    Class,
+    Env,
+    Function,
+    Library,
+    Object,
+    Place,
+    Super,
+    Value,
+    call_at,
+)
 
 KINDS = {
     "builtins.staticmethod": "static",
@@ -15,7 +28,6 @@ KINDS = {
     "functools.cached_property": "property",
     "contextlib.contextmanager": "manager",
 }
-QUIET = ("torch.no_grad", "torch.inference_mode")
 RECORDS = ("dataclasses.dataclass", "dataclass")
 HARMLESS = (
     "functools.",
@@ -49,7 +61,7 @@ def built(m: Machine, node: ast.ClassDef, inside: Env, env: Env) -> Class:
     for each in made.order[1:]:
         if isinstance(each, Class) and isinstance(hook := each.names.get("__init_subclass__"), Function):
             given = {k.arg: m.evaluate(k.value, env) for k in node.keywords if k.arg and k.arg != "metaclass"}
-            m.call(hook, [made], given, ast.copy_location(ast.Call(ast.Name(node.name, ast.Load()), [], []), node), env)
+            m.call(hook, [made], given, call_at(node, node.name), env)
             break
     return made
 
@@ -103,7 +115,7 @@ def _with_setter(which: str, thing: Function, env: Env) -> Value:
     if not isinstance(known, Function):
         return thing
     if which == "setter":
-        known.attributes["<setter>"] = thing
+        known.attributes[SETTER] = thing
     return known
 
 

@@ -7,9 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from flatline.readers.rehearsal.machine import Machine
-from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, Function, Library, Made, Object, Value, Weight
+from flatline.readers.rehearsal.values import (
+    MORE,
+    UNKNOWN,
+    Class,
+    Env,
+    Function,
+    Library,
+    Made,
+    Object,
+    Value,
+    Weight,
+    is_key,
+)
 
-MORE = "<more>"
 TEXT = ("lower", "upper", "strip", "startswith", "endswith", "split", "join", "replace", "rpartition", "partition", "title",
         "lstrip", "rstrip", "removeprefix", "removesuffix", "capitalize", "isdigit", "count", "find")  # fmt: skip
 SHOWS = ("items", "keys", "values")
@@ -54,7 +65,7 @@ def _of_table(m: Machine, value: dict[Value, Value], name: str, args: list[Value
     if name in ("items", "keys", "values"):
         found: list[Value] = list(getattr(value, name)())
         return [tuple(each) for each in found] if name == "items" else found
-    if name in ("get", "pop", "setdefault") and args and not isinstance(args[0], (list, dict, set)):
+    if name in ("get", "pop", "setdefault") and args and is_key(args[0]):
         return _asked(value, name, args)
     if name == "update":
         for given in (*args, kwargs):
@@ -113,11 +124,11 @@ def _sort(
 
 
 def _of_set(value: set[Value], name: str, args: list[Value]) -> Value:
-    if name == "add" and args and not isinstance(args[0], (list, dict, set)):
+    if name == "add" and args and is_key(args[0]):
         value.add(args[0])
         return None
     if name == "update" and args and isinstance(args[0], (list, tuple, set)):
-        value.update(each for each in args[0] if not isinstance(each, (list, dict, set)))
+        value.update(each for each in args[0] if is_key(each))
         return None
     return UNKNOWN
 
@@ -148,7 +159,7 @@ def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Cal
         if isinstance(given, dict):
             found.update(given)
         elif isinstance(given, (list, tuple)) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in given):
-            found.update({key: value for key, value in given if not isinstance(key, (list, dict, set))})
+            found.update({key: value for key, value in given if is_key(key)})
         else:
             found[MORE] = UNKNOWN
     return {**found, **kwargs}
@@ -166,18 +177,14 @@ def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Ca
 def _list(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
     if not args:
         return []
-    return (
-        UNKNOWN
-        if args[0] is UNKNOWN
-        else m.gathered(args[0])
-        if not isinstance(args[0], range)
-        else list(args[0][:LARGE])
-    )
+    if isinstance(args[0], range):
+        return list(args[0][:LARGE])
+    return UNKNOWN if args[0] is UNKNOWN else m.gathered(args[0])
 
 
 def _set(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
     found = _list(m, args, kwargs, node, env)
-    return {each for each in found if not isinstance(each, (list, dict, set))} if isinstance(found, list) else found
+    return {each for each in found if is_key(each)} if isinstance(found, list) else found
 
 
 def _range(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:

@@ -10,7 +10,18 @@ from typing import Any
 
 from flatline.readers.rehearsal import attributes, calls, containers, tensors
 from flatline.readers.rehearsal.machine import Machine
-from flatline.readers.rehearsal.values import UNKNOWN, Env, Function, Library, Made, Object, Tensor, Value
+from flatline.readers.rehearsal.values import (
+    MORE,
+    UNKNOWN,
+    Env,
+    Function,
+    Library,
+    Made,
+    Object,
+    Tensor,
+    Value,
+    is_key,
+)
 
 BUILT_IN = frozenset(dir(builtins))
 LARGE = 10_000  # of what an operation may make
@@ -55,7 +66,7 @@ def _call(m: Machine, node: ast.Call, env: Env) -> Value:
         elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
             kwargs.update(value)
         else:
-            kwargs[calls.MORE] = UNKNOWN
+            kwargs[MORE] = UNKNOWN
     return calls.call(m, function, args, kwargs, node, env)
 
 
@@ -67,7 +78,7 @@ def _tuple(m: Machine, node: ast.Tuple | ast.List | ast.Set, env: Env) -> Value:
         else:
             found.append(evaluate(m, each, env))
     if isinstance(node, ast.Set):
-        return {each for each in found if _is_key(each)}
+        return {each for each in found if is_key(each)}
     if isinstance(node, ast.List):
         m.born[id(found)] = len(m.loops)
         m.kept_alive.append(found)
@@ -79,14 +90,10 @@ def _dict(m: Machine, node: ast.Dict, env: Env) -> Value:
     for key, value in zip(node.keys, node.values, strict=True):
         part = evaluate(m, value, env)
         if key is None:
-            found.update(part if isinstance(part, dict) else {calls.MORE: UNKNOWN})
-        elif _is_key(name := evaluate(m, key, env)):
+            found.update(part if isinstance(part, dict) else {MORE: UNKNOWN})
+        elif is_key(name := evaluate(m, key, env)):
             found[name] = part
     return found
-
-
-def _is_key(value: Value) -> bool:
-    return not isinstance(value, (list, dict, set))
 
 
 def _joined(m: Machine, node: ast.JoinedStr, env: Env) -> Value:
@@ -228,9 +235,9 @@ def _same(one: Value, other: Value, wanted: bool) -> bool | None:
 def _contains(one: Value, other: Value, wanted: bool) -> bool | None:
     if isinstance(other, str):
         return (one in other) is wanted if isinstance(one, str) else None
-    if not isinstance(other, (list, tuple, set, frozenset, dict)) or one is UNKNOWN or not _is_key(one):
+    if not isinstance(other, (list, tuple, set, frozenset, dict)) or one is UNKNOWN or not is_key(one):
         return None
-    if any(each is UNKNOWN for each in other) or calls.MORE in other:
+    if any(each is UNKNOWN for each in other) or MORE in other:
         return None
     return any(each is one or (isinstance(each, SCALARS) and each == one) for each in other) is wanted
 
@@ -283,7 +290,7 @@ def item(m: Machine, value: Value, key: Value) -> Value:
 
 
 def _entry(value: dict[Value, Value], key: Value) -> Value:
-    known = calls.MORE not in value and _is_key(key) and not isinstance(key, slice)
+    known = MORE not in value and is_key(key) and not isinstance(key, slice)
     return value.get(key, UNKNOWN) if known else UNKNOWN
 
 
@@ -309,14 +316,14 @@ def _comprehension(m: Machine, node: ast.ListComp | ast.SetComp | ast.GeneratorE
     found = [
         evaluate(m, node.elt, inner) for inner in _turns(m, node.generators, Env(env.module, env, scope=env.scope))
     ]
-    return {each for each in found if _is_key(each)} if isinstance(node, ast.SetComp) else found
+    return {each for each in found if is_key(each)} if isinstance(node, ast.SetComp) else found
 
 
 def _table(m: Machine, node: ast.DictComp, env: Env) -> Value:
     found: dict[Value, Value] = {}
     for inner in _turns(m, node.generators, Env(env.module, env, scope=env.scope)):
         key, value = evaluate(m, node.key, inner), evaluate(m, node.value, inner)
-        if _is_key(key):
+        if is_key(key):
             found[key] = value
     return found
 
@@ -394,8 +401,8 @@ def _put(m: Machine, value: Value, key: Value, given: Value) -> None:
     if isinstance(value, Made) and isinstance(value.parts, (list, dict)):
         value = value.parts
     if isinstance(value, dict):
-        if key is UNKNOWN or not _is_key(key):
-            value[calls.MORE] = UNKNOWN
+        if key is UNKNOWN or not is_key(key):
+            value[MORE] = UNKNOWN
         else:
             value[key] = given
     elif isinstance(value, list):

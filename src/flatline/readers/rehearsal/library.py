@@ -31,7 +31,6 @@ from flatline.readers.rehearsal.values import (
 )
 from flatline.readers.source._losses import FUNCTIONS
 
-MORE = "<more>"
 CALLER = "operator.methodcaller"
 HARMLESS = ("torch.", "numpy.", "math.", "random.", "time.", "os.", "logging.", "json.", "warnings.", "sys.", "pathlib.", "PIL.",
             "builtins.", "datetime.", "tqdm.", "sklearn.", "matplotlib.", "pandas.", "re.", "shutil.", "torchvision.",
@@ -79,13 +78,9 @@ def _to_be_called(values: Sequence[Value]) -> list[Value]:
 
 def _kept(m: Machine, args: Sequence[Value]) -> Value:
     first = args[0] if args else []
-    return (
-        m.gathered(first)
-        if isinstance(first, (tuple, set, frozenset, dict))
-        else list(first)
-        if isinstance(first, list)
-        else first
-    )
+    if isinstance(first, (tuple, set, frozenset, dict)):
+        return m.gathered(first)
+    return list(first) if isinstance(first, list) else first
 
 
 def _trainer(
@@ -149,8 +144,6 @@ def method(
     if isinstance(value, Super):
         return _above(m, value, name, args, kwargs, node, env)
     if is_module(value):
-        if name == "load_state_dict":
-            m.escape([])
         return modules.method(m, value, name, args, kwargs, node, env)
     if isinstance(value, Made) and value.dotted == containers.FILLS:
         return containers.method(m, value.parts, name, args, kwargs, node, env)
@@ -160,13 +153,8 @@ def method(
         if name == "requires_grad_":
             value.attributes["requires_grad"] = m.truth(args[0]) if args else True
             return value
-        return (
-            value
-            if name in ("to", "cuda", "float", "cpu")
-            else Tensor(reach=frozenset([value]))
-            if not m.quiet
-            else Tensor()
-        )
+        moved = name in ("to", "cuda", "float", "cpu")
+        return value if moved else Tensor() if m.quiet else Tensor(reach=frozenset([value]))
     if isinstance(value, Class):
         return _of_class(m, value, name, args, kwargs, node, env)
     m.escape([value, *args, *kwargs.values()])
@@ -193,8 +181,6 @@ def _of_class(
     m: Machine, value: Class, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
 ) -> Value:
     """``nn.Module.__init__(self)``, and what the metaclass has."""
-    if name == "__subclasses__":
-        return UNKNOWN
     m.escape([*args, *kwargs.values()])
     return UNKNOWN
 
@@ -333,7 +319,7 @@ def _partial(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.
 
 
 def _method_caller(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    return Made(CALLER, tuple(args), kwargs, Place(node, env))
+    return _made(m, CALLER, args, kwargs, node, env)
 
 
 def _wraps(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:

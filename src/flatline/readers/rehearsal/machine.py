@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from flatline.events import SourceTick, Where
-from flatline.readers.rehearsal.values import UNKNOWN, Class, Env, File, Function, Library, Made, Place, Unknown, Value
+from flatline.readers.rehearsal.values import (
+    MORE,
+    UNKNOWN,
+    Class,
+    Env,
+    File,
+    Function,
+    Library,
+    Made,
+    Place,
+    Unknown,
+    Value,
+)
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module
 
@@ -94,6 +107,22 @@ class Machine:
         """The place of a node."""
         return env.module.where(node, env.scope)
 
+    @contextmanager
+    def inside(self, function: Function) -> Iterator[None]:
+        """Whatever is gone through meanwhile is called from this function."""
+        self.depth += 1
+        self.quiet += [function.quiet] if function.quiet else []
+        try:
+            yield
+        finally:
+            del self.quiet[len(self.quiet) - bool(function.quiet) :]
+            self.depth -= 1
+
+    @property
+    def sure(self) -> bool:
+        """No condition without an answer stands between here and the loop around."""
+        return not self.loops or self.unsure == self.loops[-1].unsure
+
     def spend(self) -> None:
         """One more expression. Raises Exhausted."""
         self.left -= 1
@@ -141,7 +170,7 @@ class Machine:
     def module(self, dotted: str, env: Env) -> Value:
         """What ``import a.b`` binds."""
         found = self._found(dotted, env) if not dotted.startswith("torch") else None
-        return self.file(found, dotted) if found is not None else Library(PLAIN.get(dotted, dotted))
+        return self.file(found, dotted) if found is not None else Library(dotted)
 
     def escape(self, values: Sequence[Value]) -> None:
         """These were handed to something unknown: whatever may have been done to them, and to what they hold."""
@@ -178,7 +207,7 @@ def _held(value: Value) -> list[Value]:
     """What a value holds; a list or a table that has escaped holds more than is known."""
     if isinstance(value, dict):
         found = list(value.values())
-        value["<more>"] = UNKNOWN
+        value[MORE] = UNKNOWN
         return found
     if isinstance(value, (list, tuple, set, frozenset)):
         found = list(value)
@@ -195,4 +224,3 @@ def _held(value: Value) -> list[Value]:
 
 
 SIZED = ("torch.utils.data", "torchvision.datasets", "argparse", "types")
-PLAIN = {"torch.nn.functional": "torch.nn.functional"}

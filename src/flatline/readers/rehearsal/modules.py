@@ -9,6 +9,8 @@ from typing import Any
 from flatline.readers.rehearsal import tensors
 from flatline.readers.rehearsal.machine import Machine
 from flatline.readers.rehearsal.values import (
+    MORE,
+    OWN,
     UNKNOWN,
     Env,
     Made,
@@ -50,13 +52,13 @@ def layer(m: Machine, dotted: str, args: Sequence[Value], kwargs: dict[str, Valu
             made.parts = dict(args[0])
         else:
             made.parts = list(first) if isinstance(first, (list, tuple)) else []
-            vague = not isinstance(first, (list, tuple)) or "<more>" in made.parts
+            vague = not isinstance(first, (list, tuple)) or MORE in made.parts
             if vague:
                 m.escape([made])
     elif name in ("ModuleDict", "ParameterDict"):
         made.parts = dict(args[0]) if args and isinstance(args[0], dict) else {}
     elif name in WEIGHTED or name.startswith(WEIGHTED_KINDS) or not dotted.startswith("torch.nn."):
-        made.attributes["weight of its own"] = Weight(made)
+        made.attributes[OWN] = Weight(made)
     return made
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from flatline.events import SourceFact, Where
 from flatline.readers.rehearsal.machine import Loop, Machine
 from flatline.readers.rehearsal.tensors import within
-from flatline.readers.rehearsal.values import UNKNOWN, Function, Made, Object, Place, Value
+from flatline.readers.rehearsal.values import UNKNOWN, Made, Object, Place, Value, call_at
 from flatline.readers.source._augments import COMPOSED, FLIPS, RANDOM, SECOND, THIRD
 
 
@@ -23,7 +22,6 @@ class Pass:
     dataset: Value
     drawn: list[Made]  # random transforms that every item goes through
     epochs: Loop | None  # the loop around it
-    turns: int = 0  # of that
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +38,7 @@ class Passes:
         """A loop over a loader is over."""
         around = m.loops[-1] if m.loops else None
         dataset = loader.given("dataset", 0)
-        found = Pass(loop.where, loop.text, loader, dataset, [], around, len(around.turns) + 1 if around else 0)
+        found = Pass(loop.where, loop.text, loader, dataset, [], around)
         if any(tick.kind in ("backward", "step") for turn in loop.turns for tick in turn):
             found.drawn = list(drawn(m, dataset))
             self.trained.append(found)
@@ -104,16 +102,13 @@ def drawn(m: Machine, dataset: Value, depth: int = 0) -> Iterator[Made]:
 
 def _by_item(m: Machine, dataset: Object) -> Iterator[Made]:
     """Those that ``__getitem__`` calls."""
-    try:
-        found = dataset.made_of.find("__getitem__")
-    except KeyError:
-        return
-    if not isinstance(found, Function):
+    found = dataset.made_of.function("__getitem__")
+    if found is None:
         return
     m.transforms, loops, unsure = [], m.loops, m.unsure
     m.loops = []
     try:
-        m.call(found, [dataset, UNKNOWN], {}, ast.Call(ast.Name("__getitem__", ast.Load()), [], []), found.env)
+        m.call(found, [dataset, UNKNOWN], {}, call_at(found.node, "__getitem__"), found.env)
     finally:
         m.loops, m.unsure = loops, unsure
     for transform, sure in m.transforms:

@@ -75,10 +75,10 @@ def rehearsed(project: Project, module: Module) -> Seen:
     quiet |= {"half"} if one_says(files, OTHER_SCALING) else set()
     facts = [fact for fact in _facts(watchers) if fact.kind not in quiet]
     cleared = set[tuple[str, str, int]]()
-    if all(watcher.learned for watcher in watchers):
+    trained = all(watcher.learned for watcher in watchers)
+    if trained:
         cleared = set().union(*(watcher.judged for watcher in watchers)) - set(map(_key, facts))
         cleared = cleared.difference(*(watcher.open for watcher in watchers))
-    trained = all(watcher.learned for watcher in watchers)
     return Seen(
         list(_losses(watchers)),
         list(_loops(watchers)),

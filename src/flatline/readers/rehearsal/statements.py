@@ -9,10 +9,11 @@ from typing import Any
 
 from flatline.events import SourceTick
 from flatline.readers.rehearsal import classes, passes
-from flatline.readers.rehearsal.calls import call, entered, generated, gone_through, left
+from flatline.readers.rehearsal.calls import RESULT, call, entered, generated, gone_through, left
 from flatline.readers.rehearsal.expressions import assign, evaluate, function
 from flatline.readers.rehearsal.machine import MANY_TURNS, TURNS, Language, Loop, Machine, Raised, Stopped
 from flatline.readers.rehearsal.values import (
+    MORE,
     UNKNOWN,
     Bound,
     Env,
@@ -28,7 +29,6 @@ from flatline.readers.rehearsal.values import (
 from flatline.readers.source._nodes import unparsed
 
 Going = str  # how a block goes on
-RESULT = "<result>"  # the name that a function's result is kept under
 
 
 def block(m: Machine, body: Sequence[ast.stmt], env: Env) -> Going:
@@ -195,7 +195,7 @@ def elements(over: Value) -> Iterator[Value]:
     """What a loop over a value goes through."""
     if isinstance(over, range):
         yield from over if len(over) <= TURNS else [UNKNOWN] * TURNS  # which of the turns these are is not said
-    elif isinstance(over, dict) and "<more>" in over:
+    elif isinstance(over, dict) and MORE in over:
         yield from [UNKNOWN] * TURNS
     elif isinstance(over, (list, tuple, set, frozenset, dict, str)):
         yield from list(over)[:MANY_TURNS]

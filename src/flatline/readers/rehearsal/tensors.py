@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.readers.rehearsal.machine import Machine
-from flatline.readers.rehearsal.values import UNKNOWN, Env, Made, Mark, Place, Tensor, Value, Weight
+from flatline.readers.rehearsal.values import OWN, UNKNOWN, Env, Made, Mark, Place, Tensor, Value, Weight
 from flatline.readers.source._tensors import LAYERS, MAKES, SHAPES, THROUGH
 
 PLAIN = (bool, int, float, str, type(None))
@@ -54,12 +54,6 @@ def made(m: Machine, by: str, value: Value, node: ast.AST, env: Env) -> Tensor:
     return found
 
 
-def marked(tensor: Tensor, mark: Mark) -> Tensor:
-    """The tensor, and what was done to it."""
-    tensor.marks |= {mark}
-    return tensor
-
-
 def by_function(
     m: Machine, name: str, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
 ) -> Value:
@@ -74,7 +68,7 @@ def by_function(
     found = combined([*args, *kwargs.values()])
     found.bounded, found.by = name in BOUNDS, "mean" if name in MEANS else found.by
     if name in ("log", "log2", "log10") and isinstance(first, Tensor) and first.by == "softmax" and not first.picked:
-        found = marked(found, Mark("logged softmax", Place(node, env), first.place))
+        found.marks |= {Mark("logged softmax", Place(node, env), first.place)}
     if name in JOINS:
         kinds = {each.by if isinstance(each, Tensor) else "" for each in within(first)}
         parts = [each for each in within(first) if isinstance(each, Tensor)]
@@ -99,15 +93,11 @@ def cut(m: Machine, value: Value, name: str) -> Value:
 
 def method(m: Machine, value: Tensor, name: str, args: Sequence[Value], node: ast.Call, env: Env) -> Value:
     """A method of a tensor."""
-    if name in ("backward",):
+    if name == "backward":
         m.watcher.backward(m, value, node, env)
         return None
-    if name in CHOOSES:
-        m.watcher.scored(m)
     if name in NO_TENSOR:
         return UNKNOWN
-    if name in SHAPES:
-        return same(value, picked=name in PICKS)
     return by_function(m, name, [value, *args], {}, node, env)
 
 
@@ -124,7 +114,7 @@ def through_layer(m: Machine, layer: Made, args: Sequence[Value], node: ast.Call
     if layer.name in THROUGH:
         return same(first) if isinstance(first, Tensor) else first
     found = made(m, LAYERS.get(layer.name, ""), list(args), node, env)
-    weight = layer.attributes.get("weight of its own")
+    weight = layer.attributes.get(OWN)
     if isinstance(weight, Weight):
         found.reach |= set() if m.quiet else {weight}
         found.marks |= {Mark("cut layer", m.quiet[-1], weight)} if m.quiet else set()

@@ -21,6 +21,10 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
+MORE = "<more>"  # arguments, or entries of a table, that are not known
+SETTER = "<setter>"  # what setting a property does, among its attributes
+OWN = "weight of its own"  # of a layer of torch, among its attributes
+QUIET = ("torch.no_grad", "torch.inference_mode")
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +123,14 @@ class Class:
             if isinstance(each, Class) and name in each.names:
                 return each.names[name]
         raise KeyError(name)
+
+    def function(self, name: str) -> Function | None:
+        """A method of the class, or of one above it."""
+        try:
+            found = self.find(name)
+        except KeyError:
+            return None
+        return found if isinstance(found, Function) else None
 
     @property
     def open(self) -> bool:
@@ -235,6 +247,16 @@ class Super:
     receiver: Value
 
 
+def is_key(value: Value) -> bool:
+    """Whether a table or a set can hold it."""
+    return not isinstance(value, (list, dict, set))
+
+
+def call_at(node: ast.AST, name: str) -> ast.Call:
+    """A call that the source does not spell, at the place that makes it."""
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [], []), node)
+
+
 def parts_of(value: Value) -> Iterator[tuple[str, Value]]:
     """The modules and weights that a module registers, with their names."""
     if isinstance(value, (Object, Made)):
@@ -270,7 +292,7 @@ def weights_of(value: Value, path: str = "", seen: set[int] | None = None) -> It
     if isinstance(value, Weight):
         yield path, value
         return
-    own = value.attributes.get("weight of its own") if isinstance(value, Made) else None
+    own = value.attributes.get(OWN) if isinstance(value, Made) else None
     if own is not None and id(own) not in seen:
         seen.add(id(own))
         yield f"{path}.weight".lstrip("."), own

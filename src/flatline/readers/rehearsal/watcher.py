@@ -26,6 +26,7 @@ from flatline.readers.rehearsal.values import (
     Tensor,
     Value,
     Weight,
+    call_at,
     is_module,
     modules_of,
     weights_of,
@@ -69,7 +70,6 @@ class Watcher:
     learned: dict[Weight, Where] = field(default_factory=dict)
     marks: set[Mark] = field(default_factory=set)
     others: list[Replaced] = field(default_factory=list)
-    stepped_by: set[int] = field(default_factory=set)
     asleep: dict[str, Value] = field(default_factory=dict)  # models in eval mode
     evaluated: set[Weight] = field(default_factory=set)  # of models that were in eval mode at some time
     loaded: set[Weight] = field(default_factory=set)  # from a checkpoint
@@ -118,9 +118,8 @@ class Watcher:
     # ----------------------------------------------------------------------- the loop
 
     def _tick(self, m: Machine, kind: Any, node: ast.Call, env: Env, **facts: Any) -> None:
-        always = not m.loops or m.unsure == m.loops[-1].unsure
         over_data = bool(m.loops) and m.loops[-1].over_data
-        m.tick(SourceTick(kind=kind, where=m.where(node, env), always=always, over_data=over_data, **facts))
+        m.tick(SourceTick(kind=kind, where=m.where(node, env), always=m.sure, over_data=over_data, **facts))
 
     def backward(self, m: Machine, tensor: Tensor, node: ast.Call, env: Env) -> None:
         """Gradients flow."""
@@ -145,7 +144,6 @@ class Watcher:
         self._step(m, value, node, env, scaled=False)
 
     def _step(self, m: Machine, value: Made, node: ast.Call, env: Env, *, scaled: bool) -> None:
-        self.stepped_by.add(id(value))
         key = self._key(value)
         self._woken(m, f"model of {key}", node, env)
         self.slept = self.slept or f"model of {key}" in self.asleep
@@ -175,8 +173,7 @@ class Watcher:
 
     def graded(self, m: Machine, given: Value, node: ast.AST, env: Env) -> None:
         """``p.grad`` is set by hand."""
-        at = ast.copy_location(ast.Call(ast.Name("grad", ast.Load()), [], []), node)
-        self._tick(m, "zero" if given is None else "backward", at, env, name="grad")
+        self._tick(m, "zero" if given is None else "backward", call_at(node, "grad"), env, name="grad")
 
     def scheduled(
         self, m: Machine, value: Made, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
@@ -184,9 +181,9 @@ class Watcher:
         """A schedule's step."""
         of = value.given("optimizer", 0)
         key = self._key(of) if isinstance(of, Made) else ""
-        plain, sure = not args and not kwargs, not m.loops or m.unsure == m.loops[-1].unsure
-        length = _horizon(value) if sure else {}  # what comes in some turns may come once per epoch
-        self.sometimes |= set() if sure else {m.where(node, env)}
+        plain = not args and not kwargs
+        length = _horizon(value) if m.sure else {}  # what comes in some turns may come once per epoch
+        self.sometimes |= set() if m.sure else {m.where(node, env)}
         self._tick(m, "schedule", node, env, of=key, name=_receiver(node), known=plain, **length)
 
     def clipped(
@@ -305,7 +302,7 @@ class Watcher:
             if before & given and after and not after & given:
                 fact = SourceFact(
                     kind="rebound",
-                    name=_spoken(made),
+                    name=made.name,
                     text=spelled(node),
                     where=m.where(node, env),
                     other=made.place.where if made.place else None,
@@ -355,10 +352,6 @@ def _horizon(value: Made) -> dict[str, Any]:
 
 def _receiver(node: ast.Call) -> str:
     return spelled(node.func.value) if isinstance(node.func, ast.Attribute) else spelled(node.func)
-
-
-def _spoken(made: Made) -> str:
-    return made.name
 
 
 def _minding(value: Value) -> list[Value]:

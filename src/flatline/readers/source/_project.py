@@ -89,10 +89,11 @@ def event(project: Project, text: Text) -> SourceParsed:
         )
         walked, seen = Loops(project, module), rehearsed(project, module)
         told = list(losses(project, module))
+        places = {loss.where for loss in told}
         shown = chain(*found, idle(project, module, zeroes), unzeroed(project, walked))
         return SourceParsed(
             file=text.path,
-            losses=(*told, *(loss for loss in seen.losses if loss.where not in {other.where for other in told})),
+            losses=(*told, *(loss for loss in seen.losses if loss.where not in places)),
             loops=(*map(seen.corrected, walked.all()), *seen.loops),
             facts=(*filter(seen.allows, shown), *seen.facts),
             zeroes=zeroes,
