@@ -47,9 +47,13 @@ class Finding:
 
 
 def explains(cause: Finding, other: Finding) -> bool:
-    """Whether one finding is the cause of another. A hint is advice, and explains no defect."""
+    """Whether one finding is the cause of another. A hint is advice, and explains no defect.
+
+    Where each may bring about the other, the one that was seen first did.
+    """
     advice = cause.severity == "hint" and other.severity != "hint"
-    return cause is not other and other.code in cause.consequences and not advice
+    came_after = cause.code in other.consequences and (other.step, other.code) < (cause.step, cause.code)
+    return cause is not other and other.code in cause.consequences and not advice and not came_after
 
 
 def causes(findings: list[Finding]) -> list[Finding]:

@@ -63,6 +63,20 @@ def test_names_that_are_given(told):
     assert told(ADD + "# from here on\nadd(net, targets={'b', 'a'})").targets == ("a", "b")
 
 
+def test_names_that_a_dataclass_holds(told):
+    config = "\n@dataclass\nclass Settings:\n    targets: list = field(default_factory=lambda: ['query', 'dense'])\n"
+    script = ADD.replace("in targets", "in config.targets").replace("(model, targets)", "(model, config)")
+    found = told(
+        "from dataclasses import dataclass, field\n" + config + script + "# from here on\nadd(net, Settings())"
+    )
+    assert found.targets == ("query", "dense")
+    unknown = config.replace("lambda: ['query', 'dense']", "list")
+    assert (
+        told("from dataclasses import dataclass, field\n" + unknown + script + "# from here on\nadd(net, Settings())")
+        is None
+    )
+
+
 def test_from_main(told):
     main = "\ndef main():\n    fit(add(net, TARGETS))\n# from here on\nif __name__ == '__main__':\n    main()"
     assert told(ADD + main).function == "add"

@@ -334,6 +334,10 @@ def _value(node: ast.expr, place: Place) -> Any:
 
 
 def _literal(node: ast.expr) -> Any:
+    """What is written there; of a dataclass's field its default."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "field":
+        made = [k.value for k in node.keywords if k.arg in ("default", "default_factory")]
+        node = next((m.body if isinstance(m, ast.Lambda) else m for m in made), node)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -1,6 +1,16 @@
 from dataclasses import replace
 
-from flatline.events import FirstCrossEntropy, LayerNumbers, NumbersSampled, OptimizerFacts, RatesSwept, RunEnded
+import pytest
+
+from flatline.events import (
+    FirstCrossEntropy,
+    LayerNumbers,
+    LossesRead,
+    NumbersSampled,
+    OptimizerFacts,
+    RatesSwept,
+    RunEnded,
+)
 from flatline.rules.optimization.learning_rate_too_high import LearningRateTooHigh
 from flatline.testing import play
 
@@ -141,3 +151,47 @@ def test_near_miss_guessing_without_leaps_and_leaps_without_guessing():
     assert guessing(FEW_LEAPS, [1.93] + [1.5] * 124, 6) == []
     assert guessing(FEW_LEAPS, [1.93] + [1.8] * 124, 6, 6) == []
     assert guessing(FEW_LEAPS, [1.93] + [1.8] * 124) == []
+
+
+def schedule(*, high=0.045, back=1.58, update=0.03, first=1.8, optimizers=1, classes=6):
+    """A warm-up: the loss falls at 0.01 for 64 steps, and goes back as the rate goes on."""
+    losses = [first, *[1.2] * 63, *[back] * 160]
+    rates = [0.01] * 64 + [high] * 160
+    samples = run([0.01] * 64 + [update] * 160, losses, first_loss=first)
+    read = LossesRead(step=224, optimizer=ADAM, steps=tuple(range(1, 225)), losses=tuple(losses), rates=tuple(rates))
+    others = [replace(read, optimizer=replace(ADAM, key=2 + i)) for i in range(optimizers - 1)]
+    return FirstCrossEntropy(classes=classes), *samples, read, *others, RunEnded(step=224)
+
+
+def test_fires_where_a_rising_rate_takes_away_what_was_learned():
+    (finding,) = play(LearningRateTooHigh, *schedule())
+    assert finding.message == (
+        "Adam overshoots: the loss had come from 1.8 to 1.2 at step 16, at lr=0.01; as lr went on to 0.045, where a step changes "
+        "the weights by 3.0% of their size (healthy: about 0.1 %), it went up, and is 1.58 at the end"
+    )
+    assert finding.fix == "keep the highest rate of the schedule at 0.005 or below; flatline lr-find finds it"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"high": 0.015},  # not the rate
+        {"update": 0.005},  # ordinary steps
+        {"back": 1.4},  # noise of the high rate
+        {"first": 1.3, "back": 1.29},  # nothing to lose
+        {"optimizers": 2},  # adversaries
+        {"classes": 0},  # a loss that may grow with its targets
+    ],
+)
+def test_near_miss_a_rate_that_rises(changed):
+    assert play(LearningRateTooHigh, *schedule(**changed)) == []
+
+
+def test_near_miss_a_cycle_that_comes_down_again():
+    events = [*schedule()]
+    down = tuple(range(225, 400))
+    events[-1:] = [
+        LossesRead(step=400, optimizer=ADAM, steps=down, losses=(1.25,) * 175, rates=(0.001,) * 175),
+        RunEnded(step=400),
+    ]
+    assert play(LearningRateTooHigh, *events) == []

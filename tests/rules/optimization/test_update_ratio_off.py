@@ -10,7 +10,9 @@ from flatline.events import (
     ParameterFacts,
     ParametersAudited,
 )
+from flatline.findings import causes
 from flatline.rules.optimization.update_ratio_off import UpdateRatioOff
+from flatline.rules.weights.weight_norm_runaway import WeightNormRunaway
 from flatline.testing import play
 
 
@@ -59,6 +61,17 @@ def test_fires_on_a_group_thrown_away_at_once():
     (finding,) = play(UpdateRatioOff, *run(4.0, lr=20.0, count=6))
     assert finding.step == 5
     assert finding.fix == "set the lr of its group to about 0.005"
+
+
+def test_a_rate_of_its_own_explains_what_the_thrown_layer_does():
+    """Where each may bring about the other, the one that was seen first did."""
+    (thrown,) = play(UpdateRatioOff, *run(4.0, lr=20.0, count=6))
+    grows = replace(thrown, code="W1", step=120, consequences=WeightNormRunaway.consequences)
+    assert ("O22" in grows.consequences, "W1" in thrown.consequences) == (True, True)
+    assert causes([grows, thrown]) == [thrown]
+    assert causes([replace(grows, step=2), thrown]) == [replace(grows, step=2)]
+    (slow,) = play(UpdateRatioOff, *run(1e-9, lr=1e-9))
+    assert "W1" not in slow.consequences
 
 
 @pytest.mark.parametrize("odd", [1e-5, 1e-4, 0.05])

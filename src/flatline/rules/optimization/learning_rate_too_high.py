@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from flatline.events import FirstCrossEntropy, NumbersSampled, RatesSwept, RunEnded
+from flatline.events import FirstCrossEntropy, LossesRead, NumbersSampled, OptimizerFacts, RatesSwept, RunEnded
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -42,9 +44,9 @@ class LearningRateTooHigh(Rule):
 
     Healthy look-alikes
     -------------------
-    A high rate under which the loss falls; losses of GANs and of reinforcement learning, which may rise while all is
-    well, as where bootstrapped targets grow from 0; large steps of tensors that begin at zero; an exploding gradient
-    at an ordinary rate, which is G1.
+    A high rate under which the loss falls, and a schedule through such a rate, from which it comes back; losses of GANs
+    and of reinforcement learning, which may rise while all is well, as where bootstrapped targets grow from 0; large
+    steps of tensors that begin at zero; an exploding gradient at an ordinary rate, which is G1.
 
     References
     ----------
@@ -70,10 +72,16 @@ class LearningRateTooHigh(Rule):
     grown: float = 3.0  # recent loss over the first and over the best one
     lasting: float = 2.0  # times the step at which it was first so; a learner whose targets grow comes down by then
     beyond: float = 10.0  # times the rate at which a sweep diverges, which comes to it after a warm-up (measured: < 4)
+    fall: float = 0.2  # of the first loss: what was learned before a rising rate took it away
+    after: int = 6  # stretches of 16 steps since the loss was lowest
+    gone: float = 0.5  # share of that which is lost at the end of the run
+    risen: float = 2.0  # times the rate at which the loss was lowest
+    carried: float = 0.02  # change in one step under the risen rate; twice what is usual (docs/thresholds.md)
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
     def __init__(self) -> None:
         self._tracks: dict[int, _Track] = {}
+        self._courses: dict[int, _Course] = {}
         self._chance: float | None = None  # what guessing costs
         self._grown: dict[
             int, tuple[NumbersSampled, str]
@@ -117,12 +125,49 @@ class LearningRateTooHigh(Rule):
         if event.index >= self.lasting * since.index:
             yield self._tell(event, track, what)
 
+    def on_losses_read(self, event: LossesRead) -> None:
+        """Where the loss was lowest, and at what rate."""
+        course = self._courses.setdefault(event.optimizer.key, _Course())
+        for step, loss, rate in zip(event.steps, event.losses, event.rates, strict=True):
+            course.add(step, loss, rate)
+
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
-        """The run is over while the loss is as far up."""
+        """The run is over while the loss is as far up, or as far back."""
         for key, (since, what) in self._grown.items():
             track = self._tracks[key]
             if track.losses.last >= self.grown * max(since.first_loss or 0.0, min(track.losses.values)):
                 yield self._tell(since, track, what)
+        if len(self._courses) == 1 and self._chance and not self._grown:
+            yield from self._lost(event, next(iter(self._courses.items())))
+
+    def _lost(self, event: RunEnded, owner: tuple[int, _Course]) -> Iterator[Finding]:
+        """What a classifier had learned went as the rate rose, and did not come back."""
+        key, course = owner
+        track, best, newest = self._tracks.get(key), course.best, course.newest
+        if best is None or track is None or track.optimizer is None or len(newest) < self.after:
+            return
+        first, low, last = course.first or 0.0, best.loss, median(each.loss for each in newest)
+        fell = low <= (1 - self.fall) * first
+        lost = fell and min(last, newest[-1].loss) >= low + self.gone * (first - low)
+        update = track.fastest(best.step)
+        if not lost or course.highest < self.risen * best.rate or update < self.carried:
+            return
+        name, rate = track.optimizer.name, course.highest
+        yield self.finding(
+            event,
+            f"{name} overshoots: the loss had come from {first:.4g} to {low:.4g} at step {best.step:,}, at lr={best.rate:.2g}; "
+            f"as lr went on to {rate:.2g}, where a step changes the weights by {update:.1%} of their size (healthy: about 0.1 %), "
+            f"it went up, and is {last:.4g} at the end",
+            cause="the schedule goes on to a rate that is far too high: each step leaps over what the loss had come down to",
+            fix=f"keep the highest rate of the schedule at {best.rate / 2:.1g} or below; flatline lr-find finds it",
+            where=track.optimizer.where,
+            key="risen",
+            lr=rate,
+            update_ratio=update,
+            first_loss=first,
+            lowest_loss=low,
+            loss=last,
+        )
 
     def on_rates_swept(self, event: RatesSwept) -> Iterator[Finding]:
         """The rate that was set lies far inside what makes the loss diverge."""
@@ -181,6 +226,10 @@ class _Track:
 
     def __init__(self) -> None:
         self.updates, self.losses = History(), History()
+        self.optimizer: OptimizerFacts | None = None
+        self._fastest: list[
+            tuple[int, float]
+        ] = []  # steps at which the typical update was larger than at any later one
         self.path = 0.0
         self.gradient_ratio = 0.0
 
@@ -196,6 +245,45 @@ class _Track:
         if event.index <= early:
             self.path += update
         self.updates.add(event.index, update)
+        self.optimizer, typical = event.optimizer, self.updates.last
+        self._fastest = [each for each in self._fastest if each[1] > typical] + [(event.step, typical)]
         if event.loss is not None:
             self.losses.add(event.index, event.loss)
         return True
+
+    def fastest(self, since: int) -> float:
+        """The largest typical update after a step."""
+        return max((update for step, update in self._fastest if step > since), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    step: int
+    loss: float
+    rate: float
+
+
+class _Course:
+    """The losses of one optimizer, by stretches."""
+
+    def __init__(self, stretch: int = 16, newest: int = 8) -> None:
+        self.first: float | None = None
+        self.best: _Level | None = None
+        self.highest = 0.0  # rate since the best stretch
+        self.newest: deque[_Level] = deque(maxlen=newest)
+        self._stretch = stretch
+        self._open: list[tuple[float, float]] = []
+
+    def add(self, step: int, loss: float, rate: float) -> None:
+        """One step."""
+        self.first = loss if self.first is None else self.first
+        self._open.append((loss, rate))
+        if len(self._open) < self._stretch:
+            return
+        level = _Level(step, median(loss for loss, _ in self._open), median(rate for _, rate in self._open))
+        self._open = []
+        if self.best is None or level.loss < self.best.loss:
+            self.best, self.highest = level, 0.0
+            self.newest.clear()
+        self.highest = max(self.highest, level.rate)
+        self.newest.append(level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flatline.events import ActivationsSampled, LayerNumbers, NumbersSampled, ParametersAudited
 from flatline.findings import Finding
@@ -54,6 +55,20 @@ class UpdateRatioOff(Rule):
     code = "O22"
     severity = "warning"
     consequences = ("C3", "C5")
+    thrown_far = (
+        "O28",
+        "N1",
+        "N2",
+        "G1",
+        "G8",
+        "W1",
+        "W5",
+        "O25",
+        "C1",
+        "C2",
+        "C6",
+        "C11",
+    )  # besides, by too high a rate of its own
 
     slow: float = 1e-4  # of the median of the other layers
     slowest: float = 1e-6  # change in one step; nothing arrives in any run of usual length
@@ -224,7 +239,7 @@ class UpdateRatioOff(Rule):
         own = layer.learning_rate != usual
         beside = "the fastest weight matrix" if chain else "the other weight matrices"
         rate = "the highest" if chain else "that of the others"
-        return self.finding(
+        found = self.finding(
             event,
             f"{layer.name or 'one layer'} changes by {mine:.1e} of its size at a step, {beside} by {others:.1e}"
             + (f"; its group's lr is {layer.learning_rate:g}, {rate} {usual:g}" if own else ""),
@@ -244,6 +259,7 @@ class UpdateRatioOff(Rule):
             others=others,
             lr=layer.learning_rate,
         )
+        return replace(found, consequences=self.consequences + self.thrown_far) if own and not slower else found
 
 
 def _step(layer: LayerNumbers) -> float:
