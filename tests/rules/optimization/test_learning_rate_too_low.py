@@ -10,6 +10,8 @@ from flatline.events import (
     NumbersSampled,
     OptimizerFacts,
     PairingProbed,
+    ParameterFacts,
+    ParametersAudited,
     RatesSwept,
     RunEnded,
     Where,
@@ -203,6 +205,48 @@ def test_near_miss_runs_with_small_gradients_or_few_steps_or_of_a_model_that_kno
     assert whole(gradient=0.01) == []
     assert play(LearningRateTooLow, GUESSES, *crawling(optimizer=PLAIN, update=1.5e-5, turn=None)) == []
     assert whole(guesses=FirstCrossEntropy(classes=10, value=0.9)) == []
+
+
+def steady(
+    *, update=1.3e-4, turn=0.995, how="finished", optimizer=ADAM, loaded=False, last=7.0, slows=False, warm=False
+):
+    """A student at eight millionths: the loss falls in a straight line from 9.9, all steps go one way, and the run is over."""
+    yield ParametersAudited(parameters=(ParameterFacts(optimizers=(optimizer.key,), loaded=loaded),))
+    layer = LayerNumbers(weight_rms=0.05, gradient_rms=1e-2, update_ratio=update)
+    for i in range(1, 1001, 20):
+        share = min(1.0, i / 300) if slows else i / 1000
+        loss, rate = 9.9 - (9.9 - last) * share, 8e-6 * (min(1.0, i / 900) if warm else 1.0)
+        yield NumbersSampled(
+            step=i, index=i, lr=rate, layers=(layer,) * 3, loss=loss, first_loss=9.9, turn=turn, optimizer=optimizer
+        )
+    yield RunEnded(step=1000, how=how, loss=last, first_loss=9.9)
+
+
+def test_fires_where_the_run_ends_in_the_middle_of_a_straight_fall():
+    (finding,) = play(LearningRateTooLow, *steady())
+    assert finding.cause.endswith(
+        "but each step goes where the last one went, and the run ends while the loss falls as fast as in its middle"
+    )
+    assert finding.message.startswith("at lr=8e-06 a step of Adam changes the weights by 1.3e-04 of their size")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"update": 9e-4},  # the lowest of the healthy scripts
+        {"turn": 0.95},  # noise decides where a step goes
+        {"how": "interrupted"},
+        {"loaded": True},  # fine-tuning
+        {"last": 2.0},  # learns well
+        {"last": 9.85},  # stands
+        {"slows": True},  # what is left is noise
+        {"warm": True},
+        {"optimizer": replace(ADAM, adaptive=False)},
+        {"turn": None},
+    ],
+)
+def test_near_miss_small_steps_of_a_run_that_goes_on(changed):
+    assert play(LearningRateTooLow, *steady(**changed)) == []
 
 
 def logged(name, role, values):

@@ -6,12 +6,22 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import CurvesUpdated, FirstCrossEntropy, NumbersSampled, PairingProbed, RatesSwept, RunEnded
+from flatline.events import (
+    CurvesUpdated,
+    FirstCrossEntropy,
+    NumbersSampled,
+    PairingProbed,
+    ParametersAudited,
+    RatesSwept,
+    RunEnded,
+)
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
 from flatline.trends import drift, falling_is_due, main, trend
 
+FEW = 3  # samples that tell a level of the loss
+ENDS_EARLY = "each step goes where the last one went, and the run ends while the loss falls as fast as in its middle"
 FINE = 10  # times the ratio called slow, once: the rate is not to blame
 
 
@@ -78,6 +88,9 @@ class LearningRateTooLow(Rule):
     strong_gradient: float = 1e-2  # gradient over weight, in the middle of the healthy band: nothing vanishes
     fallen: float = 0.02  # a loss that fell by more is learning
     fallen_little: float = 0.1  # for a whole run from guessing; SGD at 1e-5 lost 4 % of ln(classes) in 300 steps
+    held_straight: float = 0.985  # cosine of one update and the next, to the end of a run that is over too early
+    unfinished: float = 0.35  # share of the first loss: the most that such a run came down
+    undiminished: float = 0.6  # fall of the second half over that of the first
     whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
@@ -92,6 +105,13 @@ class LearningRateTooLow(Rule):
         self._guesses = False
         self._easy: PairingProbed | None = None  # a simple rule told the targets where the model did not
         self._idle: tuple[NumbersSampled, list[_Sample]] | None = None
+        self._newest: dict[int, NumbersSampled] = {}
+        self._pretrained: set[int] = set()  # optimizers of weights that were trained before
+
+    def on_parameters_audited(self, event: ParametersAudited) -> None:
+        """Whose weights come from a checkpoint, or from training before."""
+        known = [p for p in event.parameters if p.loaded or p.trained_before]
+        self._pretrained.update(key for p in known for key in p.optimizers)
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """Whether training began with guesses, on weights of no checkpoint."""
@@ -117,6 +137,7 @@ class LearningRateTooLow(Rule):
             return
         samples = self._samples.setdefault(key, [])
         samples.append(sample)
+        self._newest[key] = event
         lags = self._lags(event, samples)
         small = lags or self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
         self._idle = (event, samples) if self._idles(event, samples) else None
@@ -125,12 +146,17 @@ class LearningRateTooLow(Rule):
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A whole run in which large gradients moved the weights by next to nothing: only then is it known how long it is."""
-        if self._idle is None or event.how != "finished" or event.loss is None or event.first_loss is None:
+        if event.how != "finished":
+            return
+        for key, newest in self._newest.items():
+            if key not in self._pretrained and self._unfinished(newest, self._samples[key]):
+                yield self._tell(newest, self._samples[key], why=ENDS_EARLY)
+        if self._idle is None or event.loss is None or event.first_loss is None:
             return
         last, samples = self._idle
         path = max(last.index, event.step) * median(each.update for each in samples)
         if path < self.whole_path and event.first_loss - event.loss <= self.fallen_little * abs(event.first_loss):
-            yield self._tell(last, samples, whole=path)
+            yield self._tell(last, samples, why=f"the whole run moves the weights by {path:.2%} of their size")
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The logged rate all along, and a loss that does not fall."""
@@ -201,6 +227,21 @@ class LearningRateTooLow(Rule):
         small = self.lag_ratio if event.optimizer.adaptive else self.slow_ratio
         return median(each.update for each in newest) < small and start - now <= self.fallen_little * abs(start)
 
+    def _unfinished(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
+        """Small steps that all go one way, and a loss that falls as fast at the end of the run as in its middle."""
+        newest = samples[-self.slow_samples :]
+        turns = [each.turn for each in newest if each.turn is not None]
+        long = event.index >= self.crawl_index and len(newest) == self.slow_samples and 4 * len(turns) >= len(newest)
+        if not long or not event.optimizer.adaptive or median(each.update for each in newest) >= self.lag_ratio:
+            return False
+        rates = [each.lr for each in samples]
+        levels = [_level(samples, event.index, *part) for part in ((0.0, 0.1), (0.4, 0.6), (0.8, 1.0))]
+        if median(turns) < self.held_straight or min(rates) * self.rising < max(rates) or None in levels:
+            return False
+        first, middle, last = (each or 0.0 for each in levels)
+        falls = self.fallen * first < first - last < self.unfinished * first
+        return falls and middle - last >= self.undiminished * (first - middle)
+
     def _idles(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Large gradients, of which a rate of plain SGD leaves next to nothing."""
         newest = samples[-self.slow_samples :]
@@ -222,7 +263,7 @@ class LearningRateTooLow(Rule):
             return False
         return event.first_loss - event.loss > self.fallen * abs(event.first_loss)
 
-    def _tell(self, event: NumbersSampled, samples: list[_Sample], whole: float = 0.0, told: str = "") -> Finding:
+    def _tell(self, event: NumbersSampled, samples: list[_Sample], told: str = "", why: str = "") -> Finding:
         update = median(s.update for s in samples)
         name = event.optimizer.name
         better = "1e-3" if event.optimizer.adaptive else "1e-2"
@@ -236,9 +277,7 @@ class LearningRateTooLow(Rule):
                 if event.lr == 0
                 else "an update near 6e-8 of the weight is lost to float32 rounding"
                 if update < self.update_ratio
-                else f"the whole run moves the weights by {whole:.2%} of their size"
-                if whole
-                else "step by step hardly gets anywhere"
+                else why or "step by step hardly gets anywhere"
             ),
             fix=f"raise lr from {event.lr:g} to about {better} for {name}, or find it with a learning-rate range test",
             where=event.optimizer.where or event.where,
@@ -258,6 +297,7 @@ class _Sample:
     gradient_ratio: float
     turn: float | None
     loss: float | None
+    index: int
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:
@@ -273,7 +313,14 @@ def _measure(event: NumbersSampled) -> _Sample | None:
         gradient_ratio=median(each.gradient_rms / each.weight_rms for each in layers),
         turn=event.turn,
         loss=event.loss,
+        index=event.index,
     )
+
+
+def _level(samples: list[_Sample], length: int, begin: float, end: float) -> float | None:
+    """The loss in one part of a run, if it was looked at often enough there."""
+    part = [each.loss for each in samples if begin * length <= each.index <= end * length and each.loss is not None]
+    return median(part) if len(part) >= FEW else None
 
 
 def _told(probe: PairingProbed) -> str:
