@@ -400,6 +400,7 @@ class LossComputed(Event):
     fed_by: Feed = "linear"
     feed_where: str = ""  # the module that made it
     reduction: Literal["none", "mean", "sum"] = "mean"
+    averaged: bool = False  # unreduced, and a plain mean over everything follows
     classes: int | None = None
     shape: tuple[int, ...] = ()
     feed_shape: tuple[int, ...] = ()  # shape before broadcasting

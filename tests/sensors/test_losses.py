@@ -121,6 +121,29 @@ def test_padding_among_scored_tokens(name):
         assert event.target.padding_share == pytest.approx(float(ENDS.float().mean()))
 
 
+UNREDUCED = {
+    "one mean": (lambda each: each.mean(), True),
+    "a mean of each row": (lambda each: each.mean(1).mean(), True),
+    "flat": (lambda each: each.flatten().mean() / 4, True),
+    "masked": (lambda each: (each * (TEXTS > 2)).mean(), False),
+    "summed": (lambda each: each.sum() / 40, False),
+    "chosen": (lambda each: each[TEXTS > 2].mean(), False),
+}
+
+
+@pytest.mark.parametrize("name", UNREDUCED)
+def test_a_plain_mean_of_an_unreduced_loss(name):
+    reduce, told = UNREDUCED[name]
+    model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8))
+
+    def run():
+        scores = model(TEXTS).transpose(1, 2)
+        reduce(functional.cross_entropy(scores, TEXTS, reduction="none")).backward()
+
+    (event,) = seen(run, LossComputed)
+    assert (event.reduction, event.averaged) == ("none", told)
+
+
 OWN = torch.arange(1, 7)[:, None] + torch.arange(8)[None]
 LONE = {
     "the first token": (OWN, [0] * 6, 0),

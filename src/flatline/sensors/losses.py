@@ -63,6 +63,20 @@ ELEMENTWISE = (
     "Softplus",
     "Neg",
 )
+ALL_KEPT = (
+    "View",
+    "UnsafeView",
+    "ReshapeAlias",
+    "Transpose",
+    "T",
+    "Permute",
+    "Squeeze",
+    "Unsqueeze",
+    "Clone",
+    "ToCopy",
+    "Contiguous",
+    "Alias",
+)
 SCALAR_STEPS = ("Div", "Mul", "ToCopy", "View", "Squeeze", "Unsqueeze", "Neg", "Clone", "Reshape", "Select")
 
 
@@ -117,6 +131,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         fed_by=fed_by,
         feed_where=spoken(module_of(below, models)),
         reduction=_reduction(node),  # type: ignore[arg-type]
+        averaged=_averaged(node, graph),
         classes=_classes(shape) if "nll" in kind or kind == "cross_entropy" else None,
         shape=shape,
         feed_shape=_feed_shape(expand),
@@ -133,6 +148,22 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
 def _reduction(node: Node) -> str:
     value = saved(node, "reduction")
     return REDUCTIONS[value] if isinstance(value, int) and 0 <= value < 3 else "mean"
+
+
+def _averaged(node: Node, graph: Graph) -> bool:
+    """A loss of every position, and nothing but means above it."""
+    unreduced = _reduction(node) == "none" and shape_of(node) != ()
+    wholes = [mean for mean in graph.named("Mean") if shape_of(mean) == ()] if unreduced else []
+    return any(_under_means(mean) is node for mean in wholes)
+
+
+def _under_means(mean: Node) -> Node | None:
+    below: Node | None = mean
+    while below is not None and operation(below) == "Mean":
+        below, passed = source(below)
+        if not all(operation(each) in ALL_KEPT for each in passed):
+            return None
+    return below
 
 
 def _classes(shape: tuple[int, ...]) -> int | None:
@@ -447,7 +478,7 @@ def backward_facts(graph: Graph, found: list[LossComputed], *, where: Where | No
         below = children(node)
         plain = plain and len(below) == 1
         node = below[0] if below else None
-    reductions = {loss.reduction for loss in found}
+    reductions = {"mean" if loss.averaged else loss.reduction for loss in found}
     mean = reductions == {"mean"} or (not reductions and node is not None and operation(node) == "Mean")
     return BackwardFacts(
         where=where,

@@ -125,3 +125,34 @@ def test_near_miss_a_state_that_settles_or_grows_little():
 
 def test_near_miss_a_state_that_leaps_once():
     assert play(ExplodingGradient, recurrence([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e5])) == []
+
+
+def noisy(*, gradients=(300.0, 90.0, 0.01), weight=0.2, losses=(0.4, 0.2), samples=60, optimizers=1):
+    """Adam on a recurrence whose gradient is multiplied at every position: the loss falls, and stands from half on."""
+    for i in range(1, samples + 1):
+        for key in range(1, optimizers + 1):
+            loss = losses[0] if i < samples // 3 else losses[1]
+            yield sample(10 * i, gradients, loss=loss, weight=weight, optimizer=OptimizerFacts(key=key, adaptive=True))
+
+
+def test_fires_on_gradients_out_of_all_proportion_under_any_optimizer():
+    finding = play(ExplodingGradient, *noisy())[0]
+    assert finding.message == (
+        "the gradient is typically 450 times as large as the weights (healthy: under 8), most of all at net.0 (rms 3e+02, "
+        "weights 0.2), at a loss that stands at 0.4"
+    )
+    assert "divides by its size" in finding.cause
+
+
+def test_near_miss_large_gradients():
+    assert play(ExplodingGradient, *noisy(gradients=(3.0, 2.0, 0.01))) == []
+    assert play(ExplodingGradient, *noisy(losses=(9e4, 8e4))) == []  # a sum, or targets in the thousands
+    assert play(ExplodingGradient, *noisy(losses=(-0.2, -0.2))) == []
+    assert play(ExplodingGradient, *noisy(weight=1e-4)) == []  # weights that begin at zero
+    assert play(ExplodingGradient, *noisy(samples=15)) == []
+    assert play(ExplodingGradient, *noisy(optimizers=2)) == []  # adversaries
+
+
+def test_near_miss_large_gradients_of_a_loss_that_falls():
+    falls = [sample(10 * i, (300.0, 90.0), loss=0.4 * 0.95**i, weight=0.2, optimizer=ADAM) for i in range(1, 60)]
+    assert play(ExplodingGradient, *falls) == []

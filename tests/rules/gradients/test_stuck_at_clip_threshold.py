@@ -92,11 +92,11 @@ def test_near_miss_logged_clip_rate_of_a_tenth_or_few_points():
     assert play(StuckAtClipThreshold, CurvesUpdated(curves=(logged("gn", "gradient_norm", [0.0] * 300),))) == []
 
 
-def slowly(loss=0.95, optimizer=SGD, threshold=3e-3, norm=0.16, samples=14, every=10):
+def slowly(loss=0.95, optimizer=SGD, threshold=3e-3, norm=0.16, samples=14, every=10, update=1e-3):
     clip = ClipFacts(threshold=threshold, norm=norm, where=Where("train.py", 20))
     for number in range(1, samples + 1):
         at = number * every
-        layer = LayerNumbers(update_ratio=1e-3)
+        layer = LayerNumbers(update_ratio=update)
         yield NumbersSampled(
             step=at, index=at, layers=(layer,), optimizer=optimizer, clips=(clip,), first_loss=3.2, loss=3.2 * loss
         )
@@ -106,6 +106,14 @@ def test_fires_where_nothing_but_a_tiny_threshold_sets_the_pace():
     (finding,) = play(StuckAtClipThreshold, *slowly())
     assert finding.step == 120
     assert "median 53.3 × the threshold" in finding.message
+
+
+def test_fires_where_an_ordinary_threshold_leaves_tiny_steps():
+    """The learning rate was passed as the threshold."""
+    (finding,) = play(StuckAtClipThreshold, *slowly(threshold=0.02, norm=1.0, update=9e-5))
+    assert "median 50 × the threshold" in finding.message
+    assert play(StuckAtClipThreshold, *slowly(threshold=0.02, norm=1.0, update=9e-4)) == []
+    assert play(StuckAtClipThreshold, *slowly(threshold=0.02, norm=1.0, update=9e-5, loss=0.6)) == []
 
 
 def test_near_miss_the_loss_falls():

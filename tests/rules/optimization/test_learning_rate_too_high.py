@@ -195,3 +195,22 @@ def test_near_miss_a_cycle_that_comes_down_again():
         RunEnded(step=400),
     ]
     assert play(LearningRateTooHigh, *events) == []
+
+
+def thrown(*, path=10.0, worst=350.0, end=1.1):
+    """RMSprop at 0.1: the first step leaves nothing of the initial weights; then it learns a little, and forgets."""
+    losses = [1.37, worst, 20.0, 5.0, 1.3] + [0.9] * 60 + [end] * 60
+    return run([path, 0.6, 0.5, 0.4, 0.4] + [0.005] * 120, losses)
+
+
+def test_fires_where_the_first_steps_left_nothing():
+    finding = play(LearningRateTooHigh, *thrown())[0]
+    assert finding.step >= 100
+    assert "its first 5 steps carried the weights 11.9 times their own size" in finding.message
+    assert finding.message.endswith("the loss went from 1.37 to 1.1 (worst 350)")
+
+
+def test_near_miss_first_steps_that_it_got_over():
+    assert play(LearningRateTooHigh, *thrown(end=0.3)) == []
+    assert play(LearningRateTooHigh, *thrown(path=3.5)) == []
+    assert play(LearningRateTooHigh, *thrown(worst=9.0)) == []

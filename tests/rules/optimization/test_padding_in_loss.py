@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from flatline.events import LossComputed, TargetFacts, Where
@@ -34,6 +36,14 @@ def test_fires_on_a_plain_mean_of_a_masked_loss():
         "the mean of the masked loss divides by all positions, though the mask is 0 on 25% of them"
     )
     assert finding.fix == "(loss * mask).sum() / mask.sum().clamp(min=1)"
+
+
+def test_fires_on_a_plain_mean_of_an_unreduced_loss():
+    """``ignore_index`` would set the padding's losses to 0, and the mean would go on counting them."""
+    events = [replace(event, averaged=True) for event in losses(padding=0.4, reduction="none")]
+    (finding,) = play(PaddingInLoss, *events)
+    assert finding.key == "targets"
+    assert finding.fix == "mask = targets != 0; (loss * mask).sum() / mask.sum()"
 
 
 def test_near_miss_no_padding():

@@ -157,6 +157,11 @@ def test_fires_on_fresh_weights_at_a_rate_thousands_of_times_lower():
     assert "net.0 changes by 4.0e-06 of its size at a step, the fastest weight matrix by 9.0e-03" in finding.message
 
 
+def test_fires_on_fresh_weights_out_of_reach_though_the_others_make_do():
+    finding = play(UpdateRatioOff, *table(3e-7, ratio=2e-6, loss=0.2))[0]
+    assert "its group's lr is 3e-07, the highest 0.003" in finding.message
+
+
 def test_near_miss_a_rate_of_its_own_that_moves_or_was_trained_or_does_no_harm():
     assert play(UpdateRatioOff, *table(3e-5)) == []
     assert play(UpdateRatioOff, *table(5e-7, ratio=2e-5)) == []

@@ -72,6 +72,12 @@ class ExplodingGradient(Rule):
     past_needed: int = 15  # samples that make a past
     loss_grown: float = 10.0  # loss over the median of its past
 
+    near_zero: float = 1e-3  # weights under this begin at zero, or nearly: their gradient is large beside them
+    beyond: float = 100.0  # gradient over weight, and over a loss above 1; 8 is the most of 97 healthy scripts
+    beyond_samples: int = 20  # sampled steps, the typical one of them
+    beyond_index: int = 200  # step from which on that is judged
+    stands: float = 0.95  # loss over that in the middle of the steps so far
+
     state_grown: float = 1e3  # last state of a recurrence over the first, as W3 has it for layers
     state_half: float = 20.0  # the same over the second half of the positions: what adds up only doubles there
     state_each: float = 1.2  # at least, from each point looked at to the next
@@ -82,6 +88,7 @@ class ExplodingGradient(Rule):
         self._deep: dict[int, int] = {}
         self._past: dict[int, tuple[History, History]] = {}
         self._wild: dict[int, int] = {}
+        self._sizes: dict[int, tuple[History, History]] = {}  # gradient over weight, and the loss
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Gradients over depth, over the steps, and beside the weights."""
@@ -91,6 +98,7 @@ class ExplodingGradient(Rule):
         yield from self._over_depth(event, [each for each in layers if each.depth >= 0])
         yield from self._over_steps(event, median(each.gradient_rms for each in layers))
         yield from self._beside_weights(event, layers)
+        yield from self._out_of_proportion(event, layers)
 
     def on_recurrence_sampled(self, event: RecurrenceSampled) -> Iterator[Finding]:
         """Forward, the state grows by a factor at every position; backward, the gradient does by the same weight."""
@@ -207,6 +215,38 @@ class ExplodingGradient(Rule):
                 gradient_ratio=median(ratios),
                 update_ratio=median(updates),
             )
+
+    def _out_of_proportion(self, event: NumbersSampled, layers: list[LayerNumbers]) -> Iterator[Finding]:
+        """For long a hundred times as large as the weights, whatever the optimizer makes of it, and nothing is learned."""
+        sized = [each for each in layers if each.weight_rms > self.near_zero]
+        if not sized or event.loss is None or event.loss <= 0:
+            return
+        sizes, losses = self._sizes.setdefault(event.optimizer.key, (History(), History()))
+        sizes.add(event.index, median(each.gradient_rms / each.weight_rms for each in sized) / max(1.0, event.loss))
+        losses.add(event.index, event.loss)
+        typical = median(list(sizes.values)[-self.beyond_samples :])
+        ripe = sizes.count >= self.beyond_samples and event.index >= self.beyond_index and len(self._sizes) == 1
+        if not ripe or typical < self.beyond or not self._stands(event, losses):
+            return
+        largest = max(sized, key=lambda each: each.gradient_rms / each.weight_rms)
+        yield self.finding(
+            event,
+            f"the gradient is typically {typical * max(1.0, losses.last):.3g} times as large as the weights (healthy: under 8), "
+            f"most of all at {largest.name or 'one layer'} (rms {largest.gradient_rms:.2g}, weights {largest.weight_rms:.2g}), "
+            f"at a loss that stands at {losses.last:.4g}",
+            cause="backward multiplies the gradient up on its way, through layers or positions: one batch says nothing about "
+            "the next, and an optimizer that divides by its size is left with noise",
+            fix="begin with smaller weights where one is applied again and again (nn.init.orthogonal_ at gain 1, LSTM or GRU), "
+            "add a normalisation, and clip: torch.nn.utils.clip_grad_norm_(parameters, max_norm=1.0)",
+            key="proportion",
+            gradient_ratio=typical,
+            loss=losses.last,
+        )
+
+    def _stands(self, event: NumbersSampled, losses: History) -> bool:
+        pairs = zip(losses.steps, losses.values, strict=True)
+        middle = [loss for step, loss in pairs if 0.4 * event.index <= step <= 0.6 * event.index]
+        return bool(middle) and losses.last >= self.stands * median(middle)
 
     def _worse(self, event: NumbersSampled) -> bool:
         return event.loss is not None and event.first_loss is not None and event.loss > event.first_loss > 0

@@ -64,6 +64,7 @@ class StuckAtClipThreshold(Rule):
     ratio_steps: int = 8  # steps looked at before an ordinary threshold is judged
     ratio_index: int = 40  # and the step from which on: early norms are large
     short_ratio: float = 30.0  # median norm over a tiny threshold, where nothing but it sets the pace
+    held_back: float = 2e-4  # update over weight, at every step; a quarter of the lowest of 97 healthy scripts
     short_steps: int = 12  # steps looked at before that is judged
     short_index: int = 100  # and the step from which on
     whole_ratio: float = 10.0  # median norm over any threshold, all through a run; 1 to 3 is usual
@@ -159,11 +160,12 @@ class StuckAtClipThreshold(Rule):
         return late and updates is not None and median(ratios) >= self.ratio
 
     def _short(self, event: NumbersSampled, clips: list[ClipFacts]) -> bool:
-        """Plain SGD whose steps all have the length of a tiny threshold, and a loss that hardly falls."""
+        """Plain SGD whose steps all have the length of the threshold, which is tiny or leaves tiny steps; the loss hardly falls."""
         if len(clips) < self.short_steps or event.index < self.short_index or event.optimizer.adaptive:
             return False
         ratios = [_ratio(clip) for clip in clips]
         tiny = max(clip.threshold for clip in clips) <= self.tiny_threshold
+        tiny = tiny or self._updates.get(event.optimizer.key, 1.0) < self.held_back
         newest = self._losses.get(event.optimizer.key, [])[-self.steps_needed :]
         slow = len(newest) == self.steps_needed and median(newest) > 1 - self.fallen
         return tiny and slow and min(ratios) > 1 and median(ratios) >= self.short_ratio

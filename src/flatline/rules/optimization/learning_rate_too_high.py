@@ -59,6 +59,9 @@ class LearningRateTooHigh(Rule):
     consequences = ("N1", "N2", "G1", "G2", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
 
     path: float = 1.5  # weights' sizes travelled in the first steps; 0.1 is usual (docs/thresholds.md)
+    wiped_out: float = 7.0  # the same, twice the most of 116 healthy scripts, where the loss shot up, too
+    shot_up: float = 20.0  # worst loss over the first one, then
+    half_back: float = 0.5  # of the first loss: one that comes below has got over it
     early: int = 5  # steps that count as the first
     sustained: float = 0.1  # typical change in one step, for long; CS231n calls 1e-2 high
     fast: float = 0.03  # change in one step under which a rising loss has other reasons
@@ -99,7 +102,7 @@ class LearningRateTooHigh(Rule):
         first, recent, best = event.first_loss or 0.0, track.losses.last, min(track.losses.values)
         stuck = recent >= (self.worse if event.index < self.late else self.learned) * first
         lately = median(list(track.updates.values)[-self.samples_needed :])
-        if track.path >= self.path and stuck:
+        if (track.path >= self.path and stuck) or self._wiped_out(event, track, first):
             what = f"its first {self.early} steps carried the weights {track.path:.1f} times their own size"
         elif lately >= self.sustained and stuck:
             what = f"every step changes the weights by {lately:.0%} of their size"
@@ -192,6 +195,11 @@ class LearningRateTooHigh(Rule):
         if event.first_loss is None or event.first_loss <= 0 or not track.losses.count:
             return False
         return event.optimizer.adaptive or track.gradient_ratio < self.gradient_ratio
+
+    def _wiped_out(self, event: NumbersSampled, track: _Track, first: float) -> bool:
+        """Nothing of the initial weights was left, and what came after is no better than them."""
+        shot = track.path >= self.wiped_out and max(track.losses.values) >= self.shot_up * first
+        return shot and event.index >= self.late and track.losses.last >= self.half_back * first
 
     def _guesses(self, track: _Track) -> bool:
         """The loss has stood at ln(classes) for long."""

@@ -61,13 +61,16 @@ class PaddingInLoss(Rule):
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
         """Padding among the scored targets; a masked loss under a plain mean."""
         pad, masked = event.target.padding_share, event.masked_mean
-        if event.reduction == "mean" and self._certain("targets", pad >= self.unnamed):
+        mean = event.reduction == "mean" or event.averaged
+        if mean and self._certain("targets", pad >= self.unnamed):
             yield self.finding(
                 event,
                 f"{pad:.0%} of the scored targets are id {event.target.padding_id}, in the rows' tails where the inputs "
                 "are padding, too",
                 cause="the mean counts padded positions: it is diluted, and the model learns to predict padding",
-                fix=f"ignore_index={event.target.padding_id} in the loss",
+                fix=f"mask = targets != {event.target.padding_id}; (loss * mask).sum() / mask.sum()"
+                if event.averaged
+                else f"ignore_index={event.target.padding_id} in the loss",
                 key="targets",
                 share=pad,
                 pad_id=event.target.padding_id,
