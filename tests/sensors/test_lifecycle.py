@@ -12,6 +12,7 @@ from torch import nn
 import flatline
 from flatline.events import CheckpointLost, RandomFrozen, RateRead, ScheduleObserved
 from flatline.sensors import stages
+from flatline.sensors.built_anew import built_anew as is_built_anew
 from flatline.sensors.stages import unreached_unfreezing
 
 EVENTS = (CheckpointLost, RandomFrozen, RateRead)
@@ -298,7 +299,7 @@ def test_not_lost_where_it_is_used_or_kept(load):
 def test_built_anew(source, anew, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(source, encoding="utf-8")
-    assert stages.built_anew(str(path), next(i for i, x in enumerate(source.splitlines(), 1) if "load_" in x)) is anew
+    assert is_built_anew(str(path), next(i for i, x in enumerate(source.splitlines(), 1) if "load_" in x)) is anew
 
 
 # --------------------------------------------------------------------------- frozen at random
@@ -414,6 +415,49 @@ def test_a_stage_that_is_counted_in_steps(number, steps, written, tmp_path):
     found = unreached_unfreezing(str(path), known, steps)
     assert found is not None
     assert found.written == written
+
+
+CALLBACK = """
+class Unfreeze(Base):
+    def __init__(self, stages, {parameter}):
+        self.stages, self.at = stages, at
+
+    def on_epoch_begin(self, epoch):
+        {body}
+                stage.requires_grad_(True)
+
+def fit(callback):
+    for e in range(6):
+        callback.on_epoch_begin({given})
+{made}
+"""
+ASKED = {
+    "a list that is gone through": (
+        "for when, stage in zip(self.at, self.stages):\n          if epoch == when", "at", "fit(Unfreeze(net, at=(6, 9)))", True
+    ),
+    "a table": ("if epoch in self.at", "at={{6: 'a', 60: 'b'}}", "fit(Unfreeze(net))", True),
+    "a number": ("if epoch >= self.at", "at", "fit(Unfreeze(net, at=7))", True),
+    "turned round": ("if self.at == epoch", "at", "fit(Unfreeze(net, at=7))", True),
+    "a way to say never": ("if epoch == self.at", "at", "fit(Unfreeze(net, at=1000))", False),
+    "one of them comes": ("if epoch in self.at", "at", "fit(Unfreeze(net, at=(3, 9)))", None),
+    "another one comes": ("if epoch == self.at", "at", "fit(Unfreeze(net, at=2)); fit(Unfreeze(net, at=9))", None),
+    "not written": ("if epoch == self.at", "at", "fit(Unfreeze(net, at=pick()))", None),
+    "positional": ("if epoch == self.at", "at", "fit(Unfreeze(net, 9))", None),
+    "before": ("if epoch < self.at", "at", "fit(Unfreeze(net, at=9))", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_stages_that_a_callback_is_asked_for(name, tmp_path):
+    body, parameter, made, written = ASKED[name]
+    path = tmp_path / "train.py"
+    text = CALLBACK.format(parameter=parameter.format(), body=body + ":", made=made, given="e")
+    path.write_text(text, encoding="utf-8")
+    found = unreached_unfreezing(str(path))
+    assert (found and found.written) == written
+    later = tmp_path / "later.py"
+    later.write_text(text.replace("epoch_begin(e)", "epoch_begin(e + 5)"), encoding="utf-8")
+    assert unreached_unfreezing(str(later)) is None
 
 
 SETTINGS = """

@@ -12,6 +12,7 @@ from torch import nn
 
 from flatline.events import AdaptersNotMade, CheckpointLost, FlagOnModule, RandomFrozen, StageNotReached, Where
 from flatline.sensors.adapters import never_made
+from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.loop import Loop, OptimizerState
@@ -19,7 +20,7 @@ from flatline.sensors.merging import merged_only
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.patching import Patches
 from flatline.sensors.resuming import Resuming
-from flatline.sensors.stages import built_anew, numbers_in, unreached_unfreezing
+from flatline.sensors.stages import numbers_in, unreached_unfreezing
 from flatline.sensors.tree import buffers, named_modules, named_parameters, parameters
 from flatline.sensors.unmatched import Spellings, unmatched_unfreezing
 

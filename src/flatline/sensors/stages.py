@@ -1,7 +1,4 @@
-"""Stages of a training script that never came: an unfreezing under a condition on the epoch that was never true.
-
-And a stage that throws away what it begins with: a model that is loaded, and built anew in one of the next statements.
-"""
+"""Stages of a training script that never came: an unfreezing under a condition on the epoch that was never true."""
 
 from __future__ import annotations
 
@@ -103,6 +100,9 @@ def unreached_unfreezing(file: str, locals_of: Numbers | None = None, steps: int
             if isinstance(inner, ast.If) and (found := _never(inner, loop, last, known, helpers)) is not None:
                 edge = isinstance(inner.test, ast.Compare) and _set_to(tree, inner.test.comparators[0], last + 1, steps)
                 return found._replace(file=file, written=found.written or edge)
+        for function, round_ in _told_the_round(loop, tree):
+            if (asked := _never_asked(function, round_, last, tree, steps, helpers)) is not None:
+                return asked._replace(file=file)
     return None
 
 
@@ -209,9 +209,14 @@ def _first_round(test: ast.Compare, names: Mapping[str, Any]) -> int | None:
 def _set_to(tree: ast.AST, name: ast.expr, rounds: int, steps: int) -> bool:
     """A name, an attribute or a key is given a number somewhere, as a literal, that a loop of as many rounds nearly comes to.
 
-    In a statement, a call, a dictionary or as a default. One that is far beyond is a way to say never, unless the run
-    has as many steps, which are what it counts then.
+    One that is far beyond is a way to say never, unless the run has as many steps, which are what it counts then.
     """
+    numbers = [v.value for v in _given(tree, name) if isinstance(v, ast.Constant) and type(v.value) is int]
+    return any(rounds <= n <= NEARLY * rounds or (rounds <= n < steps and not _is_round(n)) for n in numbers)
+
+
+def _given(tree: ast.AST, name: ast.expr) -> list[ast.expr | None]:
+    """What a name, an attribute or a key is given anywhere: in a statement, a call, a dictionary or as a default."""
     last = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
     if isinstance(name, ast.Subscript) and isinstance(name.slice, ast.Constant):
         last = str(name.slice.value)
@@ -227,11 +232,9 @@ def _set_to(tree: ast.AST, name: ast.expr, rounds: int, steps: int) -> bool:
             given += [(k.arg or "", k.value) for k in node.keywords]
             given += [(option, k.value) for option in options for k in node.keywords if k.arg == "default"]
         elif isinstance(node, ast.Dict):
-            given += [
-                (str(k.value), v) for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant)
-            ]
-    numbers = [v.value for n, v in given if n == last and isinstance(v, ast.Constant) and type(v.value) is int]
-    return any(rounds <= n <= NEARLY * rounds or (rounds <= n < steps and not _is_round(n)) for n in numbers)
+            keyed = zip(node.keys, node.values, strict=True)
+            given += [(str(k.value), v) for k, v in keyed if isinstance(k, ast.Constant)]
+    return [value for each, value in given if each == last]
 
 
 def _is_round(number: int) -> bool:
@@ -251,75 +254,76 @@ def _inside(branch: ast.If) -> Iterator[Any]:
         yield from ast.walk(statement)
 
 
-# --------------------------------------------------------------------------- loaded, and built anew
+# --------------------------------------------------------------------------- functions that each round asks
 
 
-def built_anew(file: str, line: int) -> bool:
-    """Whether the model that ``load_state_dict`` fills in this line gets another value before anything else is done with it."""
-    tree = tree_of(file)
-    if tree is None:
-        return False
-    for block in _blocks(tree):
-        for at, statement in enumerate(block):
-            loaded = _loaded_in(statement) if statement.lineno <= line <= (statement.end_lineno or 0) else ""
-            if loaded:
-                return _replaced(loaded, block[at + 1 :], tree)
-    return False
+def _told_the_round(loop: Any, tree: ast.AST) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """Functions and methods that a loop calls with its variable, as ``callback.on_epoch_begin(epoch)``, and their name for it."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for call in (node for node in ast.walk(loop) if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        for function in (f for f in functions if f.name == name):
+            names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+            given = dict(zip(names[names[:1] == ["self"] :], call.args, strict=False))
+            given |= {k.arg: k.value for k in call.keywords if k.arg}
+            rounds = [n for n, v in given.items() if isinstance(v, ast.Name) and v.id == loop.target.id]
+            yield from ((function, each) for each in rounds)
 
 
-def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Every list of statements."""
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list):
-                yield block
+def _never_asked(
+    function: ast.FunctionDef, round_: str, last: int, tree: ast.AST, steps: int, helpers: frozenset[str]
+) -> Unreached | None:
+    """A condition on the round that stands alone, with numbers that are all written in the file and all beyond the last."""
+    for branch in (node for node in ast.walk(function) if isinstance(node, ast.If)):
+        lines = [node.lineno for node in _inside(branch) if unfreezes(node, helpers)]
+        test = branch.test
+        if not lines or not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Eq, ast.GtE, ast.In)):
+            continue
+        sides = [test.left, test.comparators[0]]
+        asked = [each for each in sides if not (isinstance(each, ast.Name) and each.id == round_)]
+        numbers = _numbers_of(asked[0], function, tree) if len(asked) == 1 else []
+        if numbers and min(numbers) > max(0, last):
+            rounds = last + 1
+            several = len(set(numbers)) > 1
+            near = any(n <= NEARLY * rounds or (n < steps and (several or not _is_round(n))) for n in numbers)
+            told = f"{ast.unparse(test)}, which is {', '.join(map(str, sorted(numbers)))}"
+            return Unreached("", min(lines), told, last, near)
+    return None
 
 
-def _loaded_in(statement: ast.stmt) -> str:
-    """``model`` of a statement that is ``model.load_state_dict(...)`` and no more."""
-    call = statement.value if isinstance(statement, (ast.Expr, ast.Assign)) else None
-    if (
-        not isinstance(call, ast.Call)
-        or not isinstance(call.func, ast.Attribute)
-        or call.func.attr != "load_state_dict"
-    ):
-        return ""
-    return ast.unparse(call.func.value) if isinstance(call.func.value, (ast.Name, ast.Attribute)) else ""
+def _numbers_of(node: ast.expr, function: ast.FunctionDef, tree: ast.AST) -> list[int]:
+    """All whole numbers that an expression of a function may be; none where one is not known."""
+    if isinstance(node, ast.Name):
+        node = _gone_through(node.id, function) or node
+    if isinstance(node, (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict)):
+        return _whole_numbers(node)
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return []
+    last = node.attr if isinstance(node, ast.Attribute) else node.id
+    values = [v for v in _given(tree, node) if v is not None and ast.unparse(v).rpartition(".")[2] != last]
+    found = [_whole_numbers(value) for value in values]
+    return [number for each in found for number in each] if all(found) else []
 
 
-def _replaced(name: str, following: list[ast.stmt], tree: ast.AST) -> bool:
-    owner, _, attribute = name.rpartition(".")
-    own = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-    for statement in following:
-        if isinstance(statement, ast.Assign) and not _mentioned(statement.value, name):
-            targets = [t for each in statement.targets for t in (each.elts if isinstance(each, ast.Tuple) else [each])]
-            if name in map(ast.unparse, targets):
-                return isinstance(statement.value, ast.Call)
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        method = call.func if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
-        if owner and method is not None and ast.unparse(method.value) == owner:
-            return _rebuilds(tree, method.attr, attribute)
-        called = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") in own for n in ast.walk(statement))
-        if called or _mentioned(statement, name) or (owner and _mentioned(statement, owner)):
-            return False
-    return False
+def _gone_through(name: str, function: ast.FunctionDef) -> ast.expr | None:
+    """What a loop of the function takes this name from: ``for at, stage in zip(self.at, self.stages)``."""
+    for loop in (node for node in ast.walk(function) if isinstance(node, LOOPS)):
+        targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+        places = [place for place, each in enumerate(targets) if isinstance(each, ast.Name) and each.id == name]
+        if not places:
+            continue
+        call = loop.iter if isinstance(loop.iter, ast.Call) else None
+        if call is None:
+            return loop.iter if len(targets) == 1 else None
+        if isinstance(call.func, ast.Name) and call.func.id == "zip" and places[0] < len(call.args):
+            return call.args[places[0]]
+        keyed = isinstance(call.func, ast.Attribute) and call.func.attr == "items" and places[0] == 0
+        return call.func.value if keyed and isinstance(call.func, ast.Attribute) else None
+    return None
 
 
-def _mentioned(node: ast.AST, name: str) -> bool:
-    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) == name for n in ast.walk(node))
-
-
-def _rebuilds(tree: ast.AST, method: str, attribute: str) -> bool:
-    """Whether every method of this name gives ``self.attribute`` another value first of all that it does with it."""
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == method and n.args.args]
-    return bool(found) and all(_replaced_in(f, f"{f.args.args[0].arg}.{attribute}") for f in found)
-
-
-def _replaced_in(function: ast.FunctionDef, name: str) -> bool:
-    for statement in function.body:
-        if isinstance(statement, ast.Assign) and name in map(ast.unparse, statement.targets):
-            return isinstance(statement.value, ast.Call) and not _mentioned(statement.value, name)
-        if _mentioned(statement, name):
-            return False
-    return False
+def _whole_numbers(node: ast.expr) -> list[int]:
+    """Of a literal: itself, its elements or its keys."""
+    parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [node])
+    numbers = [part.value for part in parts if isinstance(part, ast.Constant) and type(part.value) is int]
+    return numbers if len(numbers) == len(parts) else []
