@@ -197,6 +197,30 @@ def test_near_miss_a_cycle_that_comes_down_again():
     assert play(LearningRateTooHigh, *events) == []
 
 
+def growing(*, times=10.0, update=0.02, end=2.05, weight=0.02, optimizer=ADAM, kind="Linear"):
+    """AdamW at 0.096 on weights of 0.02, with a warm-up: they are ten times as large after twenty steps."""
+    losses = [3.46] * 20 + [2.6] * 20 + [end] * 80
+    for event in run([0.15] * 5 + [0.08] * 25 + [update] * 90, losses, optimizer=optimizer, lr=0.096):
+        size = weight * (1 + (times - 1) * min(1.0, event.index / 25))
+        yield replace(event, layers=tuple(replace(each, weight_rms=size, kind=kind) for each in event.layers))
+
+
+def test_fires_where_the_weights_are_blown_up_at_once():
+    finding = play(LearningRateTooHigh, *growing())[0]
+    assert finding.step == 100
+    assert (
+        "its first 30 steps blew the typical weight matrix up to 10 times its initial size, and a step still changes it by 2.0%"
+    ) in finding.message
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"times": 4.0}, {"update": 0.004}, {"end": 1.5}, {"weight": 1e-3}, {"optimizer": SGD}],
+)
+def test_near_miss_weights_that_grow(changed):
+    assert play(LearningRateTooHigh, *growing(**changed)) == []
+
+
 def thrown(*, path=10.0, worst=350.0, end=1.1):
     """RMSprop at 0.1: the first step leaves nothing of the initial weights; then it learns a little, and forgets."""
     losses = [1.37, worst, 20.0, 5.0, 1.3] + [0.9] * 60 + [end] * 60

@@ -62,6 +62,10 @@ class LearningRateTooHigh(Rule):
     wiped_out: float = 7.0  # the same, twice the most of 116 healthy scripts, where the loss shot up, too
     shot_up: float = 20.0  # worst loss over the first one, then
     half_back: float = 0.5  # of the first loss: one that comes below has got over it
+    blown_up: float = 8.0  # growth of the typical matrix by then; at Adam's 1e-3 a weight of 0.02 has at most doubled
+    blown_index: int = 30  # the step by which; a warm-up of a few steps is over
+    still_thrown: float = 0.01  # change in one step after that; what is usual (docs/thresholds.md), on weights as large
+    smallest: float = 5e-3  # initial size from which on growth says something; others begin near zero
     early: int = 5  # steps that count as the first
     sustained: float = 0.1  # typical change in one step, for long; CS231n calls 1e-2 high
     fast: float = 0.03  # change in one step under which a rising loss has other reasons
@@ -97,6 +101,8 @@ class LearningRateTooHigh(Rule):
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of the steps beside what the loss does."""
         track = self._tracks.setdefault(event.optimizer.key, _Track())
+        if event.index <= self.blown_index:
+            track.grow(event, self.smallest)
         if not track.add(event, self.early) or not self._ripe(event, track):
             return
         first, recent, best = event.first_loss or 0.0, track.losses.last, min(track.losses.values)
@@ -110,6 +116,11 @@ class LearningRateTooHigh(Rule):
             what = (
                 f"its first {self.early} steps carried the weights {track.path:.1f} times their own size, and since then the "
                 f"loss is what guessing costs, {self._chance:.4g}"
+            )
+        elif self._blown_up(event, track, first, lately):
+            what = (
+                f"its first {self.blown_index} steps blew the typical weight matrix up to {track.growth:.3g} times its initial size, "
+                f"and a step still changes it by {lately:.1%}"
             )
         else:
             yield from self._diverging(event, track, recent >= self.grown * max(first, best))
@@ -201,6 +212,11 @@ class LearningRateTooHigh(Rule):
         shot = track.path >= self.wiped_out and max(track.losses.values) >= self.shot_up * first
         return shot and event.index >= self.late and track.losses.last >= self.half_back * first
 
+    def _blown_up(self, event: NumbersSampled, track: _Track, first: float, lately: float) -> bool:
+        """What the weights began as is lost in what the first steps made of them, and the loss stays far up."""
+        grown = event.optimizer.adaptive and track.growth >= self.blown_up and lately >= self.still_thrown
+        return grown and event.index >= self.late and track.losses.last >= self.half_back * first
+
     def _guesses(self, track: _Track) -> bool:
         """The loss has stood at ln(classes) for long."""
         newest = list(track.losses.values)[-self.samples_needed :]
@@ -211,10 +227,10 @@ class LearningRateTooHigh(Rule):
     def _tell(self, event: NumbersSampled, track: _Track, what: str) -> Finding:
         name, first = event.optimizer.name, event.first_loss or 0.0
         by_hand = event.optimizer.by_hand  # its rate is not known
-        lower = "the rate by ten" if by_hand else f"lr by ten, from {event.lr:g} to {event.lr / 10:g}"
+        lower = "the rate by ten" if by_hand else f"lr by ten, from {event.lr:.3g} to {event.lr / 10:.3g}"
         return self.finding(
             event,
-            f"{'' if by_hand else f'at lr={event.lr:g} '}{name} overshoots: {what} (healthy: about 0.1 % a step), "
+            f"{'' if by_hand else f'at lr={event.lr:.3g} '}{name} overshoots: {what} (healthy: about 0.1 % a step), "
             f"and the loss went from {first:.4g} to {track.losses.last:.4g} (worst {max(track.losses.values):.4g})",
             cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
             fix=f"divide {lower}, and again until the loss falls "
@@ -239,7 +255,9 @@ class _Track:
             tuple[int, float]
         ] = []  # steps at which the typical update was larger than at any later one
         self.path = 0.0
+        self.growth = 1.0  # of the typical weight matrix
         self.gradient_ratio = 0.0
+        self._initial: dict[str, float] = {}
 
     def add(self, event: NumbersSampled, early: int) -> bool:
         """Medians over the weight matrices that moved."""
@@ -258,6 +276,14 @@ class _Track:
         if event.loss is not None:
             self.losses.add(event.index, event.loss)
         return True
+
+    def grow(self, event: NumbersSampled, smallest: float) -> None:
+        """Sizes of the weight matrices, over what they were when first seen."""
+        sizes = {each.name: each.weight_rms for each in event.layers if each.matrix and each.depth >= 0}
+        for name, size in sizes.items():
+            self._initial.setdefault(name, size)
+        growths = [size / self._initial[n] for n, size in sizes.items() if self._initial[n] >= smallest]
+        self.growth = median(growths) if growths else 1.0
 
     def fastest(self, since: int) -> float:
         """The largest typical update after a step."""
