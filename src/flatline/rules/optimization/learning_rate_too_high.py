@@ -119,8 +119,8 @@ class LearningRateTooHigh(Rule):
             )
         elif self._blown_up(event, track, first, lately):
             what = (
-                f"its first {self.blown_index} steps blew the typical weight matrix up to {track.growth:.3g} times its initial size, "
-                f"and a step still changes it by {lately:.1%}"
+                f"its first {self.blown_index} steps blew the typical weight matrix up to {track.growth:.3g} times its initial "
+                f"size, and a step still changes it by {lately:.1%}"
             )
         else:
             yield from self._diverging(event, track, recent >= self.grown * max(first, best))
