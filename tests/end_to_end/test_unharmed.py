@@ -183,6 +183,24 @@ for x, _ in batches(10):
     losses.append(loss.item())
 done("gan", losses, generator, critic, first, second)
 
+# --- gradients_asked_for
+model, losses = mlp(), []
+optimizer, weights = adam(model), list(model.parameters())
+for x, y in batches(40):
+    loss = F.cross_entropy(model(x), y)
+    for p, g in zip(weights, torch.autograd.grad(loss, weights)):
+        p.grad = g
+    optimizer.step()
+    losses.append(loss.item())
+other = mlp()
+for x, y in batches(40):
+    loss = F.cross_entropy(other(x), y)
+    with torch.no_grad():
+        for p, g in zip(other.parameters(), torch.autograd.grad(loss, list(other.parameters()))):
+            p -= 0.1 * g
+    losses.append(loss.item())
+done("gradients_asked_for", losses, model, other, optimizer)
+
 # --- closure
 model, losses = mlp(), []
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn="strong_wolfe")

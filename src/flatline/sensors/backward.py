@@ -21,12 +21,14 @@ from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches, unseen_by_dynamo
 from flatline.sensors.sources import severing_call
 from flatline.sensors.threads import Training
+from flatline.sensors.tree import parameters
 
 PROBES = 3
 FEW_LOOKS = 4
 MANY_NODES = 30_000  # graph nodes walked in one step
 DEFERRED = 32  # losses on a device are read this many at a time
 JOURNAL = 100_000  # losses that wait to be handed on
+GRADS = 12  # calls of autograd.grad whose graph is read
 LIVED_THROUGH = 5  # losses in a row that are not finite, and whose steps a GradScaler skips
 SCALED_TOLD = 8  # a GradScaler lives through losses that are not finite: so many of them are told
 
@@ -125,12 +127,14 @@ class BackwardSensor:
 
     def _starting(self, roots: Any, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("accumulate_grad", True):
+            self._by_grad(roots, args)
             return
         if get_ident() != self.training.identity and not self.training.takes_over():
             return
         self._depth += 1  # a reentrant checkpoint runs a backward inside the backward
         if self._depth > 1 or not roots or not isinstance(roots[0], torch.Tensor):
             return
+        self._accumulates = True
         if self.begins is not None:
             self.begins()
         self.models.in_backward = True
@@ -147,6 +151,56 @@ class BackwardSensor:
         if self._looked or self.loop.steps >= self.imbalance.due:
             self._look_at_labels(roots[0])
         self._value(roots[0])
+
+    # ------------------------------------------------------------------ loops that call torch.autograd.grad
+
+    _accumulates = False  # some backward ran
+    _grads = 0  # calls of autograd.grad whose graph was read
+
+    def _by_grad(self, roots: Any, args: Any) -> None:
+        """A loss whose gradients are asked for by hand, in a loop that has no backward."""
+        if self._accumulates or self._depth or (self._grads >= GRADS and not self.loop.states):
+            return
+        asked = self._parameters_asked(roots, args)
+        if not asked or (get_ident() != self.training.identity and not self.training.takes_over()):
+            return
+        if self.loop.dense and self._grads < GRADS:
+            self._grads += 1
+            self._read_graph(roots[0])
+        states = [state for state in self.loop.states if not state.ids.isdisjoint(asked)]
+        if states or self._grads < GRADS:
+            self._value(roots[0])
+        for state in states:
+            if "backward" not in state.window.tape:
+                state.backwards += 1
+                state.window.tick("backward")
+            state.learned_from(self._newest)
+        if states and self._newest is not None:
+            self._write_down(self.loop.step, self._newest, [state.key for state in states])
+
+    def _parameters_asked(self, roots: Any, args: Any) -> set[int]:
+        """Ids of the inputs, if they are most of a model's parameters, and the output is one number; no second derivative."""
+        create_graph, inputs = (args[2], args[3]) if len(args) > 3 else (True, ())
+        if create_graph or not inputs or len(roots) != 1 or not isinstance(roots[0], torch.Tensor):
+            return set()
+        if not readable(roots[0]) or roots[0].numel() != 1 or not all(type(p) is torch.nn.Parameter for p in inputs):
+            return set()
+        asked = {id(p) for p in inputs}
+        trained = [[p for p in parameters(model) if p.requires_grad] for model in self.models.alive()]
+        return asked if any(own and 2 * len(asked & {id(p) for p in own}) >= len(own) for own in trained) else set()
+
+    def _read_graph(self, root: torch.Tensor) -> None:
+        graph = walk(root.grad_fn) if root.grad_fn is not None else None
+        if graph is None or not graph.leaves:
+            return
+        self.where = caller()
+        self.models.first_sequence = graph.first_sequence
+        for loss in losses.read(graph, self.models, step=self.loop.step, where=self.where):
+            self.loop.emit(loss)
+        for look in self.on_graph:
+            look(graph, self.where)
+
+    # ------------------------------------------------------------------ the graph
 
     _looked = False
     _looks: tuple[int, int, int] = (0, 0, 0)  # step, looks at it, nodes seen in them
