@@ -16,7 +16,7 @@ from flatline.sensors.imbalance import Imbalance
 from flatline.sensors.kept import Kept
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
-from flatline.sensors.optimizers import is_nonzero, probe_norm, wiped
+from flatline.sensors.optimizers import is_nonzero, probe_norm, signature, wiped
 from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches, unseen_by_dynamo
 from flatline.sensors.sources import severing_call
@@ -141,7 +141,7 @@ class BackwardSensor:
         self._factor = None
         for state in self.loop.states:
             if state.probes:
-                state.signature = _signature(state.probes[0])
+                state.signature = signature(state.probes[0])
         self._looked = self.loop.dense and readable(roots[0]) and self._may_look()
         if self._looked:
             self._look(roots[0])
@@ -276,7 +276,7 @@ class BackwardSensor:
             if not again:
                 continue
             held = [p.grad for p in state.probes if p.grad is not None]
-            untouched = "zero" not in window.tape and not state.touched
+            untouched = "zero" not in window.tape and not state.touched and not _worked_on(state)
             window.leftover = untouched and any(is_nonzero(g) for g in held)
 
     def _choose_probes(self, graph: Graph) -> None:
@@ -284,7 +284,7 @@ class BackwardSensor:
             mine = [p for key, p in graph.leaves.items() if key in state.ids]
             if mine and not any(p is q for p in state.probes for q in mine):
                 state.probes = sorted(mine, key=lambda p: p.numel())[:PROBES]
-                state.signature = _signature(state.probes[0])
+                state.signature = signature(state.probes[0])
 
     def _scale(self, root: torch.Tensor) -> float:
         entry = self.raw_losses.get(id(root))
@@ -411,7 +411,7 @@ class BackwardSensor:
     def _reached(self, state: OptimizerState, graph: Graph | None) -> bool:
         if self._looked and graph is not None:
             return not state.ids.isdisjoint(graph.leaves)
-        return bool(state.probes) and _signature(state.probes[0]) != state.signature
+        return bool(state.probes) and signature(state.probes[0]) != state.signature
 
     def _count(self, state: OptimizerState) -> None:
         window = state.window
@@ -424,7 +424,7 @@ class BackwardSensor:
             window.norm_after_backward = probe_norm(state)
 
 
-def _signature(parameter: torch.Tensor) -> tuple[int, int]:
-    """Changes whenever a gradient is made or added to."""
-    gradient = parameter.grad
-    return (id(gradient), gradient._version) if gradient is not None else (0, 0)
+def _worked_on(state: OptimizerState) -> bool:
+    """Since the last step began somebody wrote to the gradients: a momentum kept in them, what was not sent yet."""
+    pairs = zip(state.probes, state.stepped_with, strict=False)
+    return any(signature(parameter) != was for parameter, was in pairs)

@@ -130,6 +130,7 @@ class OptimizerState:
         self.rate: Any = None  # of its first group at its newest step
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
+        self.stepped_with: list[tuple[int, int]] = []  # the same of all of them, as its newest step began
         self.peak_lr = 0.0
         self.before: dict[str, Any] = {}  # parameters and some of their elements, while a sampled step is taken
         self.left: Any = None  # its newest sampled step, and what that did to some elements

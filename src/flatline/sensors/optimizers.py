@@ -166,6 +166,8 @@ class OptimizerSensor:
         state.closure = len(args) > 1 or kwargs.get("closure") is not None or self.in_backward()
         if not state.closure:
             self._judge(state)
+        if self.loop.dense:
+            state.stepped_with = [signature(p) for p in state.probes]
         for callback in (*self.before_step, *self.before_sample) if self.loop.dense else self.before_sample:
             callback(state)
 
@@ -241,6 +243,12 @@ def is_nonzero(gradient: torch.Tensor) -> bool:
     gradient = gradient.detach()
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return bool(values.count_nonzero().item()) if values.numel() else False
+
+
+def signature(parameter: torch.Tensor) -> tuple[int, int]:
+    """Changes whenever a gradient is made, added to or written to."""
+    gradient = parameter.grad
+    return (id(gradient), gradient._version) if gradient is not None else (0, 0)
 
 
 def probe_norm(state: OptimizerState) -> float | None:
