@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.sensors.watching import seen
 from torch import nn
 
 from flatline.events import OptimizerStepped
-from tests.sensors.watching import seen
 
 X = torch.randn(16, 4)
 
