@@ -447,6 +447,41 @@ ASKED = {
 }  # fmt: skip
 
 
+FLAG = """
+class Tuner:
+    def set_body(self, {argument}):
+        for p in self.body.parameters():
+            p.requires_grad_({value})
+
+    def on_epoch_start(self, epoch):
+        if epoch == self.freeze_epochs:
+            self.set_body({given})
+
+    def fit(self):
+        for epoch in range(9):
+            self.on_epoch_start(epoch)
+
+Tuner(freeze_epochs=30).fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "given", "written"),
+    [
+        ("flag", "flag", "True", True),
+        ("trains", "trains", "trains=True", True),
+        ("flag", "flag", "False", None),
+        ("flag", "not flag", "True", None),
+        ("flag", "flag", "wanted", None),
+    ],
+)
+def test_stages_that_call_a_method_which_is_told(argument, value, given, written, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(FLAG.format(argument=argument, value=value, given=given), encoding="utf-8")
+    found = unreached_unfreezing(str(path), {}, 400)
+    assert (found and found.written) == written
+
+
 @pytest.mark.parametrize("name", ASKED)
 def test_stages_that_a_callback_is_asked_for(name, tmp_path):
     body, parameter, made, written = ASKED[name]

@@ -107,6 +107,25 @@ TOKENS = {
 }  # fmt: skip
 
 
+LABELS = {
+    "the class of the padding stands elsewhere, too": ((TEXTS % 3).masked_fill(ENDS, 0), True),
+    "labels of their own in the padding": (TEXTS % 3, False),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_padding_whose_label_is_a_class(name):
+    tags, told = LABELS[name]
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3))
+
+    def run():
+        functional.cross_entropy(model((TEXTS + 1).masked_fill(ENDS, 0)).flatten(0, 1), tags.flatten()).backward()
+
+    (event,) = seen(run, LossComputed)
+    assert bool(event.target.padding_share) is told
+    assert event.target.padding_id == (0 if told else None)
+
+
 @pytest.mark.parametrize("name", TOKENS)
 def test_padding_among_scored_tokens(name):
     tokens, told = TOKENS[name]

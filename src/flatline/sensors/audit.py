@@ -259,6 +259,7 @@ class AuditSensor:
         seen.add(id(p))
         holders = owners.get(id(p), [])
         layer, owner = self._layer_of(p, model)
+        before = owner if owner is not None or self.backward.reaches(p) else self._cut_before(p, model)
         return ParameterFacts(
             name=name or f"{type(owner).__name__ if owner is not None else 'Parameter'} {tuple(p.shape)}",
             shape=tuple(p.shape),
@@ -281,8 +282,8 @@ class AuditSensor:
             loaded=id(p) in self.loaded or (id(p) in self._trained_before and not holders),
             ran=owner is not None,
             training=layer,
-            cut=self._cut(model, owner),
-            cut_proven=model is not None and (id(owner) in model.cuts or id(owner) in model.ran_without_grad),
+            cut=self._cut(model, before),
+            cut_proven=model is not None and (id(before) in model.cuts or id(before) in model.ran_without_grad),
             kind=type(owner).__name__ if owner is not None else "" if isinstance(p, nn.Parameter) else "tensor",
             norm=owner is not None and is_norm(owner),
             model=model.label if model is not None else "",
@@ -298,6 +299,13 @@ class AuditSensor:
                     return (root.training if root is not None else True), call.module
         root = model.ref() if model is not None else None
         return (root.training if root is not None else True), None
+
+    def _cut_before(self, p: Tensor, model: Model | None) -> Any:
+        """The module that owns a parameter, if it was cut off in an earlier pass than the last, as where its output is kept."""
+        root = model.ref() if model is not None else None
+        cut = model.gaps.keys() | model.cuts.keys() if model is not None else set()
+        owners = (layer for _, layer in named_modules(root) if id(layer) in cut) if root is not None and cut else ()
+        return next((layer for layer in owners if any(q is p for q in own_parameters(layer))), None)
 
     def _cut(self, model: Model | None, owner: Any) -> str:
         if model is None or owner is None:

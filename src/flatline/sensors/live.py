@@ -97,9 +97,10 @@ class LiveSensors:
         guard = self.patches.guard_inner
         self.optimizers.before_step.append(guard(self.audit.before_step))
         self.optimizers.before_step.append(guard(self.derivatives.before_step))
-        self.optimizers.before_step.append(guard(self.precision.before_step))
+        self.optimizers.before_sample.append(guard(self.precision.before_step))
         self.optimizers.before_sample.append(guard(self.numbers.before_step))
         self.optimizers.after_sample.append(guard(self.numbers.after_step))
+        self.optimizers.after_sample.append(guard(self.precision.after_step))
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
@@ -135,7 +136,6 @@ class LiveSensors:
             guard(self.audit.after_step),
             guard(self.symmetry.after_step),
             guard(self.derivatives.after_step),
-            guard(self.precision.after_step),
             guard(self.data.after_step),
             guard(self.schedules.after_step),
         ]

@@ -14,6 +14,7 @@ from flatline.sensors.models import ModelSensor, spoken
 REDUCTIONS = ("none", "mean", "sum")
 PADDING_RUN = 2  # equal tokens at the end of a row that count as padding
 SHORT_ROW, FEW_ROWS = 4, 4  # tokens and rows under which one label a row says nothing
+MANY_PADDED = 12  # positions with one label, which is no accident
 PADDING_AHEAD = 0.01  # of what stands before the padding may be the same token
 LOSSES = {
     "NllLoss": "nll",
@@ -409,14 +410,22 @@ def _padding(target: torch.Tensor, ignore: int, weight: Any, models: ModelSensor
     if abs(rows.shape[1] - tokens.shape[1]) > 1 or rows.shape[1] < 2:
         return 0.0, None
     padded, pad = _trailing(tokens)
+    width = min(rows.shape[1], tokens.shape[1])
     labelled, pad_label = _trailing(rows)
+    both = padded[:, -width:] & labelled[:, -width:]
+    if pad is not None and pad_label is None:  # a class that other positions have, too
+        both, pad_label = padded[:, -width:], _label_of(rows[:, -width:][padded[:, -width:]])
     if pad is None or pad_label is None or pad_label == ignore:
         return 0.0, None
     if isinstance(weight, torch.Tensor) and float(weight[pad_label]) == 0.0:
         return 0.0, None
-    width = min(rows.shape[1], tokens.shape[1])
-    both = padded[:, -width:] & labelled[:, -width:]
     return float(both.float().mean()), pad_label
+
+
+def _label_of(padded: torch.Tensor) -> int | None:
+    """The one label that all padded positions have."""
+    first = padded[0] if padded.numel() >= MANY_PADDED else None
+    return int(first) if first is not None and bool((padded == first).all()) else None
 
 
 def _masked_mean(node: Node, graph: Graph) -> float:

@@ -40,6 +40,7 @@ class PrecisionSensor:
         self._facts: dict[str, Any] | None = None
         self._last: PrecisionObserved | None = None
         self._before: list[tuple[Tensor, Tensor]] = []
+        self._narrow: set[int] = set()  # keys of optimizers with weights in half precision
         self._since = 0  # backwards of the leading optimizer when anomaly mode was entered
         self._covered = 0  # of them that ran in blocks under it
 
@@ -125,19 +126,27 @@ class PrecisionSensor:
     def before_step(self, state: OptimizerState) -> None:
         """Copy some elements of half-precision parameters."""
         self._before = []
-        if self.loop.dense and not state.closure and self.loop.wants(OptimizerStateSampled):
+        if self._looks(state):
             held = [p for p in state.parameters if p.dtype in HALF and p.grad is not None and _dense(p)]
             self._before = [(p, spread(p).clone()) for p in held[:: max(1, len(held) // TENSORS)]]
+
+    def _looks(self, state: OptimizerState) -> bool:
+        """On steps that are looked at closely; with weights in half precision on sampled ones, too: warm-ups end there."""
+        if state.closure or not self.loop.wants(OptimizerStateSampled):
+            return False
+        return self.loop.dense or (self.loop.sampling and state.key in self._narrow)
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Tell the dtypes of the optimizer's state, and what became of the update."""
         before, self._before = self._before, []
         optimizer = state.ref()
-        if optimizer is None or not self.loop.dense or state.closure or not self.loop.wants(OptimizerStateSampled):
+        if optimizer is None or not self._looks(state):
             return
         held = [(p, g) for g in optimizer.param_groups for p in g["params"] if p.grad is not None and _dense(p)]
         if not held:
             return
+        if any(p.dtype in HALF for p, _ in held):
+            self._narrow.add(state.key)
         group = held[0][1]
         squares = [
             (p, v) for p, _ in held[:: max(1, len(held) // TENSORS)] if (v := mean_square(optimizer, p)) is not None

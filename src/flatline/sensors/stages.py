@@ -33,6 +33,7 @@ NO_SETTINGS = (
     torch.Tensor,
 )
 NEARLY = 2  # times the rounds: a stage that was meant to come
+NEVER = 99  # rounds that nobody means
 NAMES = 64  # of a function's variables and attributes that are looked at
 SETTINGS = 16  # objects in objects that are looked into
 Numbers = Mapping[tuple[str, str, int], Mapping[str, int]]  # file, function and its line -> what had which whole number
@@ -129,23 +130,37 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
 
 
-def unfreezes(node: ast.AST, helpers: frozenset[str] = frozenset()) -> bool:
+def unfreezes(node: ast.AST, helpers: Mapping[str, bool] = {}) -> bool:
     """``p.requires_grad = True``, ``module.requires_grad_()``, and a call of one of these functions."""
     if isinstance(node, ast.Assign):
         targets = [t for t in node.targets if isinstance(t, ast.Attribute) and t.attr == "requires_grad"]
         return bool(targets) and isinstance(node.value, ast.Constant) and node.value.value is True
     if not isinstance(node, ast.Call):
         return False
-    if isinstance(node.func, ast.Name):
-        return node.func.id in helpers
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     given = [*node.args, *(k.value for k in node.keywords)]
-    true = not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
-    return isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" and true
+    true = any(isinstance(each, ast.Constant) and each.value is True for each in given)
+    if name in helpers:
+        return true or (not helpers[name] and (isinstance(node.func, ast.Name) or not given))
+    return isinstance(node.func, ast.Attribute) and name == "requires_grad_" and (not given or true)
 
 
-def _unfreezing_functions(tree: ast.AST) -> frozenset[str]:
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    return frozenset(f.name for f in functions if any(unfreezes(inner) for inner in ast.walk(f)))
+def _unfreezing_functions(tree: ast.AST) -> Mapping[str, bool]:
+    """Functions that unfreeze, and whether an argument tells them to."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    told = {f.name: True for f in functions if any(_sets_as_told(inner, f) for inner in ast.walk(f))}
+    return told | {f.name: False for f in functions if any(unfreezes(inner) for inner in ast.walk(f))}
+
+
+def _sets_as_told(node: ast.AST, function: ast.FunctionDef) -> bool:
+    """``p.requires_grad_(flag)`` or ``p.requires_grad = flag`` with an argument of the function."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_":
+        value = node.args[0] if node.args else None
+    elif isinstance(node, ast.Assign) and any(ast.unparse(t).endswith(".requires_grad") for t in node.targets):
+        value = node.value
+    else:
+        return False
+    return isinstance(value, ast.Name) and value.id in {a.arg for a in function.args.args}
 
 
 def _number(node: ast.expr | None, names: Mapping[str, Any]) -> int | None:
@@ -183,7 +198,9 @@ def _is_range(node: Any) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("range", "trange")
 
 
-def _never(branch: ast.If, loop: Any, last: int, names: Mapping[str, Any], helpers: frozenset[str]) -> Unreached | None:
+def _never(
+    branch: ast.If, loop: Any, last: int, names: Mapping[str, Any], helpers: Mapping[str, bool]
+) -> Unreached | None:
     test = branch.test
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.left, ast.Name):
         return None
@@ -239,7 +256,7 @@ def _given(tree: ast.AST, name: ast.expr) -> list[ast.expr | None]:
 
 def _is_round(number: int) -> bool:
     """100, 999 or 10,000: a way to say never."""
-    return any(len(str(each).rstrip("0")) == 1 for each in (number, number + 1))
+    return number >= NEVER and any(len(str(each).rstrip("0")) == 1 for each in (number, number + 1))
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast.expr | None]]:
@@ -271,7 +288,7 @@ def _told_the_round(loop: Any, tree: ast.AST) -> Iterator[tuple[ast.FunctionDef,
 
 
 def _never_asked(
-    function: ast.FunctionDef, round_: str, last: int, tree: ast.AST, steps: int, helpers: frozenset[str]
+    function: ast.FunctionDef, round_: str, last: int, tree: ast.AST, steps: int, helpers: Mapping[str, bool]
 ) -> Unreached | None:
     """A condition on the round that stands alone, with numbers that are all written in the file and all beyond the last."""
     for branch in (node for node in ast.walk(function) if isinstance(node, ast.If)):

@@ -144,6 +144,12 @@ def test_fires_on_the_end_of_a_chain():
     )
 
 
+def test_fires_where_half_of_the_layers_stay_at_random_though_the_others_make_do():
+    assert play(UpdateRatioOff, *chain(0.05, loss=0.7))
+    assert play(UpdateRatioOff, *chain(0.05, loss=0.3)) == []
+    assert play(UpdateRatioOff, *chain(0.05, loss=0.7, loaded=True)) == []
+
+
 def table(rate, *, ratio=4e-6, **facts):
     """A fresh embedding with a rate of its own, beside layers at 3e-3."""
     for event in chain(1.0, first=3e-3, **facts):

@@ -31,6 +31,13 @@ def test_near_miss_float32_has_nothing_to_lose():
     assert play(UpdateLostToRounding, *[replace(LOST, parameters="float32", wanted=0, lost=0)] * 9) == []
 
 
+def test_fires_where_a_warm_up_has_ended():
+    rising = [replace(LOST, index=n, lr=1e-5 + n * 1e-7, peak_lr=1e-5) for n in range(10, 20)]
+    (finding,) = play(UpdateLostToRounding, *rising, *[replace(LOST, index=30, lr=2e-5)] * 4)
+    assert finding.evidence["lr"] == 2e-5
+    assert play(UpdateLostToRounding, *rising, *[replace(LOST, index=30, lr=2e-5)] * 3) == []
+
+
 def test_near_miss_warm_up():
     rising = [replace(LOST, index=n, lr=n * 1e-7, peak_lr=n * 1e-7) for n in range(1, 30)]
     assert play(UpdateLostToRounding, *rising) == []

@@ -92,6 +92,7 @@ class UpdateRatioOff(Rule):
     well: float = 0.5  # of the first loss: one that falls so far does without that layer, or it was trained elsewhere
     out_of_reach: float = 1.5e-4  # of the highest rate, for one group alone: its fresh weights stay random (BEiT: 5e-3)
     near: float = 1e-2  # of the highest rate, for the others
+    well_at_rest: float = 0.2  # the same where half of the matrices stay at random: the others make do
     chain_index: int = 100  # step from which on a chain of falling rates is judged: a warm-up of one group is over
 
     def __init__(self) -> None:
@@ -215,7 +216,9 @@ class UpdateRatioOff(Rule):
         key, highest = event.optimizer.key, max(each.learning_rate for each in event.layers)
         share, steady = layer.learning_rate / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
         slow = ratios[layer.name] < self.left_slow * max(ratios.values()) and share < self.slow_rate
-        well = event.loss is not None and event.first_loss is not None and event.loss < self.well * event.first_loss
+        rest = 2 * sum(ratio < self.left_slowest for ratio in ratios.values()) >= len(ratios)
+        enough = self.well_at_rest if rest else self.well
+        well = event.loss is not None and event.first_loss is not None and event.loss < enough * event.first_loss
         rates = [each.learning_rate for each in event.layers if each.learning_rate != layer.learning_rate]
         well = well and not (share < self.out_of_reach and min(rates) > self.near * highest)
         return layer.name in self._fresh and layer.elements >= self.few and slow and steady and not well

@@ -63,6 +63,7 @@ class UpdateLostToRounding(Rule):
     consequences = ("O7", "O22")
 
     certain_after: int = 5  # looks in a row
+    not_rising: int = 3  # of them, at a rate that rises no more
     not_before: int = 10  # steps of the optimizer: a warm-up begins with tiny updates
     share: float = 0.5  # of the updates that are not 0 are lost; measured 0 in float32, 0.99 at lr=2e-5 in bfloat16
     enough: int = 100  # sampled updates that are not 0
@@ -70,6 +71,7 @@ class UpdateLostToRounding(Rule):
 
     def __init__(self) -> None:
         self._looks: dict[int, int] = {}
+        self._there: dict[int, int] = {}  # of these looks, since the rate rose last
         self._rate: dict[int, float] = {}
         self._early: dict[int, OptimizerStateSampled] = {}  # lost at all of its first steps, of which few are looked at
 
@@ -79,10 +81,11 @@ class UpdateLostToRounding(Rule):
         rising = event.lr > self._rate.get(key, event.lr)
         self._rate[key] = event.lr
         enough = event.wanted >= self.enough and event.lost >= self.share * event.wanted
-        counts = event.stock and enough and not rising and event.lr >= self.high * event.peak_lr > 0
+        counts = event.stock and enough and event.lr >= self.high * event.peak_lr > 0
         self._looks[key] = self._looks.get(key, 0) + 1 if counts else 0
+        self._there[key] = self._there.get(key, 0) + 1 if counts and not rising else 0
         self._early.pop(key, None)
-        if self._looks[key] < self.certain_after:
+        if self._looks[key] < self.certain_after or self._there[key] < self.not_rising:
             return
         if event.index >= self.not_before:
             yield self._lost(event)
