@@ -17,10 +17,10 @@ from flatline.readers.rehearsal.watcher import Watcher, modes_in
 from flatline.readers.source._cuts import ON_PURPOSE as ON_PURPOSE_CUT
 from flatline.readers.source._facts import ON_PURPOSE, OTHER_SCALING
 from flatline.readers.source._imported import FILES, all_reached, one_says
-from flatline.readers.source._loops import RESCALES
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Module, spelled
+from flatline.readers.source._ticks import RESCALES
 
 LOSSES = ("mean loss", "mean")  # what a loss and its terms are made by
 CHOSEN = re.compile(r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*['\"]|hook|callback|handler")

@@ -31,9 +31,10 @@ from flatline.readers.rehearsal.values import (
     modules_of,
     weights_of,
 )
-from flatline.readers.source._loops import FACTORS, LENGTHS, MODES, SUSPECT, VISION
-from flatline.readers.source._schedules import IN_STEPS
+from flatline.readers.source._modes import MODES, VISION
+from flatline.readers.source._schedules import FACTORS, IN_STEPS, LENGTHS
 from flatline.readers.source._scopes import spelled
+from flatline.readers.source._training import SUSPECT
 
 TELLS = re.compile(r"(^|[._])(on|after|before|pre|post)_|hook|fire|emit|trigger|dispatch|notify|publish|event|callback")
 REDUCTIONS = ("reduction", "reduce", "size_average")

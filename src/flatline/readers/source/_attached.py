@@ -52,7 +52,7 @@ def _writers(module: Module, part: str) -> Sequence[tuple[Scope, Use, ast.Attrib
 
 def _runs_later(project: Project, start: Scope, method: Scope, owner: Class) -> bool:
     """Only methods of the object call it, and not before its ``__init__`` is over."""
-    calls = project.calls_of(method) if method.owner is not None and project.calls_by(method.owner.node.name) else []
+    calls = project.calls_of(method) if method.owner is not None and project.calls.under(method.owner.node.name) else []
     scopes = [place.scope for call, use in calls for place in callers_of(project, method, call, use)]
     inside = all(use.scope.owner is owner for _, use in calls)
     return bool(scopes) and inside and not any(runs_in_start(start, scope) for scope in scopes)

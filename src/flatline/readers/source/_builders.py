@@ -9,11 +9,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source import _registries, _spread
+from flatline.readers.source._arguments import argument, default
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Module, Scope, Use, plain_call
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._things import Thing
 
 STEPS = 6  # from a name in a builder to what the call gives
 SITES = 12  # calls of one builder that are looked at
@@ -208,8 +210,8 @@ class _Given:
             others = [k for k in self.call.keywords if k.arg not in self.function.params]
             keys: list[ast.expr | None] = [ast.Constant(k.arg) if k.arg is not None else None for k in others]
             return ast.copy_location(ast.Dict(keys, [k.value for k in others]), self.call)
-        value = self.project.argument(self.call, self.function, name)
-        usual = self.project.usual(self.function, name)
+        value = argument(self.call, self.function, name)
+        usual = default(self.function, name)
         spread = any(k.arg is None for k in self.call.keywords)
         return value if value is not None or spread or not isinstance(usual, ast.Constant) else usual
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._arguments import argument, default
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Scope, Use
 
@@ -48,7 +49,7 @@ def _words(project: Project, function: Scope, call: ast.Call, use: Use) -> dict[
         fold = _folded(function, name)
         if fold is None or any(isinstance(each, ast.Starred) for each in call.args):
             continue
-        given, usual = project.argument(call, function, name), project.usual(function, name)
+        given, usual = argument(call, function, name), default(function, name)
         known = project.constant(given, use, strict=True) if given is not None else usual
         if isinstance(known, ast.Constant):
             folds = FOLDS[fold] if fold and isinstance(known.value, str) else None

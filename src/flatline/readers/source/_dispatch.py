@@ -10,8 +10,9 @@ from flatline.readers.source import _hooks as hooks
 from flatline.readers.source._listed import asked_for
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._objects import in_turn as in_order
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Scope, Use
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, gone_through, held, origins
 from flatline.readers.source._values import each_of as held_by
 

@@ -63,7 +63,7 @@ def _is_made(project: Project, function: Scope) -> bool:
     name = function.owner.node.name if function.owner is not None else ""
     start = project.method(function.owner, "__init__") if function.owner is not None else None
     made = (unparsed(call.func) for call, _ in project.calls_of(start)) if start is not None else ()
-    return not name or bool(project.calls_by(name)) or name in (each.rpartition(".")[2] for each in made)
+    return not name or bool(project.calls.under(name)) or name in (each.rpartition(".")[2] for each in made)
 
 
 def _is_last(place: Use) -> bool:

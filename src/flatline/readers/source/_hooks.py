@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import FUNCTIONS, Class, Module, Scope, Use
 
@@ -150,7 +151,7 @@ def _put_by(project: Project, scope: Scope, given: ast.expr, key: ast.expr | Non
         return
     maker = scope.parent if scope.parent is not None and scope.parent is not scope.module.top else scope
     for call, place, function in _uses(project, maker, scope, given.id):
-        told = project.argument(call, maker, key.id) if isinstance(key, ast.Name) and key.id in maker.params else key
+        told = argument(call, maker, key.id) if isinstance(key, ast.Name) and key.id in maker.params else key
         word, of = _word(project, told, place), _object(project, call, place)
         known = function is not None and word is not _UNKNOWN and of is not None
         yield Hooked(function, word, of or "") if known and function is not None else None
@@ -169,7 +170,7 @@ def _uses(project: Project, maker: Scope, scope: Scope, name: str) -> Iterator[t
     for call, use in project.sites_of(maker):
         if any(call is head for head in getattr(use.statement, "decorator_list", ())):
             continue
-        given = project.argument(call, maker, name) if maker is scope else _second(use, call)
+        given = argument(call, maker, name) if maker is scope else _second(use, call)
         things = project.things(given, use) if given is not None else ()
         yield call, use, things[0].function if len(things) == 1 else _of_object(project, given, use)
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._dispatch import each_of
 from flatline.readers.source._edits import after
 from flatline.readers.source._kept import bounded, gone_through_by, keeps_all, kept_by, never_emptied
 from flatline.readers.source._outlive import has_graph
 from flatline.readers.source._put_right import Kept, changed_by, left_out, put_right
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import Seen, seen_in
 

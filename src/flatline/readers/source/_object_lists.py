@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._objects import MANY, Objects, given_many, in_order, objects, puts
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
@@ -123,7 +124,7 @@ def _put(project: Project, method: Scope, use: Use, how: str, value: ast.expr, d
         if isinstance(asked, ast.Name) and extra is not None and asked.id == extra.arg:
             yield when, "extend", given_many(project, method, call, site, depth)
         elif isinstance(asked, ast.Name) and asked.id in method.params:
-            given = project.argument(call, method, asked.id)
+            given = argument(call, method, asked.id)
             many = "extend" if through is not None else how
             yield when, many, _given(project, many, given, site, depth)
         else:
@@ -152,7 +153,7 @@ def _value(project: Project, how: str, node: ast.expr, use: Use, depth: int) -> 
 def _outside(project: Project, owner: Class, name: str) -> Iterator[Put]:
     """``trainer.hooks.append(Hook())``."""
     for how in ("append", "extend", "insert"):
-        for call, use in project.asked_of(how):
+        for call, use in project.calls.of_method(how):
             held = call.func.value if isinstance(call.func, ast.Attribute) else None
             if isinstance(held, ast.Attribute) and held.attr == name and not _is_own(held, use):
                 if project.class_of(held.value, use) is owner and call.args:

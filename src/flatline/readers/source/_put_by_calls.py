@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._values import Source
@@ -33,7 +34,7 @@ def put_by_calls(project: Project, module: Module, outer: Scope, inner: Scope, t
     for call, use in module.top.calls if names is not None else ():
         things = project.things(call.func, use) if isinstance(call.func, (ast.Name, ast.Attribute)) else ()
         if names is not None and len(things) == 1 and things[0].function is outer:
-            key, value = (project.argument(call, outer, name) for name in names)
+            key, value = (argument(call, outer, name) for name in names)
             if value is not None:
                 yield _name(key), Source(value, use)
 

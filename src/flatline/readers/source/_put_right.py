@@ -8,9 +8,10 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._dispatch import each_of
 from flatline.readers.source._nodes import names_in, root_of, unparsed, walk
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use, spelled
 
 WRITES = ("update", "pop", "popitem", "clear")  # methods of dictionaries

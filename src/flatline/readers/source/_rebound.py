@@ -13,9 +13,9 @@ from flatline.readers.source._handed_later import behind_name, handed_later
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._parameters import models_of
 from flatline.readers.source._plain_lists import is_made_by
-from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import FUNCTIONS, SAME, Use, plain_call
 from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, seen_in
+from flatline.readers.source._things import Thing
 from flatline.readers.source._undone import is_undone
 
 BARE = ("affine", "elementwise_affine")

@@ -27,8 +27,8 @@ def _looked_for(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:
         return []
     if any(owner.node.name in _called(each) for each in modules):
         return []
-    near = [pair for each in modules for name in _attributes(each) for pair in project.asked(name, each)]
-    near += project.objects_called()
+    near = [pair for each in modules for name in _attributes(each) for pair in project.calls.in_file(name, each)]
+    near += project.calls.plain
     return [pair for pair in near if project.callee(*pair) is forward] if len(near) <= CALLS else []
 
 

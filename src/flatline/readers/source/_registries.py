@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Class, Module, Scope, Use
 from flatline.readers.source._values import Source
@@ -51,7 +52,7 @@ def asked(project: Project, call: ast.Call, use: Use, function: Scope) -> Asked 
         return None
     if not isinstance(table.value, ast.Name) or own != (table.value.id,):
         return None
-    name = project.constant(project.argument(call, function, key.id), use)
+    name = project.constant(argument(call, function, key.id), use)
     found = [e for e in entries(project, owner, table.attr) if e.holder == holder(project, call.func.value, use)]
     known = [e for e in found if e.name == name.value] if name is not None else _all_there_are(project, found)
     return Asked(known[0].source, key.id, makes) if len(known) == 1 else None

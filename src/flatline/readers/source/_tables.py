@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._by_heirs import put_by_heirs
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._put_by_calls import decorating, put_by_calls
@@ -177,7 +178,7 @@ def _given_name(project: Project, head: ast.Call, table: str, source: Source) ->
     names = _filled_by(maker) if maker is not None else None
     if maker is None or names is None:
         return []
-    given, key = (project.argument(head, maker, name) for name in names)
+    given, key = (argument(head, maker, name) for name in names)
     if not isinstance(given, ast.Name) or given.id != table:
         return []
     name = key.value if isinstance(key, ast.Constant) else None

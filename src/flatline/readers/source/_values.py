@@ -15,7 +15,8 @@ from flatline.readers.source._records import BAGS, own_field
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._things import Thing
 
 DEPTH = 24  # steps from a name to what it stands for
 SHORT = 4  # steps from a name to a number
