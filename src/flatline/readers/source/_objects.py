@@ -70,7 +70,7 @@ def _is_none(project: Project, node: ast.expr, use: Use) -> bool:
 def _of_call(project: Project, node: ast.Call, use: Use, depth: int) -> Objects:
     name = spelled(node.func).rpartition(".")[2]
     if name == "sorted" and node.args:
-        return in_order(project, objects(project, node.args[0], use, depth + 1), node)
+        return _in_order(project, objects(project, node.args[0], use, depth + 1), node)
     if name == "reversed" and len(node.args) == 1:
         found = objects(project, node.args[0], use, depth + 1)
         return found[::-1] if found is not None else None
@@ -163,11 +163,7 @@ def _varied(project: Project, function: Scope, name: str, depth: int) -> Objects
     sites = project.calls_of(function)
     if extra is None or extra.arg != name or len(sites) != 1:
         return None
-    return given_many(project, function, *sites[0], depth)
-
-
-def given_many(project: Project, function: Scope, call: ast.Call, use: Use, depth: int) -> Objects:
-    """What a call gives for ``*hooks``."""
+    call, use = sites[0]
     own = function.owner is not None and not function.marked("staticmethod")
     size = len(function.arguments.args) - own
     return _joined([_element(project, each, use, depth) for each in call.args[size:]])
@@ -179,7 +175,7 @@ def _put_later(
     """With what statements of the same function add to it, before it is used."""
     for statement in scope.statements if found is not None else ():
         here = statement.order > begun.use.order and (scope is not use.scope or statement.order < use.order)
-        for method, value in puts(statement, name) if here else ():
+        for method, value in _puts(statement, name) if here else ():
             if comes_by(project, statement) is False:
                 continue
             each = _each(project, method, value, statement, depth)
@@ -196,7 +192,7 @@ def _each(project: Project, method: str, value: ast.expr, use: Use, depth: int) 
     return objects(project, value, use, depth + 1) if method == "extend" else _element(project, value, use, depth)
 
 
-def puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
+def _puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
     """``name.append(value)``, ``name += values``, and whatever else is done to a list."""
     node = use.statement
     if isinstance(node, ast.AugAssign) and unparsed(node.target) == name:
@@ -212,16 +208,14 @@ def puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
 
 
 def _of_attribute(project: Project, node: ast.Attribute, use: Use, depth: int) -> Objects:
-    owner = project.class_of(node.value, use)
-    found = project.list_of(owner, node.attr, depth) if owner is not None else None
-    fields = sources(project, node, use, depth) if found is None else []
-    return objects(project, fields[0].node, fields[0].use, depth + 1) if len(fields) == 1 else found
+    fields = sources(project, node, use, depth)
+    return objects(project, fields[0].node, fields[0].use, depth + 1) if len(fields) == 1 else None
 
 
 # --------------------------------------------------------------------------- order
 
 
-def in_order(project: Project, found: Objects, call: ast.Call) -> Objects:
+def _in_order(project: Project, found: Objects, call: ast.Call) -> Objects:
     """Sorted by a number that each of the classes has: ``key=lambda hook: hook.priority``."""
     key = next((k.value for k in call.keywords if k.arg == "key"), None)
     back = next((k.value for k in call.keywords if k.arg == "reverse"), ast.Constant(False))

@@ -16,7 +16,6 @@ from flatline.readers.source import (
     _given,
     _lineage,
     _names,
-    _object_lists,
     _owners,
     _partials,
     _sites,
@@ -250,10 +249,6 @@ class Project:
     def method(self, owner: Class, name: str) -> Scope | None:
         """The method, perhaps inherited."""
         return _lineage.method(self, owner, name)
-
-    def list_of(self, owner: Class, name: str, depth: int) -> Sequence[Source] | None:
-        """The objects in a list that an object of a class keeps; None where one of them is not known."""
-        return _object_lists.held_by(self, owner, name, depth)
 
     # ----------------------------------------------------------------------- calls
 

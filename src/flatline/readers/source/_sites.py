@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from flatline.readers.source import (
     _forwarded,
-    _handlers,
-    _hooks,
     _kept_objects,
     _listed,
     _objects,
@@ -44,9 +42,7 @@ def calls_of(project: Project, function: Scope) -> list[Site]:
             found += [pair for pair in _forwarded.from_below(project, function) if pair not in found]
         mine = project.calls.partials.get(name, [])
         found += [*_partials.calls(project, function, mine, _asked_partly(project, mine))] if mine else []
-        found += _handlers.handed(project, function) if not found else []
         found += [pair for pair in project.by_entry.get(id(node), ()) if pair not in found]
-        found += _hooks.sites(project, function) if not found else []
         found += _by_its_name(project, function) if name == LAMBDA and not found else []
         asked = project.calls.methods.get(name, []) if function.owner is not None and not name.startswith("__") else []
         if name == "__call__" and function.owner is not None:

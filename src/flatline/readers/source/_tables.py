@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from flatline.readers.source._arguments import argument
-from flatline.readers.source._by_heirs import put_by_heirs
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._put_by_calls import decorating, put_by_calls
 from flatline.readers.source._scopes import Class, Module, Scope, Use
@@ -21,9 +20,7 @@ Entry = tuple[object, Source]
 
 
 def put(project: Project, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
-    """What was put into a table under a key, in this function, by decorators or by the classes themselves."""
-    if heirs := put_by_heirs(project, node, key, use):
-        return heirs
+    """What was put into a table under a key, in this function or by decorators."""
     if not isinstance(node, ast.Name):
         return _appended(project, node, use) if key is None and isinstance(node, ast.Attribute) else []
     if node.id in use.scope.bindings:
