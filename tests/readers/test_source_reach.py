@@ -152,7 +152,7 @@ def test_results_that_a_method_cuts_off(above, name, body, expected):
 
 
 SETTINGS = """OPTIMIZERS = {{"sgd": torch.optim.SGD, "other": Unknown}}
-SCHEDULES = {{}}
+SCHEDULES = {{"none": Unknown}}
 def register(name):
     def put(function):
         SCHEDULES[name] = function

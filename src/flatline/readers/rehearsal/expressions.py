@@ -20,6 +20,7 @@ from flatline.readers.rehearsal.values import (
     Object,
     Tensor,
     Value,
+    inside,
     is_key,
 )
 
@@ -80,8 +81,7 @@ def _tuple(m: Machine, node: ast.Tuple | ast.List | ast.Set, env: Env) -> Value:
     if isinstance(node, ast.Set):
         return {each for each in found if is_key(each)}
     if isinstance(node, ast.List):
-        m.born[id(found)] = len(m.loops)
-        m.kept_alive.append(found)
+        m.begun(found)
     return tuple(found) if isinstance(node, ast.Tuple) else found
 
 
@@ -90,10 +90,10 @@ def _dict(m: Machine, node: ast.Dict, env: Env) -> Value:
     for key, value in zip(node.keys, node.values, strict=True):
         part = evaluate(m, value, env)
         if key is None:
-            found.update(part if isinstance(part, dict) else {MORE: UNKNOWN})
+            containers.join(found, part)
         elif is_key(name := evaluate(m, key, env)):
             found[name] = part
-    return found
+    return m.begun(found)
 
 
 def _joined(m: Machine, node: ast.JoinedStr, env: Env) -> Value:
@@ -233,6 +233,7 @@ def _same(one: Value, other: Value, wanted: bool) -> bool | None:
 
 
 def _contains(one: Value, other: Value, wanted: bool) -> bool | None:
+    other = inside(other)
     if isinstance(other, str):
         return (one in other) is wanted if isinstance(one, str) else None
     if not isinstance(other, (list, tuple, set, frozenset, dict)) or one is UNKNOWN or not is_key(one):
@@ -275,23 +276,17 @@ def item(m: Machine, value: Value, key: Value) -> Value:
     """One element."""
     if isinstance(value, Tensor):
         return tensors.same(value, picked=not isinstance(key, (slice, tuple)))
-    if isinstance(value, Made) and isinstance(value.parts, (list, dict)):
-        value = value.parts
+    value = inside(value)
     if isinstance(value, Library):
         return value  # Optional[int]
     if isinstance(value, dict):
-        return _entry(value, key)
+        return containers.entry(m, value, key)
     if isinstance(value, (list, tuple, str, range)) and isinstance(key, (int, slice)):
         try:
             return value[key]
         except (IndexError, ValueError):
             return UNKNOWN
     return attributes.by_key(m, value, key)
-
-
-def _entry(value: dict[Value, Value], key: Value) -> Value:
-    known = MORE not in value and is_key(key) and not isinstance(key, slice)
-    return value.get(key, UNKNOWN) if known else UNKNOWN
 
 
 def _lambda(m: Machine, node: ast.Lambda, env: Env) -> Value:
@@ -398,8 +393,7 @@ def _unpacked(m: Machine, targets: Sequence[ast.expr], value: Value, env: Env) -
 
 
 def _put(m: Machine, value: Value, key: Value, given: Value) -> None:
-    if isinstance(value, Made) and isinstance(value.parts, (list, dict)):
-        value = value.parts
+    value = inside(value)
     if isinstance(value, dict):
         if key is UNKNOWN or not is_key(key):
             value[MORE] = UNKNOWN

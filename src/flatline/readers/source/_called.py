@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flatline.readers.source import _builders, _by_word, _registries, _values
+from flatline.readers.source import _by_word, _values
 from flatline.readers.source._lineage import filled_in, is_abstract
 from flatline.readers.source._names import imported
 from flatline.readers.source._owners import class_itself
@@ -82,43 +82,20 @@ def _is_fluent(function: Scope) -> bool:
 def _by_function(
     project: Project, thing: Thing, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
 ) -> tuple[Thing, ...]:
-    """What a function gives back: what it looks up and makes, or returns."""
+    """What a function gives back."""
     assert thing.function is not None
-    built = _builders.built(project, node, use, thing.function, depth) if not index else ()
     site = project.merged(thing.given, node, use)[0] if thing.given is not None else node
-    chosen = _by_word.returned(project, thing.function, node, use) if not built else None
-    return built or through(site, returned(project, thing.function, depth, index, chosen))
+    chosen = _by_word.returned(project, thing.function, node, use)
+    return through(site, returned(project, thing.function, depth, index, chosen))
 
 
 def _by_method(
     project: Project, function: Scope, node: ast.Call, use: Use, depth: int, index: tuple[int, ...]
 ) -> tuple[Thing, ...]:
-    """What a method gives back: its own object, what it made, or what a registry holds."""
+    """What a method gives back: its own object, or what it made."""
     if not index and _is_fluent(function) and isinstance(node.func, ast.Attribute):
         return project.things(node.func.value, use, depth + 1)
-    asked = _registries.asked(project, node, use, function) if function.owner is not None else None
-    if asked is None and not index and (built := _builders.built(project, node, use, function, depth)):
-        return built
-    chosen = _by_word.returned(project, function, node, use) if asked is None else None
-    if asked is not None:
-        return _registered(project, asked, node, use, depth)
-    return through(node, returned(project, function, depth, index, chosen))
-
-
-def _registered(project: Project, asked: _registries.Asked, node: ast.Call, use: Use, depth: int) -> tuple[Thing, ...]:
-    """What a registry holds under a name, or makes of that."""
-    held = project.things(asked.entry.node, asked.entry.use, depth + 1)
-    if not asked.makes or len(held) != 1 or held[0].call is not None:
-        return held if not asked.makes else ()
-    if held[0].function is not None:
-        return through(node, returned(project, held[0].function, depth, ()))
-    key = id(node), 0
-    if key not in project.rewritten:
-        named = any(k.arg == asked.key for k in node.keywords)
-        kept = [k for k in node.keywords if k.arg != asked.key]
-        made = ast.Call(node.func, node.args if named else node.args[1:], kept)
-        project.rewritten[key] = ast.copy_location(made, node)
-    return (Thing(held[0].name, use, project.rewritten[key], held[0].made_of),)
+    return through(node, returned(project, function, depth, index, _by_word.returned(project, function, node, use)))
 
 
 def _named(project: Project, node: ast.Call, use: Use) -> tuple[Thing, ...]:

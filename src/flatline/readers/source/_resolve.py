@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from flatline.readers.source import (
-    _builders,
     _called,
     _constants,
     _given,
@@ -43,7 +41,6 @@ class Project:
 
     modules: dict[str, Module | None] = field(default_factory=dict)
     calls: Calls = field(default_factory=Calls)
-    builders: list[Scope] = field(default_factory=list)  # functions that look up what they make
     decorated: dict[str, list[Scope]] = field(default_factory=dict)  # functions by their decorators
     inheriting: dict[str, list[Class]] = field(default_factory=dict)  # classes by what they inherit from
     lambdas: bool = False  # whether there are any
@@ -68,7 +65,6 @@ class Project:
     _truths: dict[int, bool | None] = field(default_factory=dict)  # of conditions
     answered: dict[int, list[Site]] = field(default_factory=dict)  # calls of functions
     by_entry: dict[int, list[Site]] = field(default_factory=dict)  # calls of entries of tables, by function
-    built: dict[tuple[int, int], tuple[ast.Call, tuple[Thing, ...]]] = field(default_factory=dict)  # by builders
     alive: list[ast.AST] = field(default_factory=list)  # what was put together, and is known by its identity
     seen: dict[int, object] = field(default_factory=dict)  # what _facts.py knows of a scope
     registries: dict[tuple[int, str], list[Any]] = field(default_factory=dict)  # what else was asked once
@@ -84,7 +80,6 @@ class Project:
             self._truths,
             self.registries,
             self.by_entry,
-            self.built,
             self.alive,
         ):
             memory.clear()
@@ -120,30 +115,18 @@ class Project:
             for head in getattr(below.node, "decorator_list", ()):
                 name = unparsed(head.func if isinstance(head, ast.Call) else head)
                 self.decorated.setdefault(name, []).append(below)
-        self.builders += _builders.builders_in(module)
         self.calls.add(module)
 
-    def look_into_tables(self, reached: Collection[Module] = ()) -> None:
-        """Which functions the entries of tables are that are called, and the calls that builders make."""
-        self.by_entry = {}
-        keyed = self._tried(partial(_sites.of_entries, self)) if len(self.calls.keyed) <= ENTRIES else {}
-        self.by_entry, near = keyed, [each for each in self.builders if each.module in reached]
-        for _ in range(_builders.ROUNDS if near else 0):
-            made = self._tried(partial(_builders.sites, self, near))
-            self.by_entry = {n: [*keyed.get(n, ()), *made.get(n, ())] for n in {**keyed, **made}}
-
-    def _tried(self, asked: Callable[[], Iterator[tuple[int, ast.Call, Use]]]) -> dict[int, list[Site]]:
-        """Calls by their functions; nothing is kept of what this concludes on the way."""
-        memories: tuple[dict[Any, Any], ...] = (
-            self._things, self._callees, self.answered, self._truths, self.built,
-        )  # fmt: skip
-        sizes, found = [len(memory) for memory in memories], dict[int, list[Site]]()
-        for name, call, use in asked():
+    def look_into_tables(self) -> None:
+        """Which functions the entries of tables are that are called; nothing is kept of what this concludes on the way."""
+        memories: tuple[dict[Any, Any], ...] = (self._things, self._callees, self.answered, self._truths)
+        self.by_entry, sizes, found = {}, [len(memory) for memory in memories], dict[int, list[Site]]()
+        for name, call, use in _sites.of_entries(self) if len(self.calls.keyed) <= ENTRIES else ():
             found.setdefault(name, []).append((call, use))
         for memory, size in zip(memories, sizes, strict=True):
             while len(memory) > size:
                 memory.popitem()
-        return found
+        self.by_entry = found
 
     # ----------------------------------------------------------------------- names
 

@@ -12,7 +12,6 @@ from flatline.readers.source import (
     _listed,
     _objects,
     _partials,
-    _registered,
     _submodules,
 )
 from flatline.readers.source._arguments import fits
@@ -107,7 +106,7 @@ def _of_module(project: Project, function: Scope) -> list[Site]:
     found = [pair for pair in known[:SITES] if project.callee(*pair) is function] or _submodules.calls(
         project, function
     )
-    return found or _registered.calls(project, function) or _kept_objects.calls(project, function)
+    return found or _kept_objects.calls(project, function)
 
 
 def _is_each(project: Project, call: ast.Call, use: Use, function: Scope) -> bool:

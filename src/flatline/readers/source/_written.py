@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flatline.readers.source._builders import is_copy
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Module, Scope, Use
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
+
+COPIES = {"dict", "copy", "deepcopy"}
 
 
 def written_to(project: Project, node: ast.expr, use: Use) -> bool:
@@ -40,7 +41,7 @@ def _changed(module: Module) -> Iterator[tuple[str, int]]:
             name = node.id if isinstance(node, ast.Name) else ""
             found = scope.bindings.get(name, [])
             last = scope.reaching(name, use) if len(found) > 1 else []
-            if last and all(b.value is not None and is_copy(b.value, name) for b in last):
+            if last and all(b.value is not None and _is_copy(b.value, name) for b in last):
                 found = last
             own = bool(found) and scope is not module.top and not any(b.parameter for b in found)
             yield unparsed(node), id(scope) if own else 0
@@ -73,3 +74,18 @@ def _set_outside(module: Module) -> Iterator[str]:
             for target in targets:
                 if isinstance(target, ast.Attribute) and unparsed(target.value) not in own:
                     yield target.attr
+
+
+def _is_copy(node: ast.expr, name: str) -> bool:
+    """``dict(cfg)``, ``copy.deepcopy(cfg)``, ``cfg.copy()`` and ``{**cfg}``."""
+    whole = _copied(node) if isinstance(node, ast.Call) else None
+    whole = node.values[0] if isinstance(node, ast.Dict) and node.keys == [None] else whole
+    return isinstance(whole, ast.Name) and whole.id == name
+
+
+def _copied(node: ast.Call) -> ast.expr | None:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in COPIES and len(node.args) == 1 and not node.keywords:
+        return node.args[0]
+    own = isinstance(node.func, ast.Attribute) and name == "copy" and not node.args
+    return node.func.value if own and isinstance(node.func, ast.Attribute) else None
