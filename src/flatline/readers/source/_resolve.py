@@ -29,7 +29,7 @@ from flatline.readers.source._files import Unparsable, parse, read
 from flatline.readers.source._made import Made
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Binding, Class, Module, Scope, Use, bindings_at
-from flatline.readers.source._things import Thing, through
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import DEPTH, Source
 
 ENTRIES = 60  # calls of entries of tables that are looked at
@@ -254,10 +254,6 @@ class Project:
     def returns(self, function: Scope) -> list[tuple[ast.expr | None, Use]]:
         """What a function may give back, and where."""
         return _values.returns(self, function)
-
-    def returned(self, function: Scope, call: ast.Call, depth: int) -> tuple[Thing, ...]:
-        """What one call of a function gives back."""
-        return through(call, _called.returned(self, function, depth, ()))
 
     def merged(self, given: ast.Call, node: ast.Call | None, use: Use) -> Site:
         """The same, as one of the calls of a function."""

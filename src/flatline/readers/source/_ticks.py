@@ -63,15 +63,6 @@ class Ticks:
         """The function that a call runs, by the classes of the objects here."""
         return runs(self.project, call, use, self.selves) or self.project.callee(call, use)
 
-    def _owner(self, node: ast.expr, use: Use) -> str:
-        """The model in ``model.parameters()``, the optimizer in ``optimizer.param_groups``, and that of ``group["params"]``."""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parameters":
-            return self.key(node.func.value, use)
-        if isinstance(node, ast.Attribute) and node.attr == "param_groups":
-            return self.key(node.value, use)
-        inner = node.value if isinstance(node, ast.Subscript) else None
-        return self.owners.get(inner.id, "") if isinstance(inner, ast.Name) else ""
-
     def _owned(self, node: ast.expr) -> str:
         """Whose gradient ``p.grad`` is."""
         found = [n.id for n in walk(node) if isinstance(n, ast.Name)]
@@ -96,7 +87,7 @@ class Ticks:
     def _where(self, node: ast.AST) -> Where:
         return self.scope.module.where(node, self.scope)
 
-    def _ticks(self, call: ast.Call, use: Use) -> Iterator[SourceTick]:
+    def ticks(self, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         func = call.func
         dotted = self.project.dotted(func, use)
         if self.callee(call, use) is not None:
@@ -151,14 +142,6 @@ class Ticks:
         files = [each for each in self.project.modules.values() if each is not None]
         outside = isinstance(loss, ast.Attribute) and any(self.project.set_from_outside(loss.attr, m) for m in files)
         return outside or one_says((self.scope.module, self.training.module), RESCALES)
-
-    def _shares_its_turn(self, use: Use) -> bool:
-        """The loop over hooks has a backward beside the call: a turn is no part of something else."""
-        around = {block for block, part in use.path if part == "body"}
-        loops = [
-            u.statement for u in self.uses.values() if id(u.statement) in around and isinstance(u.statement, ast.For)
-        ]
-        return any(".backward(" in unparsed(each) for loop in loops[-1:] for each in loop.body)
 
     def _backward_tick(self, func: ast.Attribute, call: ast.Call, use: Use) -> Iterator[SourceTick]:
         scaled = isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Attribute)

@@ -157,6 +157,15 @@ class Walker(Ticks):
         self.known = known
         return through
 
+    def _owner(self, node: ast.expr, use: Use) -> str:
+        """The model in ``model.parameters()``, the optimizer in ``optimizer.param_groups``, and that of ``group["params"]``."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parameters":
+            return self.key(node.func.value, use)
+        if isinstance(node, ast.Attribute) and node.attr == "param_groups":
+            return self.key(node.value, use)
+        inner = node.value if isinstance(node, ast.Subscript) else None
+        return self.owners.get(inner.id, "") if isinstance(inner, ast.Name) else ""
+
     def _yielded(self, node: ast.stmt, ways: list[Way]) -> list[Way]:
         """What happens where a generator yields: what is known of that, or anything."""
         if self.at_yield is not None:
@@ -273,7 +282,7 @@ class Walker(Ticks):
             return self._each(each, call, use, ways, sure=sure)
         if function is None and is_unknown(self.project, call, use):
             return self._unknown(call, ways)
-        ticks = tuple(replace(tick, always=sure) for tick in self._ticks(call, use))
+        ticks = tuple(replace(tick, always=sure) for tick in self.ticks(call, use))
         if ticks:
             return [replace(way, ticks=way.ticks + ticks) for way in ways]
         return self._through(self._inlined(function, call, use), ways, sure=sure)
@@ -293,6 +302,14 @@ class Walker(Ticks):
         self.receiver = None
         self.nested, self.over_data = kept
         return ways
+
+    def _shares_its_turn(self, use: Use) -> bool:
+        """The loop over hooks has a backward beside the call: a turn is no part of something else."""
+        around = {block for block, part in use.path if part == "body"}
+        loops = [
+            u.statement for u in self.uses.values() if id(u.statement) in around and isinstance(u.statement, ast.For)
+        ]
+        return any(".backward(" in unparsed(each) for loop in loops[-1:] for each in loop.body)
 
     def _through(self, inner: Paths | None, ways: list[Way], *, sure: bool) -> list[Way]:
         """The ways, each with all those through a function behind it."""
