@@ -24,7 +24,9 @@ from flatline.readers.source._ticks import RESCALES
 
 COUPLED = ("torch.optim.Adam", "torch.optim.Adamax")
 LOSSES = ("mean loss", "mean")  # what a loss and its terms are made by
-CHOSEN = re.compile(r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*['\"]|hook|callback|handler")
+CHOSEN = re.compile(
+    r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*['\"]|hook|callback|handler|if \w+(\.lower\(\))? == ['\"]\w+['\"]:\s+return"
+)
 FINDS = re.compile(r"import_module|iter_modules|walk_packages|entry_points|__import__|spec_from_file|pkgutil")
 KNOWN = re.compile(
     r"Module|Dataset|Sampler|NamedTuple|Enum|Env|Wrapper|Function|Exception|Error|Parser|Optimizer|Scheduler|LR$|dataclass"

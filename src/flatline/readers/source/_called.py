@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flatline.readers.source import _by_word, _values
+from flatline.readers.source import _values
 from flatline.readers.source._lineage import filled_in, is_abstract
 from flatline.readers.source._names import imported
 from flatline.readers.source._owners import class_itself
@@ -85,8 +84,7 @@ def _by_function(
     """What a function gives back."""
     assert thing.function is not None
     site = project.merged(thing.given, node, use)[0] if thing.given is not None else node
-    chosen = _by_word.returned(project, thing.function, node, use)
-    return through(site, returned(project, thing.function, depth, index, chosen))
+    return through(site, returned(project, thing.function, depth, index))
 
 
 def _by_method(
@@ -95,7 +93,7 @@ def _by_method(
     """What a method gives back: its own object, or what it made."""
     if not index and _is_fluent(function) and isinstance(node.func, ast.Attribute):
         return project.things(node.func.value, use, depth + 1)
-    return through(node, returned(project, function, depth, index, _by_word.returned(project, function, node, use)))
+    return through(node, returned(project, function, depth, index))
 
 
 def _named(project: Project, node: ast.Call, use: Use) -> tuple[Thing, ...]:
@@ -143,10 +141,9 @@ def returned(
     function: Scope,
     depth: int,
     index: tuple[int, ...],
-    chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
 ) -> tuple[Thing, ...]:
     found: list[Thing] = []
-    for value, use in project.returns(function) if chosen is None else chosen:
+    for value, use in project.returns(function):
         if value is not None:
             inner = project.things(value, use, depth + 1, index)
             if not inner:

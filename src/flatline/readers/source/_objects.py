@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._nodes import Put, unparsed, walk
 from flatline.readers.source._scopes import Binding, Scope, Use, spelled
 from flatline.readers.source._values import Source, chosen, comes_by, looped, sources
 
@@ -113,17 +113,8 @@ def _turn(project: Project, node: ast.expr, name: str, place: int, given: Source
     """The expression, with what a name is in one of the turns; the same node each time it is asked for."""
     known = project.registries.setdefault((id(node), f"turn {place}"), [])
     if not known:
-        known += [_Put(name, given.node).visit(copy.deepcopy(node)), node]
+        known += [Put({name: given.node}).visit(copy.deepcopy(node)), node]
     return Source(known[0], use)
-
-
-class _Put(ast.NodeTransformer):
-    def __init__(self, name: str, value: ast.expr) -> None:
-        self.name, self.value = name, value
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        """The value for the name."""
-        return self.value if node.id == self.name else node
 
 
 # --------------------------------------------------------------------------- names and attributes

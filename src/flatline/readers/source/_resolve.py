@@ -54,9 +54,6 @@ class Project:
     turned: dict[int, Site] = field(default_factory=dict)  # the same, and calls of what partial() made
     rewritten: dict[tuple[int, int], ast.Call] = field(default_factory=dict)  # calls as they would be without partial()
     bound_at: dict[int, Use] = field(default_factory=dict)  # where partial() was called
-    keyed: dict[tuple[int, object], tuple[ast.expr, ast.expr | None]] = field(
-        default_factory=dict
-    )  # parts of comprehensions
 
     # what was concluded, and is forgotten when the next file is judged
     _names: dict[tuple[int, Use], str] = field(default_factory=dict)

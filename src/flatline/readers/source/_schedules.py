@@ -95,17 +95,30 @@ def length_of(project: Project, thing: Thing) -> dict[str, object]:
         project.number(each, thing.use)
         for each in (given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given])
     ]
-    length = max(each for each in lengths if each is not None) if lengths and None not in lengths else None
     power = argument_at(thing.call, factor, 1 if name == "ExponentialLR" else 2)
     gamma = usual if power is None else project.number(power, thing.use)
     sizes = list(_lengths(project, given, thing.use)) if given is not None else []
     loaded = [t for n, use in sizes for a in n.args for t in project.things(a, use)]
+    in_batches = (counts_steps(name) and bool(sizes)) or any(is_loader(project, t) for t in loaded)
+    return told(name, unparsed(given) if given is not None else "1", lengths, gamma, in_batches)
+
+
+def counts_steps(name: str) -> bool:
+    """Its length is a number of steps, whatever gave it."""
+    return name == "OneCycleLR" or name in IN_STEPS
+
+
+def told(
+    name: str, text: str, lengths: Sequence[float | None], gamma: float | None, in_batches: bool
+) -> dict[str, object]:
+    """What a tick says of a schedule."""
+    known = [each for each in lengths if each is not None]
+    length = max(known, default=None) if len(known) == len(lengths) else None
     return {
-        "horizon": f"{name}: {unparsed(given) if given is not None else 1}",
+        "horizon": f"{name}: {text}",
         "length": 1.0 if name == "ExponentialLR" else length,
         "gamma": gamma if name in FACTORS else None,
-        "in_batches": ((name == "OneCycleLR" or name in IN_STEPS) and bool(sizes))
-        or any(is_loader(project, t) for t in loaded),
+        "in_batches": in_batches,
     }
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from flatline.readers.source import _values
 from flatline.readers.source._called import called
-from flatline.readers.source._for_keys import for_key
 from flatline.readers.source._names import all_of, imported
 from flatline.readers.source._scopes import LAMBDA, Binding, Use
 from flatline.readers.source._things import Thing
@@ -87,8 +86,6 @@ def _entry(project: Project, node: ast.expr, key: object, use: Use, depth: int) 
             v for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant) and k.value == key
         ]
         return project.things(found[0], use, depth + 1) if len(found) == 1 and None not in node.keys else ()
-    if isinstance(node, ast.DictComp) and (value := for_key(project, node, ast.Constant(key))) is not None:
-        return project.things(value, use, depth + 1)
     if isinstance(node, ast.DictComp):
         return tuple(
             replace(thing, via=(hash(key), *thing.via))

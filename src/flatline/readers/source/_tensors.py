@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flatline.readers.source import _by_word, _heads, _in_place, _last_layers, _last_turn, _raw, _values
+from flatline.readers.source import _heads, _in_place, _last_layers, _last_turn, _raw, _values
 from flatline.readers.source._made import UNBOUNDED, Made
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Scope, Use, spelled
@@ -130,8 +130,7 @@ def _call(project: Project, node: ast.Call, use: Use, depth: int, index: tuple[i
     if things and not index and things[0].call is not None and things[0].made_of is None:
         return _heads.put_out(project, things, depth)
     function = _own_call(project, things) or project.callee(node, use, depth) or _forward_of(project, things)
-    chosen = _by_word.returned(project, function, node, use) if function is not None else None
-    return _returned(project, function, depth, index, chosen) if function is not None else ()
+    return _returned(project, function, depth, index) if function is not None else ()
 
 
 def _own_call(project: Project, things: Sequence[Thing]) -> Scope | None:
@@ -237,10 +236,9 @@ def _returned(
     function: Scope,
     depth: int,
     index: tuple[int, ...],
-    chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
 ) -> tuple[Made, ...]:
     found: list[Made] = []
-    for value, use in project.returns(function) if chosen is None else chosen:
+    for value, use in project.returns(function):
         inner = made(project, value, use, depth + 1, index)
         if not inner:
             return ()
