@@ -96,7 +96,7 @@ def entry(m: Machine, value: dict[Value, Value], key: Value) -> Value:
 
 def _asked(m: Machine, value: dict[Value, Value], name: str, args: list[Value]) -> Value:
     if args[0] is UNKNOWN or MORE in value:
-        return entry(m, value, args[0]) if name == "get" else UNKNOWN
+        return entry(m, value, args[0]) if name == "get" and len(args) == 1 else UNKNOWN
     if name == "setdefault" and len(args) > 1 and args[0] not in value:
         m.born[id(args[1])] = m.born.get(id(value), len(m.loops))  # as old as the table that holds it from now on
     usual = args[1] if len(args) > 1 else None if name != "pop" else UNKNOWN

@@ -53,12 +53,7 @@ def _attribute(m: Machine, node: ast.Attribute, env: Env) -> Value:
 
 def _call(m: Machine, node: ast.Call, env: Env) -> Value:
     function = evaluate(m, node.func, env)
-    args: list[Value] = []
-    for given in node.args:
-        if isinstance(given, ast.Starred):
-            args += calls.spread(evaluate(m, given.value, env))
-        else:
-            args.append(evaluate(m, given, env))
+    args = _listed(m, node.args, env)
     kwargs: dict[str, Value] = {}
     for keyword in node.keywords:
         value = evaluate(m, keyword.value, env)
@@ -71,13 +66,19 @@ def _call(m: Machine, node: ast.Call, env: Env) -> Value:
     return calls.call(m, function, args, kwargs, node, env)
 
 
-def _tuple(m: Machine, node: ast.Tuple | ast.List | ast.Set, env: Env) -> Value:
+def _listed(m: Machine, nodes: Sequence[ast.expr], env: Env) -> list[Value]:
+    """Expressions one after the other, some of them spread."""
     found: list[Value] = []
-    for each in node.elts:
+    for each in nodes:
         if isinstance(each, ast.Starred):
             found += calls.spread(evaluate(m, each.value, env))
         else:
             found.append(evaluate(m, each, env))
+    return found
+
+
+def _tuple(m: Machine, node: ast.Tuple | ast.List | ast.Set, env: Env) -> Value:
+    found = _listed(m, node.elts, env)
     if isinstance(node, ast.Set):
         return {each for each in found if is_key(each)}
     if isinstance(node, ast.List):
