@@ -779,7 +779,10 @@ def test_a_registry_of_one_thing_under_a_name_that_is_not_known(kept, changed):
         (KEPT, HOLDERS + "for each in pkgutil.iter_modules(['nets']): load(each)"),
         (KEPT, HOLDERS + "\ndef load(name):\n    importlib.import_module(name)"),
         (KEPT.replace('@NETS.register("net")', ""), HOLDERS),
-        (KEPT, HOLDERS.replace("self._items[key](", "self._items.get(key, Other)(").replace("if key not in", "if 0 in")),
+        (
+            KEPT,
+            HOLDERS.replace("self._items[key](", "self._items.get(key, Other)(").replace("if key not in", "if 0 in"),
+        ),
     ],
 )
 def test_near_miss_a_registry_under_a_name_that_is_not_known(kept, holders):
