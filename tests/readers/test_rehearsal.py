@@ -778,6 +778,29 @@ def test_float16_by_a_table(kind, back, expected):
     assert kinds(HALVED.replace("KIND", kind).replace("BACK", back)) == expected
 
 
+OPTIMIZERS = """
+OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+SETTINGS = {"name": "adam", "kwargs": {"lr": 0.1, "weight_decay": 0.01}}
+MORE
+model, criterion = nn.Linear(4, 2), nn.CrossEntropyLoss()
+opt = OPTIMIZERS[SETTINGS["name"]](model.parameters(), **SETTINGS["kwargs"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", ["coupled"]),
+        ("SETTINGS['name'] = 'adamw'", []),
+        ("SETTINGS['kwargs']['weight_decay'] = 0.0", []),
+        ("SETTINGS['kwargs'].update(read())", []),
+        ("SETTINGS['kwargs'] = {**SETTINGS['kwargs'], **read()}", []),
+    ],
+)
+def test_decay_of_an_optimizer_that_settings_choose(more, expected):
+    assert kinds(OPTIMIZERS.replace("MORE", more) + TRAINS.replace("opt = torch", "other = torch")) == expected
+
+
 # --------------------------------------------------------------------------- bounds
 
 

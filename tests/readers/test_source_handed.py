@@ -158,7 +158,7 @@ class Net(nn.Module):
         return self.out(x)
 {fill}
 net, criterion = NETS[{net}]("{act}"), LOSSES["ce"]()
-loss = criterion(net(x), y)
+criterion(net(x), y).backward()
 """
 BOTH = "add('mlp', Net)\nregister(LOSSES, 'ce')(nn.CrossEntropyLoss)"
 
@@ -169,7 +169,7 @@ BOTH = "add('mlp', Net)\nregister(LOSSES, 'ce')(nn.CrossEntropyLoss)"
         (BOTH, "'mlp'", "soft", "softmax"),
         (BOTH, "'mlp'", "none", "linear"),
         (BOTH, "'mlp'", "other", ""),
-        (BOTH, "name", "soft", ""),
+        (BOTH, "name", "soft", "softmax"),
         (BOTH.replace("'ce'", "given()"), "'mlp'", "soft", ""),
         (BOTH.replace("Net)", "wrapped(Net))"), "'mlp'", "soft", ""),
     ],

@@ -66,7 +66,7 @@ def chain(hooks: str, kept: str = "list(hooks)", call: str = BY_NAME, before: st
     engine = ENGINE.replace("KEPT", kept).replace("CALL", call)
     code = RUN.replace("HOOKS", hooks).replace("BEFORE", before).replace("MORE", more)
     code = code.replace("from parts import *", "from parts import Clip, Hook, Step, Zero")
-    return len(lint(ClipAfterStep, engine, parts=PARTS, main=code.replace("from engine", "from train")))
+    return len(lint(ClipAfterStep, code, parts=PARTS, engine=engine))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def chain(hooks: str, kept: str = "list(hooks)", call: str = BY_NAME, before: st
         ({"hooks": "[TABLE[n]() for n in names]"}, 0),
         ({"hooks": "hooks", "before": "hooks = [Zero()]\nhooks.append(Step())\nhooks += [Clip()]"}, 1),
         ({"hooks": "hooks", "before": "hooks = [Step()]\nhooks.insert(0, Clip())\nhooks += [Zero()]"}, 0),
-        ({"hooks": "hooks", "before": "hooks = [Zero(), Step()]\nif torch.rand(1) > 0:\n  hooks.append(Clip())"}, 0),
+        ({"hooks": "hooks", "before": "hooks = [Zero(), Step()]\nif torch.rand(1) > 0:\n  hooks.append(Clip())"}, 1),
         ({"hooks": "()", "kept": "[]", "more": "engine.add(Zero()).add(Step()).add(Clip())"}, 1),
         ({"hooks": "()", "kept": "[]", "more": "engine.add(Zero())\nengine.add(Clip())\nengine.add(Step())"}, 0),
         ({"hooks": "[Zero(), Step(), *others]"}, 0),

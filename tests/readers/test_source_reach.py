@@ -152,7 +152,7 @@ def test_results_that_a_method_cuts_off(above, name, body, expected):
 
 
 SETTINGS = """OPTIMIZERS = {{"sgd": torch.optim.SGD, "other": Unknown}}
-SCHEDULES = {{}}
+SCHEDULES = {{"none": Unknown}}
 def register(name):
     def put(function):
         SCHEDULES[name] = function
@@ -326,7 +326,7 @@ BUS = """class Learner:
     def add(self, function):
         self.listed.append(function)
     def emit(self, event):
-        for function in self.handlers[event]:
+        for function in self.handlers.get(event, []):
             function(self)
         for function in self.listed:
             function(self)
@@ -338,6 +338,7 @@ BUS = """class Learner:
             loss.backward()
             self.opt.step()
         self.emit("end")
+held, loader = (torch.utils.data.DataLoader(torch.load(name), 8) for name in ("held.pt", "train.pt"))
 learner = Learner(Net())
 {above}
 @torch.no_grad()

@@ -29,6 +29,7 @@ from flatline.readers.rehearsal.values import (
     parts_of,
 )
 
+TABLES = ("builtins.dict", "collections.OrderedDict", "collections.UserDict")
 RESULT = "<result>"  # the name that a function's result is kept under
 
 
@@ -150,7 +151,7 @@ def instantiate(
     m: Machine, made_of: Class, args: Sequence[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
 ) -> Value:
     """An object of a class of the project."""
-    made = Object(made_of)
+    made = Object(made_of, table={} if made_of.comes_from(*TABLES) else None)
     start = made_of.function("__init__")
     if start is not None:
         invoke(m, start, [made, *args], kwargs, node, env)

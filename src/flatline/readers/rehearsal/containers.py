@@ -66,10 +66,10 @@ def _of_table(m: Machine, value: dict[Value, Value], name: str, args: list[Value
         found: list[Value] = list(getattr(value, name)())
         return [tuple(each) for each in found] if name == "items" else found
     if name in ("get", "pop", "setdefault") and args and is_key(args[0]):
-        return _asked(value, name, args)
+        return _asked(m, value, name, args)
     if name == "update":
         for given in (*args, kwargs):
-            value.update(given if isinstance(given, dict) else {MORE: UNKNOWN})
+            join(value, given)
         return None
     if name == "copy":
         return dict(value)
@@ -80,9 +80,25 @@ def _of_table(m: Machine, value: dict[Value, Value], name: str, args: list[Value
     return UNKNOWN
 
 
-def _asked(value: dict[Value, Value], name: str, args: list[Value]) -> Value:
-    if args[0] is UNKNOWN or MORE in value:
+def join(table: dict[Value, Value], given: Value) -> None:
+    """``table.update(given)``: what is not known may stand in the place of everything."""
+    table.update(given if isinstance(given, dict) else {**dict.fromkeys(table, UNKNOWN), MORE: UNKNOWN})
+
+
+def entry(m: Machine, value: dict[Value, Value], key: Value) -> Value:
+    """What a table holds under a key; where that is not known, the one class or function in it."""
+    if MORE in value or not is_key(key) or isinstance(key, slice):
         return UNKNOWN
+    (first, *more) = value.values() or [UNKNOWN]
+    alone = not more and isinstance(first, (Class, Function)) and m.closed
+    return first if key is UNKNOWN and alone else value.get(key, UNKNOWN)
+
+
+def _asked(m: Machine, value: dict[Value, Value], name: str, args: list[Value]) -> Value:
+    if args[0] is UNKNOWN or MORE in value:
+        return entry(m, value, args[0]) if name == "get" and len(args) == 1 else UNKNOWN
+    if name == "setdefault" and len(args) > 1 and args[0] not in value:
+        m.born[id(args[1])] = m.born.get(id(value), len(m.loops))  # as old as the table that holds it from now on
     usual = args[1] if len(args) > 1 else None if name != "pop" else UNKNOWN
     return value.get(args[0], usual) if name == "get" else getattr(value, name)(args[0], usual)
 
@@ -162,11 +178,12 @@ def _dict(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Cal
             found.update({key: value for key, value in given if is_key(key)})
         else:
             found[MORE] = UNKNOWN
-    return {**found, **kwargs}
+    return m.begun({**found, **kwargs})
 
 
 def _defaults(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:
-    return Made(FILLS, tuple(args), kwargs, parts=dict(args[1]) if len(args) > 1 and isinstance(args[1], dict) else {})
+    parts = dict(args[1]) if len(args) > 1 and isinstance(args[1], dict) else {}
+    return m.begun(Made(FILLS, tuple(args), kwargs, parts=parts))
 
 
 def _tuple(m: Machine, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env) -> Value:

@@ -20,6 +20,7 @@ from flatline.readers.rehearsal.values import (
     Object,
     Tensor,
     Value,
+    inside,
     is_key,
 )
 
@@ -52,12 +53,7 @@ def _attribute(m: Machine, node: ast.Attribute, env: Env) -> Value:
 
 def _call(m: Machine, node: ast.Call, env: Env) -> Value:
     function = evaluate(m, node.func, env)
-    args: list[Value] = []
-    for given in node.args:
-        if isinstance(given, ast.Starred):
-            args += calls.spread(evaluate(m, given.value, env))
-        else:
-            args.append(evaluate(m, given, env))
+    args = _listed(m, node.args, env)
     kwargs: dict[str, Value] = {}
     for keyword in node.keywords:
         value = evaluate(m, keyword.value, env)
@@ -70,18 +66,23 @@ def _call(m: Machine, node: ast.Call, env: Env) -> Value:
     return calls.call(m, function, args, kwargs, node, env)
 
 
-def _tuple(m: Machine, node: ast.Tuple | ast.List | ast.Set, env: Env) -> Value:
+def _listed(m: Machine, nodes: Sequence[ast.expr], env: Env) -> list[Value]:
+    """Expressions one after the other, some of them spread."""
     found: list[Value] = []
-    for each in node.elts:
+    for each in nodes:
         if isinstance(each, ast.Starred):
             found += calls.spread(evaluate(m, each.value, env))
         else:
             found.append(evaluate(m, each, env))
+    return found
+
+
+def _tuple(m: Machine, node: ast.Tuple | ast.List | ast.Set, env: Env) -> Value:
+    found = _listed(m, node.elts, env)
     if isinstance(node, ast.Set):
         return {each for each in found if is_key(each)}
     if isinstance(node, ast.List):
-        m.born[id(found)] = len(m.loops)
-        m.kept_alive.append(found)
+        m.begun(found)
     return tuple(found) if isinstance(node, ast.Tuple) else found
 
 
@@ -90,10 +91,10 @@ def _dict(m: Machine, node: ast.Dict, env: Env) -> Value:
     for key, value in zip(node.keys, node.values, strict=True):
         part = evaluate(m, value, env)
         if key is None:
-            found.update(part if isinstance(part, dict) else {MORE: UNKNOWN})
+            containers.join(found, part)
         elif is_key(name := evaluate(m, key, env)):
             found[name] = part
-    return found
+    return m.begun(found)
 
 
 def _joined(m: Machine, node: ast.JoinedStr, env: Env) -> Value:
@@ -233,6 +234,7 @@ def _same(one: Value, other: Value, wanted: bool) -> bool | None:
 
 
 def _contains(one: Value, other: Value, wanted: bool) -> bool | None:
+    other = inside(other)
     if isinstance(other, str):
         return (one in other) is wanted if isinstance(one, str) else None
     if not isinstance(other, (list, tuple, set, frozenset, dict)) or one is UNKNOWN or not is_key(one):
@@ -275,23 +277,17 @@ def item(m: Machine, value: Value, key: Value) -> Value:
     """One element."""
     if isinstance(value, Tensor):
         return tensors.same(value, picked=not isinstance(key, (slice, tuple)))
-    if isinstance(value, Made) and isinstance(value.parts, (list, dict)):
-        value = value.parts
+    value = inside(value)
     if isinstance(value, Library):
         return value  # Optional[int]
     if isinstance(value, dict):
-        return _entry(value, key)
+        return containers.entry(m, value, key)
     if isinstance(value, (list, tuple, str, range)) and isinstance(key, (int, slice)):
         try:
             return value[key]
         except (IndexError, ValueError):
             return UNKNOWN
     return attributes.by_key(m, value, key)
-
-
-def _entry(value: dict[Value, Value], key: Value) -> Value:
-    known = MORE not in value and is_key(key) and not isinstance(key, slice)
-    return value.get(key, UNKNOWN) if known else UNKNOWN
 
 
 def _lambda(m: Machine, node: ast.Lambda, env: Env) -> Value:
@@ -398,8 +394,7 @@ def _unpacked(m: Machine, targets: Sequence[ast.expr], value: Value, env: Env) -
 
 
 def _put(m: Machine, value: Value, key: Value, given: Value) -> None:
-    if isinstance(value, Made) and isinstance(value.parts, (list, dict)):
-        value = value.parts
+    value = inside(value)
     if isinstance(value, dict):
         if key is UNKNOWN or not is_key(key):
             value[MORE] = UNKNOWN

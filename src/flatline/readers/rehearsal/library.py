@@ -35,7 +35,8 @@ CALLER = "operator.methodcaller"
 HARMLESS = ("torch.", "numpy.", "math.", "random.", "time.", "os.", "logging.", "json.", "warnings.", "sys.", "pathlib.", "PIL.",
             "builtins.", "datetime.", "tqdm.", "sklearn.", "matplotlib.", "pandas.", "re.", "shutil.", "torchvision.",
             "typing.", "yaml.", "collections.", "itertools.", "contextlib.", "statistics.", "string.", "gc.", "copy.",
-            "scipy.", "cv2.", "albumentations.", "torchaudio.", "csv.", "pickle.", "hashlib.", "uuid.", "string.")  # fmt: skip
+            "scipy.", "cv2.", "albumentations.", "torchaudio.", "csv.", "pickle.", "hashlib.", "uuid.",
+            "wandb.", "mlflow.")  # fmt: skip
 NO_GRAPH = ("zeros", "ones", "rand", "randn", "randint", "tensor", "as_tensor", "from_numpy", "arange", "full", "empty", "eye",
             "linspace", "randperm", "zeros_like", "ones_like", "rand_like", "randn_like", "FloatTensor", "LongTensor")  # fmt: skip
 KEEPS = ("weakref.proxy", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
@@ -123,6 +124,8 @@ def _function(
         return args[0] if args else None
     if name in ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad", "autocast", "device", "Generator"):
         return _made(m, dotted, args, kwargs, node, env)
+    if name == "is_tensor" and args and isinstance(args[0], (Tensor, str, int, float, list, tuple, dict)):
+        return isinstance(args[0], Tensor)
     if name in ("load", "is_available", "is_grad_enabled", "get_rank", "is_tensor", "numel"):
         return UNKNOWN
     if name in NO_GRAPH:
@@ -137,6 +140,8 @@ def method(
     m: Machine, value: Value, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.Call, env: Env
 ) -> Value:
     """A method of something that is not of the project."""
+    if isinstance(value, Object) and value.table is not None:
+        value = value.table
     if isinstance(value, (list, dict, set, str, tuple)):
         return containers.method(m, value, name, args, kwargs, node, env)
     if isinstance(value, Tensor):

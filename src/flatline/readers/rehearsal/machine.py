@@ -92,16 +92,25 @@ class Machine:
         self.quiet: list[Place] = []  # what switches gradients off
         self.transforms: list[tuple[Made, bool]] = []  # that were called, and whether that is certain
         self.kept_alive: list[Value] = []  # what is known by its identity
-        self.born: dict[int, int] = {}  # lists, and how many loops there were around them when they were made
+        self.born: dict[
+            int, int
+        ] = {}  # lists and tables, and how many loops there were around them when they were made
         self.files: dict[str, File] = {}
         self.loops: list[Loop] = []
         self.escaped: dict[int, Value] = {}
+        self.closed = True  # no file is imported under a name that is not known
 
     def gathered(self, value: Value) -> list[Value]:
         """Everything that a loop over a value would go through."""
         found: list[Value] = []
         self.each(value, found.append)
         return found
+
+    def begun(self, value: Value) -> Value:
+        """A list or a table that was just made."""
+        self.born[id(value)] = len(self.loops)
+        self.kept_alive.append(value)
+        return value
 
     def where(self, node: ast.AST, env: Env) -> Where:
         """The place of a node."""

@@ -12,18 +12,22 @@ from functools import cache
 from flatline.events import SourceFact, SourceLoop, SourceLoss, SourceTick, Where
 from flatline.readers.rehearsal.machine import Choose, Exhausted, Machine, Raised
 from flatline.readers.rehearsal.statements import LANGUAGE
-from flatline.readers.rehearsal.values import Weight, weights_of
+from flatline.readers.rehearsal.values import MORE, Weight, weights_of
 from flatline.readers.rehearsal.watcher import Watcher, modes_in
 from flatline.readers.source._cuts import ON_PURPOSE as ON_PURPOSE_CUT
 from flatline.readers.source._facts import ON_PURPOSE, OTHER_SCALING
 from flatline.readers.source._imported import FILES, all_reached, one_says
-from flatline.readers.source._loops import RESCALES
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Module, spelled
+from flatline.readers.source._ticks import RESCALES
 
+COUPLED = ("torch.optim.Adam", "torch.optim.Adamax")
 LOSSES = ("mean loss", "mean")  # what a loss and its terms are made by
-CHOSEN = re.compile(r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*['\"]|hook|callback|handler")
+CHOSEN = re.compile(
+    r"\]\(|\bgetattr\(|@\w+(\.\w+)?\(\s*['\"]|hook|callback|handler|if \w+(\.lower\(\))? == ['\"]\w+['\"]:\s+return"
+)
+FINDS = re.compile(r"import_module|iter_modules|walk_packages|entry_points|__import__|spec_from_file|pkgutil")
 KNOWN = re.compile(
     r"Module|Dataset|Sampler|NamedTuple|Enum|Env|Wrapper|Function|Exception|Error|Parser|Optimizer|Scheduler|LR$|dataclass"
 )
@@ -132,6 +136,7 @@ def rehearse(project: Project, module: Module, files: Sequence[Module], choose: 
     """Once through a file, and through those of the files that it imports. Raises Exhausted."""
     watcher = Watcher(rescaled=one_says(files, RESCALES))
     machine = Machine(project, watcher, choose, {each.text.path for each in files}, LANGUAGE)
+    machine.closed = not one_says(files, FINDS)
     with suppress(Raised):
         machine.file(module, "__main__")
     watcher.escaped = frozenset(machine.escaped)
@@ -185,6 +190,7 @@ def _of(watcher: Watcher) -> Iterator[SourceFact]:
         yield SourceFact(kind="half", text=mark.place.text, where=mark.place.where)
     yield from watcher.passes.facts(watcher.escaped)
     yield from _kept(watcher)
+    yield from _coupled(watcher)
     held, whole = watcher.holds()
     if whole:
         yield from _replaced(watcher, held)
@@ -232,6 +238,16 @@ def _awake(watcher: Watcher, held: frozenset[Weight]) -> Iterator[SourceFact]:
                 text=place.text.partition("(")[0],
                 where=place.where,
             )
+
+
+def _coupled(watcher: Watcher) -> Iterator[SourceFact]:
+    """``Adam(weight_decay=0.01)``, whatever chose it."""
+    for made in watcher.optimizers.values():
+        decay, place = made.kwargs.get("weight_decay"), made.place
+        switched = MORE in made.kwargs or "decoupled_weight_decay" in made.kwargs
+        known = place is not None and isinstance(decay, (int, float)) and decay > 0 and not switched
+        if known and place is not None and made.dotted in COUPLED:
+            yield SourceFact(kind="coupled", name=made.name, text=f"{decay:g}", where=place.where)
 
 
 def _kept(watcher: Watcher) -> Iterator[SourceFact]:

@@ -98,6 +98,9 @@ def method(m: Machine, value: Tensor, name: str, args: Sequence[Value], node: as
         return None
     if name in NO_TENSOR:
         return UNKNOWN
+    if name == "detach_":
+        value.reach, value.marks = frozenset(), frozenset()
+        return value
     return by_function(m, name, [value, *args], {}, node, env)
 
 

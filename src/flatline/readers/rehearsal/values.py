@@ -162,6 +162,7 @@ class Object:
 
     made_of: Class
     attributes: dict[str, Value] = field(default_factory=dict)
+    table: dict[Value, Value] | None = None  # what it holds as a dict, if its class is one
 
     @property
     def is_module(self) -> bool:
@@ -245,6 +246,13 @@ class Super:
 
     above: tuple[Value, ...]
     receiver: Value
+
+
+def inside(value: Value) -> Value:
+    """The list or table that something is, or that a module of a list holds."""
+    if isinstance(value, Made) and isinstance(value.parts, (list, dict)):
+        return value.parts
+    return value.table if isinstance(value, Object) and value.table is not None else value
 
 
 def is_key(value: Value) -> bool:

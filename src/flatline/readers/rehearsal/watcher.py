@@ -31,9 +31,10 @@ from flatline.readers.rehearsal.values import (
     modules_of,
     weights_of,
 )
-from flatline.readers.source._loops import FACTORS, LENGTHS, MODES, SUSPECT, VISION
-from flatline.readers.source._schedules import IN_STEPS
+from flatline.readers.source._modes import MODES, VISION
+from flatline.readers.source._schedules import FACTORS, LENGTHS, counts_steps, told
 from flatline.readers.source._scopes import spelled
+from flatline.readers.source._training import SUSPECT
 
 TELLS = re.compile(r"(^|[._])(on|after|before|pre|post)_|hook|fire|emit|trigger|dispatch|notify|publish|event|callback")
 REDUCTIONS = ("reduction", "reduce", "size_average")
@@ -338,16 +339,13 @@ def _horizon(value: Made) -> dict[str, Any]:
     if name not in LENGTHS or name == "LambdaLR" or (given is None and name != "ExponentialLR"):
         return {}
     each = given if isinstance(given, (list, tuple)) else [given]
-    numbers = [float(n) for n in each if isinstance(n, (int, float))]
+    lengths = [float(n) if isinstance(n, (int, float)) else None for n in each]
     factor, usual = FACTORS.get(name, ("", 0.0))
     gamma = value.given(factor, 1 if name == "ExponentialLR" else 2) if factor else None
     gamma = usual if factor and gamma is None else gamma
-    return {
-        "horizon": f"{name}: {numbers[0]:g}" if numbers else f"{name}: …",
-        "length": 1.0 if name == "ExponentialLR" else max(numbers, default=None) if len(numbers) == len(each) else None,
-        "gamma": float(gamma) if isinstance(gamma, (int, float)) else None,
-        "in_batches": (name == "OneCycleLR" or name in IN_STEPS) and any(map(is_batches, each)),
-    }
+    text = next((f"{length:g}" for length in lengths if length is not None), "…")
+    rate = float(gamma) if isinstance(gamma, (int, float)) else None
+    return told(name, text, lengths, rate, counts_steps(name) and any(map(is_batches, each)))
 
 
 def _receiver(node: ast.Call) -> str:

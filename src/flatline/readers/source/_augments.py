@@ -6,11 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
+from flatline.readers.source._arguments import argument, argument_at, default
 from flatline.readers.source._grown import grown
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._rounds import Known, told
 from flatline.readers.source._scopes import Class, Scope, Use
+from flatline.readers.source._things import Thing
 from flatline.readers.source._turns import settled
 from flatline.readers.source._values import Source
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from flatline.readers.source._nodes import unparsed, walk
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._things import Thing
 
 LOADER = "torch.utils.data.DataLoader"
 

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Collection, Sequence
 
 from flatline.readers.source._nodes import walk
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._seen import OTHER_MODE, seen_in
+from flatline.readers.source._things import Thing
 
 
 def of_others(project: Project, module: Module, lines: Collection[int], trained: Sequence[Thing]) -> set[int]:

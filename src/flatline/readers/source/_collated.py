@@ -6,10 +6,12 @@ import ast
 import re
 from dataclasses import replace
 
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._augments import first_random
 from flatline.readers.source._nodes import unparsed, walk
-from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import origins
 
 LIKELY = re.compile(r"mask_along_axis|(Time|Frequency)Masking|\broll\(|\.flip\(|Random\w|ColorJitter|albumentations")

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._arguments import argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Scope, Use
 from flatline.readers.source._values import is_super
 

@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Module, Use, spelled
+from flatline.readers.source._spread import keywords
+from flatline.readers.source._things import Thing
 from flatline.readers.source._workers import called_by
 
 GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator", "random.Random"}
@@ -43,7 +46,7 @@ def copied_streams(project: Project, module: Module) -> Iterator[SourceFact]:
 
 def _has_workers(project: Project, call: ast.Call, use: Use) -> bool:
     """Two or more, and nothing is done as each of them begins."""
-    named = project.keywords(call, use)
+    named = keywords(project, call, use)
     count = project.number(named.get("num_workers") or argument_at(call, "num_workers", 5), use)
     started = argument_at(call, "worker_init_fn", 9) or named.get("worker_init_fn")
     return None not in named and count is not None and count > 1 and started is None
@@ -51,7 +54,7 @@ def _has_workers(project: Project, call: ast.Call, use: Use) -> bool:
 
 def _mixes(project: Project, call: ast.Call, use: Use) -> bool:
     """Batches in another order each time: it is trained with."""
-    shuffle = project.keywords(call, use).get("shuffle") or argument_at(call, "shuffle", 2)
+    shuffle = keywords(project, call, use).get("shuffle") or argument_at(call, "shuffle", 2)
     known = project.constant(shuffle, use)
     return known is not None and known.value is True
 

@@ -13,9 +13,10 @@ from flatline.readers.source._learned import is_learned_from, returns_learned
 from flatline.readers.source._mentions import Index, Mentions
 from flatline.readers.source._mentions import index as index_of
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Module, Scope, Use, lies_in, plain_call
 from flatline.readers.source._seen import CUT_OFF, Seen, is_module, model_of, seen_in, trained_models
+from flatline.readers.source._things import Thing
 
 FROZEN = re.compile(  # somewhere in these files: it may be on purpose
     r"requires_grad|(?<!down)load(?!er)|pretrained|\bweights\s*=|deepcopy|\.(copy|mul|lerp|data\.copy)_\(|\.data\s*=|\.grad\b(?!_)|stop_?grad|torch\.func"
@@ -328,7 +329,7 @@ def _called_off(project: Project, method: Scope) -> ast.expr | None:
     sites = project.calls_of(method)
     known = {id(call) for call, _ in sites}
     heads = [_switched_off(seen_in(project, use.scope), use) for _, use in sites]
-    unknown = any(id(call) not in known for call, _ in project.asked_of(name))
+    unknown = any(id(call) not in known for call, _ in project.calls.of_method(name))
     return heads[0] if heads and None not in heads and not unknown else None
 
 

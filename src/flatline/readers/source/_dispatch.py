@@ -6,12 +6,12 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flatline.readers.source import _hooks as hooks
 from flatline.readers.source._listed import asked_for
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._objects import in_turn as in_order
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Scope, Use
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, gone_through, held, origins
 from flatline.readers.source._values import each_of as held_by
 
@@ -78,12 +78,11 @@ def each_of(project: Project, call: ast.Call, use: Use, keys: Mapping[str, str])
         known = [Run(method, call, use, owner) for method in methods if method is not None]
         known = known or (_plainly(project, each, call, use) if names == [CALLED] else [])
         if not known and (owner is None or not (may_lack or _answers_all(project, owner))):
-            return [Run(function, call, use) for function in hooks.called(project, call, use, keys)]
+            return []
         found += known
     if found or (isinstance(receiver, ast.Name) and names == [CALLED] and in_order(project, receiver.id, use)):
         return found
-    known = [Run(function, call, use) for function in hooks.called(project, call, use, keys)]
-    return known or _kept_as(project, call, use)
+    return _kept_as(project, call, use)
 
 
 def _answers_all(project: Project, owner: Class) -> bool:

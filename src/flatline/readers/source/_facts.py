@@ -19,11 +19,12 @@ from flatline.readers.source._left_on import left_on
 from flatline.readers.source._plain_lists import plain_lists
 from flatline.readers.source._rebound import rebound
 from flatline.readers.source._reheaded import reheaded
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope
 from flatline.readers.source._seen import mode_lines, seen_in, trained_models
 from flatline.readers.source._severed import severed
 from flatline.readers.source._statements import anomaly, closures, coupled, rates, schedulers, stopwatch, uncalled
+from flatline.readers.source._things import Thing
 from flatline.readers.source._unshuffled import unshuffled
 from flatline.readers.source._validated import validated
 

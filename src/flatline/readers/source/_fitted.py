@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from flatline.events import SourceFact, Where
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._nodes import walk
-from flatline.readers.source._resolve import Project, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._tensors import SHAPES
 from flatline.readers.source._values import Source, origins

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import default
 from flatline.readers.source._scopes import Class, Scope, Use
 from flatline.readers.source._values import is_super
 
@@ -23,7 +24,7 @@ def made_below(project: Project, start: Scope) -> Iterator[tuple[ast.Call, Use]]
     heirs = list({id(each): each for each in project.heirs(owner)}.values()) if owner is not None else []
     for heir in heirs if len(heirs) <= HEIRS else ():
         if project.method(heir, "__init__") is start:
-            for call, use in project.calls_by(heir.node.name):
+            for call, use in project.calls.under(heir.node.name):
                 if _makes(project, call, use, heir):
                     yield call, use
 
@@ -31,7 +32,7 @@ def made_below(project: Project, start: Scope) -> Iterator[tuple[ast.Call, Use]]
 def from_below(project: Project, start: Scope) -> Iterator[tuple[ast.Call, Use]]:
     """``super().__init__(model, **kwargs)`` of classes in other files, which inherit from one."""
     heirs = {id(each) for each in project.heirs(start.owner)} if start.owner is not None else ()
-    for call, use in project.asked_of("__init__") if heirs else ():
+    for call, use in project.calls.of_method("__init__") if heirs else ():
         above = isinstance(call.func, ast.Attribute) and is_super(call.func.value)
         if above and id(use.scope.owner) in heirs and project.callee(call, use) is start:
             yield call, use
@@ -75,5 +76,5 @@ def _one(
     rest = outer.args[size:] if before < len(call.args) else []
     if 0 <= at - before < len(rest):
         return rest[at - before], place
-    usual = project.usual(function, name)
+    usual = default(function, name)
     return (usual, function.bindings[name][0].use) if usual is not None else None

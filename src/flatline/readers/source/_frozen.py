@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._dispatch import is_likely
 from flatline.readers.source._listed import calls as listed
 from flatline.readers.source._named_parts import part_behind
 from flatline.readers.source._nodes import unparsed, walk
-from flatline.readers.source._resolve import Project, Thing, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, comes_by, origins
 from flatline.readers.source._zoo import ready_made
 

@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._parameters import models_of, whole_of
-from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._seen import is_own
+from flatline.readers.source._spread import keywords
 from flatline.readers.source._statements import chosen
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import comes_by
 
 SMALLEST = 2.0**-25  # half of float16's smallest number: less becomes 0
@@ -43,7 +46,7 @@ def halved(project: Project, module: Module) -> Iterator[SourceFact]:
 
 def _eps(project: Project, name: str, call: ast.Call, use: Use) -> float | None:
     """What float16 turns into 0."""
-    named = project.keywords(call, use)
+    named = keywords(project, call, use)
     known = None not in named and not any(isinstance(a, ast.Starred) for a in call.args)
     given = named.get("eps", argument_at(call, "eps", DIVIDES[name]))
     size = USUAL if given is None else project.number(given, use)

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._made import Made
 from flatline.readers.source._scopes import Module, Use
 from flatline.readers.source._surgery import ADDS, FAMILIES, is_operated_on, last
 from flatline.readers.source._values import Source
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
-    from flatline.readers.source._tensors import Made
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._things import Thing
 
 TIMM = "timm.create_model"
 GRAPHS = re.compile(  # a linear map of each node and of its neighbours, and nothing behind it
@@ -50,11 +51,11 @@ def _places(thing: Thing) -> list[str]:
 
 def _of(project: Project, thing: Thing, places: list[str], depth: int) -> tuple[Made, ...]:
     if thing.call is not None and _is_graph_layer(thing.name, thing.call):
-        return (project.made_here("linear", thing.call, thing.use),)
+        return (Made("linear", thing.call, thing.use),)
     if not places or thing.call is None or is_operated_on(project, thing, places):
         return ()
     heads = _replaced(project, thing, places)
-    own = (project.made_here("linear", thing.call, thing.use),)
+    own = (Made("linear", thing.call, thing.use),)
     if not heads:
         return own if heads is not None else ()
     each = [project.made(_applied(head.node), head.use, depth + 1) for head in heads]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._dispatch import each_of, goes_through_objects, is_likely
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use
 
 

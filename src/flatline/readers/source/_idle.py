@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from flatline.events import SourceFact, Where
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._nodes import unparsed, walk
-from flatline.readers.source._resolve import Project, Thing, builds_optimizer
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Module, Scope, Use
 from flatline.readers.source._seen import Seen, model_of, seen_in
+from flatline.readers.source._things import Thing, builds_optimizer
 
 OTHERS = {"param_groups", "state_dict"}  # of an optimizer, that neither steps nor zeroes
 PASSIVE = {"train", "to", "cuda", "cpu", "state_dict", "parameters"}  # of a module, that zeroes nothing

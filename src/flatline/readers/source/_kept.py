@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._edits import after, detached
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._meters import meters
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._put_right import entry_put_right
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Scope, Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, seen_in, trained_models
 

@@ -6,6 +6,7 @@ import ast
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import default
 from flatline.readers.source._scopes import Module, Scope, Use
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ FILES = 40  # of a project that is looked through
 
 def calls(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:
     """The calls of a forward, or of a ``__call__``, that compares two things, by attributes that a parameter gave."""
-    needed = [name for name in forward.params[1:] if project.usual(forward, name) is None]
+    needed = [name for name in forward.params[1:] if default(forward, name) is None]
     if len(needed) != PAIR:
         return []
     return project.recalled(forward, "kept object", lambda: _looked_for(project, forward))
@@ -26,7 +27,7 @@ def calls(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:
 
 def _looked_for(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:
     modules = [each for each in project.modules.values() if each is not None]
-    near = [pair for each in modules[:FILES] for name in _handed(each) for pair in project.asked(name, each)]
+    near = [pair for each in modules[:FILES] for name in _handed(each) for pair in project.calls.in_file(name, each)]
     own = [(call, use) for call, use in near if _is_own(call, use)]
     plain = 0 < len(own) <= CALLS and len(modules) <= FILES
     return [pair for pair in own if project.callee(*pair) is forward] if plain else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeAlias
 
+from flatline.readers.source._arguments import argument, default
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._values import comes_by, is_object
@@ -107,4 +108,4 @@ def _argument(project: Project, node: ast.expr, use: Use, site: Site) -> ast.exp
         return None
     if any(isinstance(each, ast.Starred) for each in site[0].args) or any(k.arg is None for k in site[0].keywords):
         return None
-    return project.argument(site[0], use.scope, node.id) or project.usual(use.scope, node.id)
+    return argument(site[0], use.scope, node.id) or default(use.scope, node.id)

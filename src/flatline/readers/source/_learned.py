@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._edits import log_softmaxed
+from flatline.readers.source._made import Made
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._scopes import Use, spelled
 from flatline.readers.source._seen import Seen, seen_in
-from flatline.readers.source._tensors import Made
 
 PICKED = re.compile(r"\.(gather|index_select|take_along_dim)\(|\[.*\w.*\]$")
 DRAWS = re.compile(r"\b(Categorical|multinomial)\(")

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._raw import is_number
-from flatline.readers.source._resolve import Project, builds_optimizer
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import Seen, is_module, seen_in
+from flatline.readers.source._things import builds_optimizer
 from flatline.readers.source._values import Source, origins
 
 DEEP = 12  # calculations within calculations, and functions in functions

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._objects import in_turn
 from flatline.readers.source._scopes import Module, Scope, Use
 
@@ -56,7 +57,7 @@ def asked_for(func: ast.expr, use: Use) -> ast.expr:
 def handing(project: Project, name: str, scope: Scope, depth: int) -> Iterator[tuple[ast.expr | None, Scope]]:
     """What the calls of a function give for a parameter, behind functions that only hand it on; and where."""
     for call, site in project.calls_of(scope):
-        node = project.argument(call, scope, name)
+        node = argument(call, scope, name)
         on = isinstance(node, ast.Name) and node.id in site.scope.params and site.scope.own != (node.id,)
         if on and isinstance(node, ast.Name) and depth < HANDED and len(site.scope.bindings[node.id]) == 1:
             yield from handing(project, node.id, site.scope, depth + 1)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._collated import LIKELY as COLLATED
@@ -17,10 +18,11 @@ from flatline.readers.source._imported import all_reached, beside, one_says
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._ordered import told
 from flatline.readers.source._passes import iterables, scores_within
-from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._rounds import Known, is_left_out, truth
 from flatline.readers.source._scopes import Module, Scope, Use, iterated, lies_in, spelled
 from flatline.readers.source._seen import Seen, seen_in
+from flatline.readers.source._things import Thing
 from flatline.readers.source._turns import Turn, reached, turns
 from flatline.readers.source._unrun import text_of
 from flatline.readers.source._unshuffled import drawn_from

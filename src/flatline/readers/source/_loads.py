@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._prefixed import prefixed_by
-from flatline.readers.source._resolve import Project, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, spelled
 from flatline.readers.source._seen import seen_in
 from flatline.readers.source._unmatched import unmatched_by

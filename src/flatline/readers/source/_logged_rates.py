@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._heard import heard, is_over_hooks
 from flatline.readers.source._nodes import names_in, unparsed
-from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, seen_in
+from flatline.readers.source._things import Thing
 
 RATE = re.compile(r"(.*[/.\s])?(train_|current_|cur_)?(lr|learning[_ -]?rate)", re.IGNORECASE)
 WRITTEN = re.compile(r"(?:^|.*[^\w-])(?:lr|learning[_ ]rate)\s*[=:]?\s*", re.IGNORECASE | re.DOTALL)

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from flatline.events import SourceLoss
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._gathers import only_picks
 from flatline.readers.source._optional import may_be_left_out
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._swapped import is_swapped
 from flatline.readers.source._tensors import CLAMPED

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._arguments import argument, default
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import Project, Thing, argument, default
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, field_of
 
 

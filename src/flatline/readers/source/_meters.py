@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, each_of, origins
 
 EMPTY = ("{}", "dict()", "OrderedDict()", "collections.OrderedDict()")

@@ -68,3 +68,14 @@ def _whole(node: ast.AST) -> str:
 def names_in(node: ast.AST) -> frozenset[str]:
     """The names in an expression or statement."""
     return frozenset(inner.id for inner in walk(node) if isinstance(inner, ast.Name))
+
+
+class Put(ast.NodeTransformer):
+    """Puts expressions in the place of names."""
+
+    def __init__(self, names: dict[str, ast.expr]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """What the name stands for."""
+        return self.names.get(node.id, node)

@@ -1,9 +1,8 @@
-"""The objects that a list holds, in their order: hooks and callbacks, as they are listed, sorted, and put in later."""
+"""The objects that a list holds, in their order: hooks and callbacks, as they are listed and put in later."""
 
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 Objects = Sequence[Source] | None  # None where one of them is not known
 DEEP = 10
-MANY = 24  # calls of append, and elements of a comprehension
 SAME = {"list", "tuple", "iter", "ModuleList", "deque", "filter"}
 PUTS = {"append": 0, "extend": 0, "insert": 1, "appendleft": 0}
 
@@ -69,8 +67,6 @@ def _is_none(project: Project, node: ast.expr, use: Use) -> bool:
 
 def _of_call(project: Project, node: ast.Call, use: Use, depth: int) -> Objects:
     name = spelled(node.func).rpartition(".")[2]
-    if name == "sorted" and node.args:
-        return in_order(project, objects(project, node.args[0], use, depth + 1), node)
     if name == "reversed" and len(node.args) == 1:
         found = objects(project, node.args[0], use, depth + 1)
         return found[::-1] if found is not None else None
@@ -98,32 +94,11 @@ def _values_of(project: Project, table: ast.expr, use: Use, depth: int) -> Objec
 
 
 def _of_comprehension(project: Project, node: ast.ListComp | ast.GeneratorExp, use: Use, depth: int) -> Objects:
-    """``[HOOKS[name]() for name in ("zero", "step")]``, and ``[h for h in hooks if h is not None]``."""
+    """``[h for h in hooks if h is not None]``."""
     (head, *more), name = node.generators, unparsed(node.generators[0].target)
-    if isinstance(node.elt, ast.Name) and node.elt.id == name and not more:
-        plain = all(unparsed(test) in (name, f"{name} is not None") for test in head.ifs)
-        return objects(project, head.iter, use, depth + 1) if plain else None
-    listed = objects(project, head.iter, use, depth + 1) if not more and not head.ifs else None
-    if listed is None or not isinstance(head.target, ast.Name) or len(listed) > MANY:
-        return None
-    return [_turn(project, node.elt, name, place, each, use) for place, each in enumerate(listed)]
-
-
-def _turn(project: Project, node: ast.expr, name: str, place: int, given: Source, use: Use) -> Source:
-    """The expression, with what a name is in one of the turns; the same node each time it is asked for."""
-    known = project.registries.setdefault((id(node), f"turn {place}"), [])
-    if not known:
-        known += [_Put(name, given.node).visit(copy.deepcopy(node)), node]
-    return Source(known[0], use)
-
-
-class _Put(ast.NodeTransformer):
-    def __init__(self, name: str, value: ast.expr) -> None:
-        self.name, self.value = name, value
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        """The value for the name."""
-        return self.value if node.id == self.name else node
+    plain = all(unparsed(test) in (name, f"{name} is not None") for test in head.ifs)
+    own = isinstance(node.elt, ast.Name) and node.elt.id == name and not more
+    return objects(project, head.iter, use, depth + 1) if own and plain else None
 
 
 # --------------------------------------------------------------------------- names and attributes
@@ -163,11 +138,7 @@ def _varied(project: Project, function: Scope, name: str, depth: int) -> Objects
     sites = project.calls_of(function)
     if extra is None or extra.arg != name or len(sites) != 1:
         return None
-    return given_many(project, function, *sites[0], depth)
-
-
-def given_many(project: Project, function: Scope, call: ast.Call, use: Use, depth: int) -> Objects:
-    """What a call gives for ``*hooks``."""
+    call, use = sites[0]
     own = function.owner is not None and not function.marked("staticmethod")
     size = len(function.arguments.args) - own
     return _joined([_element(project, each, use, depth) for each in call.args[size:]])
@@ -179,7 +150,7 @@ def _put_later(
     """With what statements of the same function add to it, before it is used."""
     for statement in scope.statements if found is not None else ():
         here = statement.order > begun.use.order and (scope is not use.scope or statement.order < use.order)
-        for method, value in puts(statement, name) if here else ():
+        for method, value in _puts(statement, name) if here else ():
             if comes_by(project, statement) is False:
                 continue
             each = _each(project, method, value, statement, depth)
@@ -196,7 +167,7 @@ def _each(project: Project, method: str, value: ast.expr, use: Use, depth: int) 
     return objects(project, value, use, depth + 1) if method == "extend" else _element(project, value, use, depth)
 
 
-def puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
+def _puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
     """``name.append(value)``, ``name += values``, and whatever else is done to a list."""
     node = use.statement
     if isinstance(node, ast.AugAssign) and unparsed(node.target) == name:
@@ -212,49 +183,8 @@ def puts(use: Use, name: str) -> list[tuple[str, ast.expr]]:
 
 
 def _of_attribute(project: Project, node: ast.Attribute, use: Use, depth: int) -> Objects:
-    owner = project.class_of(node.value, use)
-    found = project.list_of(owner, node.attr, depth) if owner is not None else None
-    fields = sources(project, node, use, depth) if found is None else []
-    return objects(project, fields[0].node, fields[0].use, depth + 1) if len(fields) == 1 else found
-
-
-# --------------------------------------------------------------------------- order
-
-
-def in_order(project: Project, found: Objects, call: ast.Call) -> Objects:
-    """Sorted by a number that each of the classes has: ``key=lambda hook: hook.priority``."""
-    key = next((k.value for k in call.keywords if k.arg == "key"), None)
-    back = next((k.value for k in call.keywords if k.arg == "reverse"), ast.Constant(False))
-    name = _attribute_of(key)
-    ranks = [_rank(project, each, name) for each in found] if found is not None and name else [None]
-    if found is None or None in ranks or not isinstance(back, ast.Constant):
-        return None
-    order = sorted(range(len(found)), key=lambda n: ranks[n] or 0.0, reverse=bool(back.value))
-    return [found[n] for n in order]
-
-
-def _attribute_of(key: ast.expr | None) -> str:
-    """``priority`` of ``lambda hook: hook.priority`` and of ``attrgetter("priority")``."""
-    if isinstance(key, ast.Lambda) and isinstance(key.body, ast.Attribute):
-        return key.body.attr
-    plain = isinstance(key, ast.Call) and spelled(key.func).endswith("attrgetter") and len(key.args) == 1
-    given = key.args[0] if plain and isinstance(key, ast.Call) else None
-    return str(given.value) if isinstance(given, ast.Constant) else ""
-
-
-def _rank(project: Project, source: Source, name: str) -> float | None:
-    things = project.things(source.node, source.use)
-    owner = things[0].made_of if len(things) == 1 and things[0].call is not None else None
-    bound = (
-        next((e.attributes[name] for e in project.bases(owner) if name in e.attributes), [])
-        if owner is not None
-        else []
-    )
-    node = bound[0].value if len(bound) == 1 and not bound[0].index else None
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        size = project.number(node.operand, bound[0].use)
-        return -size if size is not None else None
-    return project.number(node, bound[0].use)
+    fields = sources(project, node, use, depth)
+    return objects(project, fields[0].node, fields[0].use, depth + 1) if len(fields) == 1 else None
 
 
 # --------------------------------------------------------------------------- loops

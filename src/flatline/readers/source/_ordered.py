@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._arguments import argument, argument_at, default
 from flatline.readers.source._grouped import grouped, grouped_rows
 from flatline.readers.source._listings import labels_in_turn, listed_by_class, rearranged
 from flatline.readers.source._makers import of_its_object
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import Project, Thing, argument, argument_at, default
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Class, Use, spelled
+from flatline.readers.source._spread import keywords
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, origins
 
 SAME_ORDER = {"long", "float", "to", "int", "cuda", "unsqueeze", "view", "reshape", "flatten", "contiguous", "clone"}
@@ -38,7 +41,7 @@ def is_whole(project: Project, loader: Thing) -> bool:
 
 
 def _batch_size(project: Project, loader: Thing) -> ast.expr | None:
-    named = project.keywords(loader.call, loader.use) if loader.call is not None else {}
+    named = keywords(project, loader.call, loader.use) if loader.call is not None else {}
     return named.get("batch_size") or (argument_at(loader.call, "batch_size", 1) if loader.call is not None else None)
 
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._nodes import names_in, unparsed
 from flatline.readers.source._own_weights import holds_weights
-from flatline.readers.source._resolve import Project, Thing, argument, builds_optimizer
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, plain_call
 from flatline.readers.source._seen import CUT_OFF, LAYERS, Seen, is_module, model_of, seen_in
+from flatline.readers.source._things import Thing, builds_optimizer
 
 HARMLESS = frozenset({"train", "to", "cuda", "cpu", "float", "zero_grad", "state_dict"})
 HELD = re.compile(r"requires_grad|no_grad|detach|load_state_dict|torch\.load|pretrained|\.eval\(")

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Collection, Iterator
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._edits import after, detached
 from flatline.readers.source._kept import emptied, keeping, kept_by, outlives
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._put_right import entry_put_right
 from flatline.readers.source._records import fields, parts
-from flatline.readers.source._resolve import Project, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 from flatline.readers.source._seen import Seen, seen_in, trained_models
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._imported import beside
 from flatline.readers.source._losses import kind_of
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._own_losses import labels_for
 from flatline.readers.source._records import fields
-from flatline.readers.source._resolve import Project, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._rows import appended, filled_by, marked_by
 from flatline.readers.source._scopes import Binding, Module, Scope, Use, spelled
 from flatline.readers.source._seen import seen_in

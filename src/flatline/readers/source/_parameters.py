@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._nodes import names_in, unparsed
-from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, origins
 
 NESTED = 6  # groups in lists behind names

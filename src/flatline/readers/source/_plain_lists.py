@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from flatline.events import SourceFact
 from flatline.readers.source._nodes import unparsed, walk
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import FUNCTIONS, Binding, Module, Scope, Use, lies_in, plain_call, spelled
 from flatline.readers.source._seen import is_module, is_module_class, is_own
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source, origins
 
 DICTIONARIES = {"dict", "OrderedDict", "defaultdict"}

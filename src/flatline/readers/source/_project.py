@@ -17,10 +17,8 @@ from flatline.readers.source._fitted import fitted_before_split
 from flatline.readers.source._frozen import drifting
 from flatline.readers.source._halved import halved
 from flatline.readers.source._idle import idle
-from flatline.readers.source._imported import all_reached
 from flatline.readers.source._imported import reached as reached_by
 from flatline.readers.source._inverted import inverted_masks
-from flatline.readers.source._kept_by_hooks import kept_by_hooks
 from flatline.readers.source._labels import masked_labels, padded_labels
 from flatline.readers.source._loaders import loaders
 from flatline.readers.source._loads import loose_loads
@@ -59,7 +57,7 @@ def event(project: Project, text: Text) -> SourceParsed:
         if known is None:
             project.add(module, text.path)
         reached = reached_by(project, module)
-        project.look_into_tables(all_reached(project, module) if project.builders else ())
+        project.look_into_tables()
         plain = [each for each in reached if not speaks_of_torch(each.text)]  # no file of its own to lint
         zeroes = tuple(dict.fromkeys(place for each in reached for place in _zeroes(each)))
         found = (
@@ -70,7 +68,6 @@ def event(project: Project, text: Text) -> SourceParsed:
             cut_terms(project, module),
             unlearned(project, module),
             outliving(project, module),
-            kept_by_hooks(project, [module, *plain]),
             micro(project, module),
             halved(project, module),
             padded_targets(project, module, reached),
@@ -88,12 +85,11 @@ def event(project: Project, text: Text) -> SourceParsed:
             still_moving(project, module, reached),
         )
         walked, seen = Loops(project, module), rehearsed(project, module)
-        told = list(losses(project, module))
-        places = {loss.where for loss in told}
+        places = {loss.where for loss in seen.losses}
         shown = chain(*found, idle(project, module, zeroes), unzeroed(project, walked))
         return SourceParsed(
             file=text.path,
-            losses=(*told, *(loss for loss in seen.losses if loss.where not in places)),
+            losses=(*(loss for loss in losses(project, module) if loss.where not in places), *seen.losses),
             loops=(*map(seen.corrected, walked.all()), *seen.loops),
             facts=(*filter(seen.allows, shown), *seen.facts),
             zeroes=zeroes,

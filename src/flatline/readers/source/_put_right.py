@@ -8,10 +8,11 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._dispatch import each_of
-from flatline.readers.source._nodes import names_in, root_of, unparsed, walk
-from flatline.readers.source._resolve import Project, argument
-from flatline.readers.source._scopes import Scope, Use, spelled
+from flatline.readers.source._nodes import names_in, root_of, unparsed
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Scope, Use
 
 WRITES = ("update", "pop", "popitem", "clear")  # methods of dictionaries
 # what is done with losses by functions that leave them as they are
@@ -49,17 +50,6 @@ def entry_put_right(project: Project, entry: ast.expr, use: Use) -> bool:
     table = entry.value if isinstance(entry, (ast.Subscript, ast.Attribute)) else None
     keys = [key.value] if isinstance(key, ast.Constant) else []
     return isinstance(table, ast.Name) and put_right(project, use.scope, Kept({table.id}, keys), use.statement)
-
-
-def left_out(use: Use, text: str) -> bool:
-    """``if torch.is_tensor(value): continue`` stands before a place: what it is decides whether it comes there."""
-    for other in use.scope.statements[: use.order]:
-        if isinstance(other.statement, (ast.Continue, ast.Break, ast.Return)):
-            tests = [use.scope.choices[block].test for block, _ in other.path if block in use.scope.choices]
-            spoken = [spelled(part) for test in tests for part in walk(test) if isinstance(part, ast.expr)]
-            if text in spoken and not any(unparsed(test).endswith(" is None") for test in tests):
-                return True
-    return False
 
 
 def _drawn(use: Use, names: Collection[str]) -> Iterator[str]:

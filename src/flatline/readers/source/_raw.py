@@ -7,11 +7,11 @@ import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from flatline.readers.source import _written_out
+from flatline.readers.source._made import UNBOUNDED, Made
 from flatline.readers.source._scopes import Use
 
 if TYPE_CHECKING:
     from flatline.readers.source._resolve import Project
-    from flatline.readers.source._tensors import Made
 
 PRODUCTS = {"mm", "matmul", "bmm", "spmm", "mv", "dot"}  # of matrices
 TURNED = {"t", "T", "mT", "transpose", "permute", "unsqueeze", "squeeze", "view", "exp", "reshape"}  # still a weight
@@ -30,7 +30,7 @@ def calculated(project: Project, node: Calculation, use: Use, depth: int) -> tup
     if isinstance(node.op, ast.MatMult):
         return product(project, node, [node.left, node.right], use, depth)
     if by := _written_out.written_out(project, node, use):
-        return (project.made_here(by, node, use),)
+        return (Made(by, node, use),)
     left, right = (_part(project, each, use, depth + 1) for each in (node.left, node.right))
     raws = [part for part in (left, right) if isinstance(part, tuple)]
     if not raws or not left or not right or not all(_all_raw(project, part) for part in raws):
@@ -45,7 +45,7 @@ def calculated(project: Project, node: Calculation, use: Use, depth: int) -> tup
     if isinstance(node.op, ast.Mult) and len(raws) == 1:
         return scores
     both = isinstance(node.op, ast.Mult) or powered
-    return (project.made_here("linear", node, use),) if both else ()
+    return (Made("linear", node, use),) if both else ()
 
 
 def product(project: Project, node: ast.expr, parts: list[ast.expr], use: Use, depth: int) -> tuple[Made, ...]:
@@ -53,11 +53,11 @@ def product(project: Project, node: ast.expr, parts: list[ast.expr], use: Use, d
     each = [_part(project, part, use, depth + 1) for part in parts]
     scores = any(isinstance(part, tuple) and part and all(m.by == "linear" for m in part) for part in each)
     bounded = any(BOUNDED.search(made.by) for part in each if isinstance(part, tuple) for made in part)
-    return (project.made_here("linear", node, use),) if scores or (WEIGHT in each and not bounded) else ()
+    return (Made("linear", node, use),) if scores or (WEIGHT in each and not bounded) else ()
 
 
 def _all_raw(project: Project, made: tuple[Made, ...]) -> bool:
-    return bool(made) and all(m.by in project.unbounded for m in made)
+    return bool(made) and all(m.by in UNBOUNDED for m in made)
 
 
 def _part(project: Project, node: ast.expr, use: Use, depth: int) -> tuple[Made, ...] | str:

@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flatline.events import SourceFact
-from flatline.readers.source._attached import attached
-from flatline.readers.source._handed_later import behind_name, handed_later
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._parameters import models_of
 from flatline.readers.source._plain_lists import is_made_by
-from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import FUNCTIONS, SAME, Use, plain_call
 from flatline.readers.source._seen import LAYERS, Seen, is_module, is_own, model_of, seen_in
+from flatline.readers.source._things import Thing
 from flatline.readers.source._undone import is_undone
 
 BARE = ("affine", "elementwise_affine")
@@ -39,16 +37,13 @@ def rebound(seen: Seen) -> Iterator[SourceFact]:
             found = [u for u in new_layers(function) if _replaces(function, u, model, built, thing)]
             for new in on_every_way(found) if used_after(seen, name, use) and not makes_another(function) else ():
                 yield function.fact("rebound", new.statement, name=name, other=built.statement)
-        behind = (*later_methods(seen), *_called_behind(seen, built), *handed_later(seen, name))
+        behind = (*later_methods(seen), *_called_behind(seen, built))
         for other in behind if bound_once(seen, name) else ():
             found = [
                 use for use in new_layers(other)
                 if _replaces(other, use, model, built, thing) or _is_part(seen, other, use, model, name)
             ]  # fmt: skip
             for use in found if not makes_another(other) else ():
-                yield other.fact("rebound", use.statement, name=name, other=built.statement)
-        for other, use in attached(seen, name, unparsed(model)) if bound_once(seen, name) else ():
-            if use in new_layers(other) and not keeps_old(use.statement) and not makes_another(other):  # type: ignore[arg-type]
                 yield other.fact("rebound", use.statement, name=name, other=built.statement)
 
 
@@ -192,13 +187,20 @@ def _replaces(seen: Seen, use: Use, model: ast.expr, built: Use, optimizer: Thin
     return bool(before) and text.split(".")[0] not in given
 
 
+def _with_name(node: ast.expr, use: Use) -> ast.expr:
+    """``engine.model``, where that got a name."""
+    found = use.scope.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+    value = found[0].value if len(found) == 1 and not found[0].index else None
+    return value if isinstance(value, ast.Attribute) else node
+
+
 def _is_part(seen: Seen, other: Seen, use: Use, model: ast.expr, name: str) -> bool:
     """``trainer.model.head = nn.Linear(...)``, whatever ``self.model`` is in the one ``__init__`` that says it."""
     if WHEN_OVER.search(getattr(other.scope.node, "name", "")):
         return False
     owner, node = seen.scope.owner, use.statement
     target = node.targets[0] if isinstance(node, ast.Assign) else None
-    part = behind_name(target.value, use) if isinstance(target, ast.Attribute) else None
+    part = _with_name(target.value, use) if isinstance(target, ast.Attribute) else None
     while isinstance(part, ast.Attribute) and not isinstance(part.value, ast.Name):
         part = part.value
     if owner is None or not isinstance(node, ast.Assign) or not isinstance(part, ast.Attribute) or keeps_old(node):

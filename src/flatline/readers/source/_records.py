@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from flatline.readers.source._scopes import Class, Use
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._things import Thing
 
 BAGS = {"types.SimpleNamespace", "argparse.Namespace"}
 REMADE = re.compile(r"\breplace\(|__dict__|\bsetattr\(|\bcls\(|\bfrom_dict\(|\*\*")
@@ -50,7 +51,7 @@ def built(project: Project, owner: Class) -> Sequence[Thing]:
     text = "\n".join(owner.module.text.lines[owner.node.lineno - 1 : owner.node.end_lineno])
     if not _is_plain(owner) or REMADE.search(text) is not None or any(True for _ in project.heirs(owner)):
         return []
-    made = [thing for call, use in project.calls_by(owner.node.name) for thing in project.things(call, use)]
+    made = [thing for call, use in project.calls.under(owner.node.name) for thing in project.things(call, use)]
     return [thing for thing in made if thing.made_of is owner and thing.call is not None]
 
 

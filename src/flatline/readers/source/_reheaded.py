@@ -19,9 +19,9 @@ from flatline.readers.source._rebound import (
     new_layers,
     used_after,
 )
-from flatline.readers.source._resolve import Thing
 from flatline.readers.source._scopes import Use
 from flatline.readers.source._seen import Seen, is_module, seen_in
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import Source
 
 READY = re.compile(r"timm\.(models\.)?create_model")  # whose models have a method that replaces the head

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flatline.events import SourceEdit, SourceParsed, Where
-from flatline.readers.source._loops import LOOPS
 from flatline.readers.source._nodes import names_in, unparsed, walk
-from flatline.readers.source._scopes import FUNCTIONS, Module, Scope, Use
+from flatline.readers.source._scopes import FUNCTIONS, LOOPS, Module, Scope, Use
 
 Block = list[ast.stmt]
 WITHS = (ast.With, ast.AsyncWith)

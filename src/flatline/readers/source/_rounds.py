@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from flatline.readers.source._arguments import argument, default
 from flatline.readers.source._members import Member, alike, beside, member
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._resolve import Project, argument, default
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._values import is_object, origins
 

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Sequence
 
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._nodes import names_in, unparsed
-from flatline.readers.source._resolve import argument_at
 from flatline.readers.source._scopes import SAME, Use
 
 EVEN = re.compile(r"(torch|np|numpy)\.(zeros|full|zeros_like|full_like)|.*\.(new_zeros|new_full|fill_)")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from flatline.readers.source._nodes import walk
-from flatline.readers.source._scopes import Use
+from flatline.readers.source._arguments import argument_at
+from flatline.readers.source._batched import is_loader
+from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import Use, spelled
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import origins
-
-if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
 
 SCHEDULE = re.compile(
     r"torch\.optim\.lr_scheduler\..*|(transformers|diffusers)\.(optimization\.)?"
@@ -25,6 +25,17 @@ IN_STEPS = {  # place and name of the argument that is the number of all steps
     "get_polynomial_decay_schedule_with_warmup": ((2, "num_training_steps"),),
     "get_scheduler": ((3, "num_training_steps"),),
 }
+LENGTHS = {  # place and name of the argument
+    "CosineAnnealingLR": ((1, "T_max"),),
+    "OneCycleLR": ((2, "total_steps"), (4, "steps_per_epoch")),
+    "StepLR": ((1, "step_size"),),
+    "MultiStepLR": ((1, "milestones"),),
+    "ExponentialLR": (),
+    "LambdaLR": (),
+    **IN_STEPS,
+}
+FACTORS = {"StepLR": ("gamma", 0.1), "ExponentialLR": ("gamma", 0.0), "MultiStepLR": ("gamma", 0.1)}
+BACK = 6  # steps from a length to the loader that it is counted by
 
 
 def is_schedule(things: Sequence[Thing]) -> bool:
@@ -67,3 +78,66 @@ def _below(node: ast.AST, names: set[str]) -> Iterator[ast.expr]:
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Div):
             if names & {n.id for n in walk(inner.left) if isinstance(n, ast.Name)}:
                 yield inner.right
+
+
+def length_of(project: Project, thing: Thing) -> dict[str, object]:
+    """Its length, as source and as a number, and the factor that follows."""
+    name = thing.name.rpartition(".")[2]
+    if thing.call is None or name not in LENGTHS:
+        return {}
+    places, (factor, usual) = LENGTHS[name], FACTORS.get(name, ("", 0.0))
+    given = next((g for place, key in places if (g := argument_at(thing.call, key, place)) is not None), None)
+    if name == "LambdaLR":
+        return _by_function(project, thing)
+    if given is None and name != "ExponentialLR":
+        return {}
+    lengths = [
+        project.number(each, thing.use)
+        for each in (given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given])
+    ]
+    power = argument_at(thing.call, factor, 1 if name == "ExponentialLR" else 2)
+    gamma = usual if power is None else project.number(power, thing.use)
+    sizes = list(_lengths(project, given, thing.use)) if given is not None else []
+    loaded = [t for n, use in sizes for a in n.args for t in project.things(a, use)]
+    in_batches = (counts_steps(name) and bool(sizes)) or any(is_loader(project, t) for t in loaded)
+    return told(name, unparsed(given) if given is not None else "1", lengths, gamma, in_batches)
+
+
+def counts_steps(name: str) -> bool:
+    """Its length is a number of steps, whatever gave it."""
+    return name == "OneCycleLR" or name in IN_STEPS
+
+
+def told(
+    name: str, text: str, lengths: Sequence[float | None], gamma: float | None, in_batches: bool
+) -> dict[str, object]:
+    """What a tick says of a schedule."""
+    known = [each for each in lengths if each is not None]
+    length = max(known, default=None) if len(known) == len(lengths) else None
+    return {
+        "horizon": f"{name}: {text}",
+        "length": 1.0 if name == "ExponentialLR" else length,
+        "gamma": gamma if name in FACTORS else None,
+        "in_batches": in_batches,
+    }
+
+
+def _by_function(project: Project, thing: Thing) -> dict[str, object]:
+    """A schedule whose function divides the step by a number of batches."""
+    for node, use in divisors(project, thing):
+        sizes = list(_lengths(project, node, use))
+        loaded = [t for n, place in sizes for a in n.args for t in project.things(a, place)]
+        if any(is_loader(project, t) for t in loaded):
+            return {"horizon": f"LambdaLR: {unparsed(node)}", "in_batches": True}
+    return {}
+
+
+def _lengths(project: Project, node: ast.expr, use: Use, depth: int = 0) -> Iterator[tuple[ast.Call, Use]]:
+    """``len(...)`` in a number, or in what its names stand for."""
+    for inner in walk(node):
+        if isinstance(inner, ast.Call) and spelled(inner.func) == "len":
+            yield inner, use
+        elif isinstance(inner, (ast.Name, ast.Attribute)) and depth < BACK:
+            for each in origins(project, inner, use):
+                if each.node is not inner:
+                    yield from _lengths(project, each.node, each.use, depth + 1)

@@ -15,6 +15,7 @@ from flatline.readers.source._unrolled import unrolled
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SAME = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
         "to_empty", "share_memory", "xpu", "compile_"}  # fmt: skip
 LAMBDA = "<lambda>"
@@ -409,3 +410,29 @@ def evaluated(node: ast.AST) -> list[ast.AST]:
         found.append(node)
         waiting += children(node)
     return found[::-1]
+
+
+def bindings_at(name: str, use: Use) -> list[Binding]:
+    """The bindings of a name, in the innermost scope that has any."""
+    scope: Scope | None = use.scope
+    while scope is not None:
+        if name in scope.bindings:
+            return scope.reaching(name, use)
+        scope = scope.parent
+    return []
+
+
+def is_bound(name: str, scope: Scope | None) -> bool:
+    while scope is not None and name not in scope.bindings:
+        scope = scope.parent
+    return scope is not None
+
+
+def calls_each(statement: ast.stmt) -> set[int]:
+    """What a comprehension computes for each of its elements."""
+    found = set()
+    for node in walk(statement):
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+            found |= {id(n) for part in parts for n in walk(part) if isinstance(n, ast.Call)}
+    return found

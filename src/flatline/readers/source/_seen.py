@@ -9,13 +9,14 @@ from functools import cache, cached_property
 
 from flatline.events import SourceEdit, SourceFact
 from flatline.readers.source._agreements import is_agreement, only_agree
-from flatline.readers.source._loops import LOOPS, repeated
+from flatline.readers.source._arguments import argument, argument_at, default
 from flatline.readers.source._losses import is_mean, kind_of
 from flatline.readers.source._managed import is_quiet, is_wrapped_quietly
 from flatline.readers.source._nodes import names_in, unparsed, walk
-from flatline.readers.source._resolve import Project, Thing, argument, argument_at, builds_optimizer, default
-from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._scopes import LOOPS, Module, Scope, Use, calls_each, lies_in, spelled
 from flatline.readers.source._scored import differs, gives_loss
+from flatline.readers.source._things import Thing, builds_optimizer
 
 WHOSE = 400  # nodes in which parameters are looked for
 PARAMETERS = ("parameters", "named_parameters")
@@ -180,7 +181,7 @@ class Seen:
 
     def repeats(self, call: ast.Call, use: Use) -> bool:
         """A call in a loop, for each element of a comprehension, or in a function that is called so."""
-        listed = id(use.statement) in self.scope.masked and id(call) in repeated(use.statement)
+        listed = id(use.statement) in self.scope.masked and id(call) in calls_each(use.statement)
         return listed or self.loop_of(use) is not None or self.called_again
 
     def loop_of(self, use: Use) -> ast.stmt | None:

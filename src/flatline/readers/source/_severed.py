@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from flatline.events import SourceFact
 from flatline.readers.source._leaves import is_sought, new_leaf
+from flatline.readers.source._made import Made
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Binding, Use, spelled
 from flatline.readers.source._seen import Seen
-from flatline.readers.source._tensors import Made
 from flatline.readers.source._unrecorded import summed_off
 from flatline.readers.source._values import Source, drawn_by
 from flatline.readers.source._whole_numbers import chosen

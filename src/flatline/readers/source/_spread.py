@@ -26,6 +26,17 @@ def spread(project: Project, node: ast.expr, use: Use) -> Named | None:
     return _Spread(project, use.scope).named(node, use, {}, 0)
 
 
+def keywords(project: Project, call: ast.Call, use: Use) -> dict[str | None, ast.expr]:
+    """What a call is given by name, also by ``**options`` of a dictionary that is written out; None if there are others."""
+    found: dict[str | None, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg is not None}
+    for table in (k.value for k in call.keywords if k.arg is None):
+        inner = spread(project, table, use)
+        if inner is None:
+            return {**found, None: table}
+        found.update(inner)
+    return found
+
+
 def is_of_record(node: ast.Call) -> bool:
     """``asdict(config)``."""
     return unparsed(node.func) in OF_RECORDS and len(node.args) == 1

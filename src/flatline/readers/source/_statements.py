@@ -9,8 +9,7 @@ from functools import cache
 
 from flatline.events import SourceFact
 from flatline.readers.source._edits import after, instead, renamed
-from flatline.readers.source._for_keys import Put
-from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._nodes import Put, unparsed, walk
 from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Use, spelled
 from flatline.readers.source._seen import Seen

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._loaders import goes_backward
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._parameters import models_of
-from flatline.readers.source._resolve import Project, Thing, argument_at, builds_optimizer
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, lies_in, spelled
 from flatline.readers.source._seen import seen_in
 from flatline.readers.source._staged import goes_off
 from flatline.readers.source._stages import between_trainings, comes_once
+from flatline.readers.source._things import Thing, builds_optimizer
 from flatline.readers.source._values import Source
 
 KEEPS = re.compile(r"set_to_none\s*=\s*False|\.grad(\.data)?\.zero_\(")

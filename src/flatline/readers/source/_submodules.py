@@ -25,7 +25,7 @@ def calls(project: Project, forward: Scope) -> list[tuple[ast.Call, Use]]:
         made, kept = _built(module)[name], _kept(module).get(name, ())
         if made != len(kept) or module.top.bindings[name][0].use.scope is not module.top:
             return []
-        asked = [pair for attribute in set(kept) for pair in project.asked(attribute, module)]
+        asked = [pair for attribute in set(kept) for pair in project.calls.in_file(attribute, module)]
         found += [pair for pair in asked[: SITES + 1] if project.callee(*pair) is forward]
     return found if len(found) <= SITES else []
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from flatline.readers.source._scopes import Module, Use
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._things import Thing
 
 FAMILIES = {
     "fc": re.compile(r"torchvision\.models\.((wide_)?resnet|resnext|shufflenet|regnet)\w*"),

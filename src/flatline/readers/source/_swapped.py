@@ -12,8 +12,8 @@ from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._scopes import Class
 
 if TYPE_CHECKING:
+    from flatline.readers.source._made import Made
     from flatline.readers.source._resolve import Project
-    from flatline.readers.source._tensors import Made
 
 OTHERS = re.compile(r"\b(Identity|LogSoftmax)\b")
 SWAPS = re.compile(  # by a name or a place that is worked out

@@ -60,7 +60,7 @@ def _tables(seen: Seen, node: ast.expr, use: Use) -> Sequence[Source]:
     if not own or owner is None or not isinstance(node, ast.Attribute) or not owner.is_record:
         return found
     plain = not seen.project.set_from_outside(node.attr, seen.module) and not seen.project.attributes(owner, node.attr)
-    given = [call for call, _ in seen.project.calls_by(owner.node.name) if call.args or call.keywords]
+    given = [call for call, _ in seen.project.calls.under(owner.node.name) if call.args or call.keywords]
     usual = owner.fields.get(node.attr)
     factory = (
         next((k.value for k in usual.keywords if k.arg == "default_factory"), None)

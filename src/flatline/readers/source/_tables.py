@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from flatline.readers.source._by_heirs import put_by_heirs
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._nodes import unparsed
-from flatline.readers.source._put_by_calls import decorating, put_by_calls
 from flatline.readers.source._scopes import Class, Module, Scope, Use
 from flatline.readers.source._values import Source
 
@@ -20,9 +19,7 @@ Entry = tuple[object, Source]
 
 
 def put(project: Project, node: ast.expr, key: ast.Constant | None, use: Use) -> Sequence[Source]:
-    """What was put into a table under a key, in this function, by decorators or by the classes themselves."""
-    if heirs := put_by_heirs(project, node, key, use):
-        return heirs
+    """What was put into a table under a key, in this function or by decorators."""
     if not isinstance(node, ast.Name):
         return _appended(project, node, use) if key is None and isinstance(node, ast.Attribute) else []
     if node.id in use.scope.bindings:
@@ -136,12 +133,7 @@ def _decorated(project: Project, module: Module, table: str) -> list[Entry]:
         return []
     maker = registers[0].parent if registers[0].parent is not None else module.top
     outer = registers[0] if maker is module.top else maker
-    return [*_above(project, outer), *_by_calls(project, outer, registers[0], table)]
-
-
-def _by_calls(project: Project, outer: Scope, inner: Scope, table: str) -> list[Entry]:
-    modules = [m for m in project.modules.values() if m is not None]
-    return [entry for each in modules for entry in put_by_calls(project, each, outer, inner, table)]
+    return _above(project, outer)
 
 
 def _above(project: Project, outer: Scope) -> list[Entry]:
@@ -165,9 +157,6 @@ def _into_given(project: Project, module: Module, table: str) -> list[Entry]:
                     end = Use(each.top, len(each.top.statements), (), each.tree.body[-1])
                     named = ast.Name(getattr(owner.node, "name", ""), ast.Load())
                     found += _given_name(project, head, table, Source(named, end))
-        for head, given, use in decorating(each) if same else ():
-            if any(unparsed(part) == table for part in head.args):
-                found += _given_name(project, head, table, Source(given, use))
     return found
 
 
@@ -177,7 +166,7 @@ def _given_name(project: Project, head: ast.Call, table: str, source: Source) ->
     names = _filled_by(maker) if maker is not None else None
     if maker is None or names is None:
         return []
-    given, key = (project.argument(head, maker, name) for name in names)
+    given, key = (argument(head, maker, name) for name in names)
     if not isinstance(given, ast.Name) or given.id != table:
         return []
     name = key.value if isinstance(key, ast.Constant) else None

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flatline.readers.source import _by_word, _heads, _in_place, _last_layers, _last_turn, _raw, _values
+from flatline.readers.source import _heads, _in_place, _last_layers, _last_turn, _raw, _values
+from flatline.readers.source._made import UNBOUNDED, Made
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._scopes import Scope, Use, spelled
 from flatline.readers.source._values import DEPTH, SHORT, Source
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._things import Thing
 
-UNBOUNDED = {"linear", "Embedding", "EmbeddingBag"}  # what a layer of weights makes
 CUT = {"tensor", "detach", "item"}  # what has no graph
 SHAPES = {"view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "permute", "transpose", "to", "cuda", "cpu",
           "float", "double", "clone", "requires_grad_", "view_as", "reshape_as", "type", "t", "expand",
@@ -33,15 +34,6 @@ REDUCES = {"mean", "sum", "max", "min", "abs"}
 SUMS = {"mean", "sum"}
 JOINS = {"cat", "concat", "stack", "hstack"}
 THROUGH = {"Identity", "Dropout", "Flatten", "Unflatten"}
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The operation that made a tensor."""
-
-    by: str
-    node: ast.AST
-    use: Use
 
 
 def made(
@@ -137,9 +129,15 @@ def _call(project: Project, node: ast.Call, use: Use, depth: int, index: tuple[i
         return _by_torch(project, things[0].name, node, use, depth) if not index else ()
     if things and not index and things[0].call is not None and things[0].made_of is None:
         return _heads.put_out(project, things, depth)
-    function = project._own_call(things) or project.callee(node, use, depth) or _forward_of(project, things)
-    chosen = _by_word.returned(project, function, node, use) if function is not None else None
-    return _returned(project, function, depth, index, chosen) if function is not None else ()
+    function = _own_call(project, things) or project.callee(node, use, depth) or _forward_of(project, things)
+    return _returned(project, function, depth, index) if function is not None else ()
+
+
+def _own_call(project: Project, things: Sequence[Thing]) -> Scope | None:
+    """The ``__call__`` that a class of modules puts around its forward, or a class above."""
+    owners = {id(thing.made_of): thing.made_of for thing in things if thing.call is not None}
+    (owner, *more) = owners.values() or [None]
+    return project.method(owner, "__call__") if owner is not None and not more else None
 
 
 def _forward_of(project: Project, things: Sequence[Thing]) -> Scope | None:
@@ -216,7 +214,7 @@ def _sequence(
             return ()
         (thing,) = things
         if thing.made_of is not None:
-            forward = project._own_call(things) or project.method(thing.made_of, "forward")
+            forward = _own_call(project, things) or project.method(thing.made_of, "forward")
             return _returned(project, forward, depth, ()) if forward else ()
         name = thing.name.rpartition(".")[2]
         if name == "Sequential":
@@ -238,10 +236,9 @@ def _returned(
     function: Scope,
     depth: int,
     index: tuple[int, ...],
-    chosen: Sequence[tuple[ast.expr | None, Use]] | None = None,
 ) -> tuple[Made, ...]:
     found: list[Made] = []
-    for value, use in project.returns(function) if chosen is None else chosen:
+    for value, use in project.returns(function):
         inner = made(project, value, use, depth + 1, index)
         if not inner:
             return ()

@@ -6,10 +6,12 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from flatline.readers.source._arguments import argument
 from flatline.readers.source._nodes import walk
-from flatline.readers.source._resolve import Project, Thing, argument
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._rounds import OBJECT, Known, is_left_out, told, truth
 from flatline.readers.source._scopes import ENDS, Binding, Scope, Use, lies_in
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import held, origins
 
 CALLS = 12  # of a function that are told apart

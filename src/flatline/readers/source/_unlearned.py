@@ -12,9 +12,10 @@ from flatline.readers.source._imported import all_reached
 from flatline.readers.source._learned import is_learned_from
 from flatline.readers.source._mentions import Mentions
 from flatline.readers.source._nodes import unparsed, walk
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use
 from flatline.readers.source._seen import is_module, seen_in, trained_models
+from flatline.readers.source._things import Thing
 
 OFF = ("torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.inference_mode", "no_grad()")
 KEPT = re.compile(  # somewhere in these files: its weights may come from elsewhere, or move by other means

@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument, argument_at
 from flatline.readers.source._nodes import unparsed, walk
 from flatline.readers.source._ordered import class_by_class, handed_on, told
-from flatline.readers.source._resolve import Project, Thing, argument, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Use, iterated, lies_in, spelled
 from flatline.readers.source._seen import Seen
+from flatline.readers.source._spread import keywords
+from flatline.readers.source._things import Thing
 from flatline.readers.source._turns import reached, turns
 
 STEPS = re.compile(r"step|update|apply|optimi|sub_|add_$|^copy_$")  # what a batch may change the weights by
@@ -69,7 +72,7 @@ def _in_order(seen: Seen, thing: Thing) -> bool:
     call = thing.call
     if call is None or thing.name != "torch.utils.data.DataLoader":
         return False
-    named = handed_on(seen.project, seen.project.keywords(call, thing.use), thing)
+    named = handed_on(seen.project, keywords(seen.project, call, thing.use), thing)
     shuffle = told(seen.project, named.get("shuffle", ast.Constant(False)), thing)
     if len(call.args) > 2 or {None, "sampler", "batch_sampler"} & set(named):
         return False

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 
 from flatline.events import SourceFact
 from flatline.readers.source._agreements import is_agreement
-from flatline.readers.source._loops import modes_of
 from flatline.readers.source._losses import is_mean, kind_of
+from flatline.readers.source._modes import modes_of
 from flatline.readers.source._nodes import names_in, unparsed, walk
-from flatline.readers.source._resolve import Project, Thing
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._rounds import Known, around, chosen_in, is_left_out, truth
 from flatline.readers.source._scopes import Use, lies_in, spelled
 from flatline.readers.source._seen import Seen, mode_lines, seen_in
 from flatline.readers.source._set_modes import set_elsewhere
+from flatline.readers.source._things import Thing
 
 NO_GRAD = ("no_grad", "inference_mode")
 

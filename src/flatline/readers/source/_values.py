@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from flatline.readers.source._for_keys import for_key
 from flatline.readers.source._nodes import names_in, unparsed, walk
 from flatline.readers.source._records import BAGS, own_field
 from flatline.readers.source._scopes import Binding, Class, Scope, Use
 
 if TYPE_CHECKING:
-    from flatline.readers.source._resolve import Project, Thing
+    from flatline.readers.source._resolve import Project
+    from flatline.readers.source._things import Thing
 
 DEPTH = 24  # steps from a name to what it stands for
 SHORT = 4  # steps from a name to a number
@@ -318,9 +318,6 @@ def held(project: Project, node: ast.expr, key: ast.Constant | None, use: Use, d
     if isinstance(node, ast.Dict):
         pairs = [*zip(node.keys, node.values, strict=True)]
         return _joined(project, pairs, key, use, depth) if None in node.keys else _listed(pairs, key, use)
-    if isinstance(node, ast.DictComp) and key is not None:
-        value = for_key(project, node, key)
-        return [Source(value, use)] if value is not None else []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and key is None:
         return [s for part in (node.left, node.right) for s in held(project, part, None, use, depth + 1)]
     if isinstance(node, (ast.List, ast.Tuple)):

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from flatline.events import SourceFact
+from flatline.readers.source._arguments import argument, argument_at
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._nodes import walk
-from flatline.readers.source._resolve import Project, argument, argument_at
+from flatline.readers.source._resolve import Project
 from flatline.readers.source._scopes import Module, Scope, Use, spelled
 
 SEEDS = {"numpy.random.seed": "numpy.random", "random.seed": "random", "torch.manual_seed": "torch"}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from flatline.readers.source._resolve import Project, Thing, argument_at
+from flatline.readers.source._arguments import argument_at
+from flatline.readers.source._resolve import Project
+from flatline.readers.source._things import Thing
 from flatline.readers.source._values import origins
 
 NORMED = re.compile(
