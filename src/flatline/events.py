@@ -919,6 +919,15 @@ class MinorityObserved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ClassesWeighed(Event):
+    """What a loss weighs its classes with, and how many labels of each were seen."""
+
+    absent = "no loss weighed its classes"
+    weights: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PairingProbed(Event):
     """How well simple rules tell the labels from the inputs, where the model itself is at chance."""
 

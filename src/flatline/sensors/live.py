@@ -16,6 +16,7 @@ from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.by_hand import HandStepSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.checkpoints import CheckpointSensor
+from flatline.sensors.class_weights import ClassWeights
 from flatline.sensors.clipping import ClipSensor
 from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
@@ -64,6 +65,7 @@ class LiveSensors:
         self.attention = AttentionSensor(loop, self.models)
         self.recurrence = RecurrenceSensor(loop, self.models)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
+        self.class_weights = ClassWeights(loop)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
         self.symmetry = SymmetrySensor(loop, self.models, self.audit)
         self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
@@ -116,6 +118,7 @@ class LiveSensors:
         self.backward.on_graph.append(guard(self.activations.after_graph))
         self.backward.on_graph.append(guard(self.attention.after_graph))
         self.backward.on_graph.append(guard(self.recurrence.after_graph))
+        self.backward.on_graph.append(guard(self.class_weights.after_graph))
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import MinorityObserved, Where
+from flatline.events import ClassesWeighed, MinorityObserved, Where
 from flatline.rules.data.imbalance_collapse import ImbalanceCollapse
 from flatline.testing import play
 
@@ -95,3 +95,35 @@ def test_a_script_that_decides_so_and_finds_a_few(answered, found):
     decided = replace(SICK, answered=answered, ranking=0.88, ended=True, decides=Where("train.py", 30))
     assert len(play(ImbalanceCollapse, decided)) == found
     assert play(ImbalanceCollapse, replace(decided, ended=False)) == []
+
+
+WEIGHED = ClassesWeighed(step=9, where=Where("train.py", 30), weights=(1.0, 0.031), counts=(620, 20))
+
+
+def test_fires_on_weights_that_are_turned_over():
+    (finding,) = play(ImbalanceCollapse, WEIGHED)
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 30))
+    assert finding.message == (
+        "class 1 has 3.1% of 640 labels and the weight 0.031, class 0 has 97% and 1: the weights go with the frequencies"
+    )
+    assert finding.fix == (
+        "weigh class 1 31 times as much as class 0: divide by the counts, pos_weight=negatives / positives"
+    )
+    (finding,) = play(ImbalanceCollapse, replace(WEIGHED, weights=(0.7, 0.2, 0.1), counts=(700, 210, 90)))
+    assert "class 2 has 9.0% of 1,000 labels and the weight 0.1" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("weights", "counts"),
+    [
+        ((1.0, 31.0), (620, 20)),  # as it should be
+        ((1.0, 0.2), (620, 20)),  # a cost that was chosen: false alarms are dear
+        ((1.0, 0.5), (60, 30)),  # hardly skewed
+        ((1.0, 0.031), (620, 2)),  # too few to know
+        ((1.0, 0.1), (20, 620)),  # the common class is the positive one
+        ((0.5, 0.2, 0.3), (700, 210, 90)),  # no line
+        ((1.0, 1.0, 1.0), (700, 210, 90)),
+    ],
+)
+def test_near_miss_weights_of_classes(weights, counts):
+    assert play(ImbalanceCollapse, replace(WEIGHED, weights=weights, counts=counts)) == []

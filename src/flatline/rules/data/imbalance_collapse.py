@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import MinorityObserved, Where
+from flatline.events import ClassesWeighed, MinorityObserved, Where
 from flatline.findings import Finding
+from flatline.history import fmean
 from flatline.rules import Rule
 
 
@@ -47,7 +48,7 @@ class ImbalanceCollapse(Rule):
     -------------------
     Rare events whose probabilities never reach one half and yet rank well, or whose inputs tell nothing, which are hints
     where the script does not decide by the highest score; the first steps; a slow start, in which the scores begin to
-    rank; classes that are weighed already.
+    rank; classes that are weighed already, also by costs that were chosen.
 
     References
     ----------
@@ -72,7 +73,36 @@ class ImbalanceCollapse(Rule):
     deviations: float = 2.0  # of a ranking by chance, above which the model has begun to learn
     told_by_means: float = 0.65  # AUC of a simple rule; by chance it lies three deviations lower
     better: float = 0.1  # the simple rule's AUC over the model's
+    seen: int = 5  # labels of a class, before its share is known
+    skewed: float = 3.0  # the commonest class over the rarest, and their weights: less is no one's concern
+    near_one: float = 0.1  # of a slope of 1, log weight over log count, which counts make; chosen costs lie anywhere
+    straight: float = 0.95  # correlation of the two, where there are more than two classes
+    gentlest: float = 0.4  # slope there: square roots make 0.5
     learned: float = 0.97  # of the labels' entropy, as for D7
+
+    def on_classes_weighed(self, event: ClassesWeighed) -> Iterator[Finding]:
+        """Weights that go with the frequencies, where they should go against them."""
+        seen = [
+            (count, weight) for count, weight in zip(event.counts, event.weights, strict=True) if count >= self.seen
+        ]
+        if len(seen) < 2:
+            return
+        (often, heavy), (seldom, light) = max(seen), min(seen)
+        slope, fit = _line([(math.log(count), math.log(weight)) for count, weight in seen])
+        lined = fit >= self.straight and slope >= (1 - self.near_one if len(seen) == 2 else self.gentlest)
+        if often < self.skewed * seldom or heavy < self.skewed * light or not lined or slope > 1 + self.near_one:
+            return
+        common, rare = event.counts.index(often), event.counts.index(seldom)
+        yield self.finding(
+            event,
+            f"class {rare} has {seldom / sum(event.counts):.1%} of {sum(event.counts):,} labels and the weight {light:.3g}, class "
+            f"{common} has {often / sum(event.counts):.0%} and {heavy:.3g}: the weights go with the frequencies",
+            cause="the fraction is turned over: the loss makes the rare class rarer still, and to answer the common one pays",
+            fix=f"weigh class {rare} {often / seldom:.3g} times as much as class {common}: divide by the counts, "
+            + ("pos_weight=negatives / positives" if len(event.weights) == 2 else "weight=total / (classes * counts)"),
+            key="weights",
+            slope=slope,
+        )
 
     def on_minority_observed(self, event: MinorityObserved) -> Iterator[Finding]:
         """No answer but the commonest, for most of the run."""
@@ -138,6 +168,14 @@ class ImbalanceCollapse(Rule):
         return self.finding(
             event, message, rare=event.rare, labels=event.labels, ranking=event.ranking, surprise=event.surprise, **more
         )
+
+
+def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Slope of the straight line through some points, and their correlation."""
+    x, y = fmean(a for a, _ in points), fmean(b for _, b in points)
+    xx = sum((a - x) ** 2 for a, _ in points)
+    yy, xy = sum((b - y) ** 2 for _, b in points), sum((a - x) * (b - y) for a, b in points)
+    return (xy / xx, xy / math.sqrt(xx * yy)) if xx > 0 and yy > 0 else (0.0, 0.0)
 
 
 def _seen(event: MinorityObserved) -> str:

@@ -216,7 +216,7 @@ class UpdateRatioOff(Rule):
         key, highest = event.optimizer.key, max(each.learning_rate for each in event.layers)
         share, steady = layer.learning_rate / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
         slow = ratios[layer.name] < self.left_slow * max(ratios.values()) and share < self.slow_rate
-        rest = 2 * sum(ratio < self.left_slowest for ratio in ratios.values()) >= len(ratios)
+        rest = 2 * sum(ratio < self.crawl for ratio in ratios.values()) >= len(ratios)
         enough = self.well_at_rest if rest else self.well
         well = event.loss is not None and event.first_loss is not None and event.loss < enough * event.first_loss
         rates = [each.learning_rate for each in event.layers if each.learning_rate != layer.learning_rate]
