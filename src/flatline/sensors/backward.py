@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flatline.events import BackwardFacts, BackwardStarted, LossNotFinite, Where
+from flatline.events import BackwardFacts, BackwardStarted, LossComputed, LossNotFinite, Where
 from flatline.sensors import forensics, losses
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, walk
@@ -195,8 +195,7 @@ class BackwardSensor:
             return
         self.where = caller()
         self.models.first_sequence = graph.first_sequence
-        for loss in losses.read(graph, self.models, step=self.loop.step, where=self.where):
-            self.loop.emit(loss)
+        self._tell_losses(graph)
         for look in self.on_graph:
             look(graph, self.where)
 
@@ -237,13 +236,17 @@ class BackwardSensor:
         self._choose_probes(graph)
         self.models.first_sequence = graph.first_sequence
         self._tell_started(root, graph, trainable)
-        found = losses.read(graph, self.models, step=self.loop.step, where=self.where)
-        for loss in found:
-            self.loop.emit(loss)
+        found = self._tell_losses(graph)
         self._factor = losses.backward_facts(graph, found, where=self.where, scale=self._scale(root))
         for look in self.on_graph:
             look(graph, self.where)
         self.kept.loss(graph, self.where)
+
+    def _tell_losses(self, graph: Graph) -> list[LossComputed]:
+        found = losses.read(graph, self.models, step=self.loop.step, where=self.where)
+        for loss in found:
+            self.loop.emit(loss)
+        return found
 
     def _tell_started(self, root: torch.Tensor, graph: Graph | None, trainable: int) -> None:
         hint, place = severing_call(self.where) if graph is None else ("", None)

@@ -229,7 +229,12 @@ def _set_to(tree: ast.AST, name: ast.expr, rounds: int, steps: int) -> bool:
     One that is far beyond is a way to say never, unless the run has as many steps, which are what it counts then.
     """
     numbers = [v.value for v in _given(tree, name) if isinstance(v, ast.Constant) and type(v.value) is int]
-    return any(rounds <= n <= NEARLY * rounds or (rounds <= n < steps and not _is_round(n)) for n in numbers)
+    return any(rounds <= n and _is_meant(n, rounds, steps) for n in numbers)
+
+
+def _is_meant(number: int, rounds: int, steps: int) -> bool:
+    """A loop of as many rounds nearly comes to it, or it counts steps."""
+    return number <= NEARLY * rounds or (number < steps and not _is_round(number))
 
 
 def _given(tree: ast.AST, name: ast.expr) -> list[ast.expr | None]:
@@ -300,9 +305,8 @@ def _never_asked(
         asked = [each for each in sides if not (isinstance(each, ast.Name) and each.id == round_)]
         numbers = _numbers_of(asked[0], function, tree) if len(asked) == 1 else []
         if numbers and min(numbers) > max(0, last):
-            rounds = last + 1
-            several = len(set(numbers)) > 1
-            near = any(n <= NEARLY * rounds or (n < steps and (several or not _is_round(n))) for n in numbers)
+            in_steps = len(set(numbers)) > 1 and min(numbers) < steps  # nobody says never twice
+            near = in_steps or any(_is_meant(n, last + 1, steps) for n in numbers)
             told = f"{ast.unparse(test)}, which is {', '.join(map(str, sorted(numbers)))}"
             return Unreached("", min(lines), told, last, near)
     return None

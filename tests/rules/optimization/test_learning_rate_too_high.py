@@ -187,6 +187,12 @@ def test_near_miss_a_rate_that_rises(changed):
     assert play(LearningRateTooHigh, *schedule(**changed)) == []
 
 
+def test_near_miss_a_rate_on_a_device_is_not_known():
+    unknown = (float("nan"),) * 224
+    events = [replace(e, rates=unknown) if isinstance(e, LossesRead) else e for e in schedule()]
+    assert play(LearningRateTooHigh, *events) == []
+
+
 def test_near_miss_a_cycle_that_comes_down_again():
     events = [*schedule()]
     down = tuple(range(225, 400))

@@ -164,8 +164,8 @@ class StuckAtClipThreshold(Rule):
         if len(clips) < self.short_steps or event.index < self.short_index or event.optimizer.adaptive:
             return False
         ratios = [_ratio(clip) for clip in clips]
-        tiny = max(clip.threshold for clip in clips) <= self.tiny_threshold
-        tiny = tiny or self._updates.get(event.optimizer.key, 1.0) < self.held_back
+        slight = self._updates.get(event.optimizer.key, 1.0) < self.held_back
+        tiny = slight or max(clip.threshold for clip in clips) <= self.tiny_threshold
         newest = self._losses.get(event.optimizer.key, [])[-self.steps_needed :]
         slow = len(newest) == self.steps_needed and median(newest) > 1 - self.fallen
         return tiny and slow and min(ratios) > 1 and median(ratios) >= self.short_ratio

@@ -152,21 +152,21 @@ class LearningRateTooHigh(Rule):
             if track.losses.last >= self.grown * max(since.first_loss or 0.0, min(track.losses.values)):
                 yield self._tell(since, track, what)
         if len(self._courses) == 1 and self._chance and not self._grown:
-            yield from self._lost(event, next(iter(self._courses.items())))
+            ((key, course),) = self._courses.items()
+            if key in self._tracks and course.best is not None and len(course.newest) >= self.after:
+                yield from self._lost(event, self._tracks[key], course, course.best)
 
-    def _lost(self, event: RunEnded, owner: tuple[int, _Course]) -> Iterator[Finding]:
+    def _lost(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
         """What a classifier had learned went as the rate rose, and did not come back."""
-        key, course = owner
-        track, best, newest = self._tracks.get(key), course.best, course.newest
-        if best is None or track is None or track.optimizer is None or len(newest) < self.after:
-            return
+        newest, optimizer = course.newest, track.optimizer
         first, low, last = course.first or 0.0, best.loss, median(each.loss for each in newest)
         fell = low <= (1 - self.fall) * first
         lost = fell and min(last, newest[-1].loss) >= low + self.gone * (first - low)
         update = track.fastest(best.step)
-        if not lost or course.highest < self.risen * best.rate or update < self.carried:
+        risen = course.highest >= self.risen * best.rate  # of a rate on a device nothing is known: nan
+        if optimizer is None or not lost or not risen or update < self.carried:
             return
-        name, rate = track.optimizer.name, course.highest
+        name, rate = optimizer.name, course.highest
         yield self.finding(
             event,
             f"{name} overshoots: the loss had come from {first:.4g} to {low:.4g} at step {best.step:,}, at lr={best.rate:.2g}; "
@@ -174,7 +174,7 @@ class LearningRateTooHigh(Rule):
             f"it went up, and is {last:.4g} at the end",
             cause="the schedule goes on to a rate that is far too high: each step leaps over what the loss had come down to",
             fix=f"keep the highest rate of the schedule at {best.rate / 2:.1g} or below; flatline lr-find finds it",
-            where=track.optimizer.where,
+            where=optimizer.where,
             key="risen",
             lr=rate,
             update_ratio=update,

@@ -216,12 +216,16 @@ class UpdateRatioOff(Rule):
         key, highest = event.optimizer.key, max(each.learning_rate for each in event.layers)
         share, steady = layer.learning_rate / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
         slow = ratios[layer.name] < self.left_slow * max(ratios.values()) and share < self.slow_rate
-        rest = 2 * sum(ratio < self.crawl for ratio in ratios.values()) >= len(ratios)
-        enough = self.well_at_rest if rest else self.well
-        well = event.loss is not None and event.first_loss is not None and event.loss < enough * event.first_loss
         rates = [each.learning_rate for each in event.layers if each.learning_rate != layer.learning_rate]
-        well = well and not (share < self.out_of_reach and min(rates) > self.near * highest)
-        return layer.name in self._fresh and layer.elements >= self.few and slow and steady and not well
+        alone = share < self.out_of_reach and min(rates) > self.near * highest
+        random = layer.name in self._fresh and layer.elements >= self.few
+        return random and slow and steady and (alone or not self._does_without(event, ratios))
+
+    def _does_without(self, event: NumbersSampled, ratios: dict[str, float]) -> bool:
+        """The loss falls far, whatever stays at random; farther, where half of the matrices do."""
+        half = 2 * sum(ratio < self.crawl for ratio in ratios.values()) >= len(ratios)
+        enough = self.well_at_rest if half else self.well
+        return event.loss is not None and event.first_loss is not None and event.loss < enough * event.first_loss
 
     def _steady(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         """Its rate does not rise towards the others': no warm-up of one group, no stage that is to come."""
