@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import BackwardFacts, OptimizerFacts, OptimizerStepped, Where
+from flatline.events import BackwardFacts, ClipFacts, GroupFacts, OptimizerFacts, OptimizerStepped, Where
 from flatline.rules.optimization.accumulation_not_averaged import AccumulationNotAveraged
 from flatline.testing import lint, play
 
@@ -34,7 +34,24 @@ def test_fires_without_a_data_loader():
 def test_adam_hides_it():
     lion = OptimizerFacts(name="Lion", adaptive=True)
     (finding,) = play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, optimizer=lion))
-    assert "Lion hides it" in finding.cause
+    assert finding.severity == "hint"
+    assert "Lion divides that out, until gradients are clipped" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("clips", "decay", "decoupled", "severity"),
+    [
+        ((ClipFacts(),), 0.0, False, "warning"),
+        ((), 0.01, False, "warning"),
+        ((), 0.01, True, "hint"),
+    ],
+)
+def test_clipping_and_decay_in_the_gradient_do_not_hide_it(clips, decay, decoupled, severity):
+    groups = (GroupFacts(weight_decay=decay),)
+    adam = OptimizerFacts(name="Adam", adaptive=True, decoupled=decoupled, groups=groups)
+    (finding,) = play(AccumulationNotAveraged, *windows(BACKWARD, BACKWARD, optimizer=adam, clips=clips))
+    assert finding.severity == severity
+    assert ("Adam hides it" in finding.cause) is (severity == "warning")
 
 
 def test_each_optimizer_on_its_own():

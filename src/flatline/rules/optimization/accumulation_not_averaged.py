@@ -53,7 +53,8 @@ class AccumulationNotAveraged(Rule):
     -------------------
     Losses that are sums; gradients divided by hand before the step; several different losses backed one by one:
     the real and the fake half of a discriminator's step, the heads of a multi-task model. Sharpness-aware
-    steps zero in between.
+    steps zero in between. Adam and its kin take the same step from a gradient N times as large: without clipping and
+    without decay in the gradient this is a hint.
 
     References
     ----------
@@ -81,6 +82,7 @@ class AccumulationNotAveraged(Rule):
         yield self.finding(
             event,
             f"{count} backwards of a mean loss add up before each step of {event.optimizer.name}, and none is divided by {count}",
+            severity="hint" if _hidden(event) else "warning",
             cause=self._why(event, count),
             fix=f"divide before backward: (loss / {count}).backward()",
             where=event.backwards[-1].where,
@@ -127,10 +129,19 @@ class AccumulationNotAveraged(Rule):
         return not averaged and _fresh_forwards(event) >= summed
 
     def _why(self, event: OptimizerStepped, count: int) -> str:
+        if _hidden(event):
+            name = event.optimizer.name
+            return f"the gradient is {count} times that of the whole batch: {name} divides that out, until gradients are clipped"
         if event.optimizer.adaptive:
             hidden = f"{event.optimizer.name} hides it, clipping and eps do not"
             return f"the gradient is {count} times that of the whole batch; {hidden}"
         return f"the gradient is {count} times that of the whole batch: in effect the learning rate is {count} times higher"
+
+
+def _hidden(event: OptimizerStepped) -> bool:
+    """An optimizer that divides by the gradient's own scale takes the same step, where nothing else reads the gradient."""
+    coupled = any(group.weight_decay for group in event.optimizer.groups) and not event.optimizer.decoupled
+    return event.optimizer.adaptive and not event.clips and not coupled
 
 
 def _since_zeroed(event: OptimizerStepped) -> tuple[Tick, ...]:
