@@ -1413,13 +1413,14 @@ class OptimizerBeganAnew(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RandomFrozen(Event):
-    """Layers that a checkpoint left out are frozen as they were built, while the rest of their model trains."""
+    """Layers that a checkpoint left out, or that came after the body's training, are frozen as they were built."""
 
-    absent = "no frozen layer was left out of a checkpoint"
+    absent = "no new layer was frozen as it was built"
     defect = True
     model: str = "model"
     layers: tuple[str, ...] = ()
-    loaded: int = 0  # parameters of the model that the checkpoint filled
+    source: Literal["checkpoint", "training"] = "checkpoint"  # of the other weights: a file, or an earlier optimizer
+    loaded: int = 0  # parameters of the model that have theirs from there
     trains: int = 0  # parameters of the model that an optimizer updates
 
 

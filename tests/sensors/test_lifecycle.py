@@ -327,6 +327,65 @@ def test_head_that_trains_or_was_set(file):
     assert headless(file, lambda model: nn.init.orthogonal_(model.head.weight), lambda model: [model.head]) == []
 
 
+class Adapted(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.down, self.up = base, nn.Linear(8, 2), nn.Linear(2, 8)
+
+    def forward(self, x):
+        return self.base(x + self.up(self.down(x)))
+
+
+def second_training(head, frozen, first=30):
+    """Which layers are told to be frozen at random, where a trained body gets a head and adapters."""
+
+    def script():
+        model = Net()
+        train(model, first)
+        head(model)
+        for part in frozen(model):
+            part.requires_grad_(False)
+        train(Adapted(model))
+
+    return [(event.layers, event.source, event.loaded) for event in watched(script)]
+
+
+def new_head(model):
+    model.head = nn.Linear(32, 3)
+
+
+def new_readout(model):
+    model.head = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 3))
+
+
+def own_start(model):
+    new_head(model)
+    nn.init.orthogonal_(model.head.weight)
+
+
+def test_a_new_head_on_a_trained_body_that_is_frozen_with_it():
+    assert second_training(new_head, lambda model: [model]) == [(("base.head",), "training", 4)]
+
+
+@pytest.mark.parametrize(
+    ("head", "frozen"),
+    [
+        (new_head, lambda model: [model.body]),
+        (lambda model: None, lambda model: [model]),
+        (own_start, lambda model: [model]),
+        (new_readout, lambda model: [model.body, model.head[0]]),
+        (new_head, lambda model: [model.head]),
+    ],
+    ids=["the head trains", "the old head", "a start of its own", "random features under a readout", "the body trains"],
+)
+def test_no_new_head_that_is_frozen_with_a_trained_body(head, frozen):
+    assert second_training(head, frozen) == []
+
+
+def test_a_body_that_nothing_trained_is_no_base():
+    assert second_training(new_head, lambda model: [model], first=0) == []
+
+
 # --------------------------------------------------------------------------- rates
 
 

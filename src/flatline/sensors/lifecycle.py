@@ -14,6 +14,7 @@ from flatline.events import AdaptersNotMade, CheckpointLost, FlagOnModule, Rando
 from flatline.sensors.adapters import never_made
 from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.merging import merged_only
@@ -33,8 +34,6 @@ ELEMENTS = 128  # of each matrix
 FEW = 16  # elements from which on two tensors can be said to have nothing in common
 UNLIKE = 0.5  # cosine from which on they have: that of 16 independent pairs has a standard deviation of 0.25
 MOST = 0.8  # of the matrices
-LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # of one way to start: uniform within 1 / sqrt(fan in)
-ENOUGH = 32  # weights from which on a uniform distribution shows
 DEPTH = 4  # of the nest in a file
 
 
@@ -102,20 +101,6 @@ def unlike(pairs: list[tuple[Tensor, Tensor]]) -> bool:
     alive = torch.stack([(old.std() > 0) & now.isfinite().all() for old, now in pairs])
     strange = ((cosines.abs() < UNLIKE) & alive).sum() >= MOST * len(pairs)
     return bool(strange & (cosines.mean().abs() < UNLIKE / 2))
-
-
-def _random_and_frozen(layer: Any, loaded: dict[int, Any]) -> bool:
-    """A linear or convolution layer without gradients, with the uniform weights that torch gives a new one."""
-    weight = layer.weight
-    if not isinstance(layer, LINEAR) or weight.requires_grad or not readable(weight) or weight.numel() < ENOUGH:
-        return False
-    if id(weight) in loaded and loaded[id(weight)]() is weight:
-        return False
-    bound = float(weight[0].numel()) ** -0.5
-    size, largest = (
-        float(v) for v in torch.stack([weight.detach().float().std(), weight.detach().float().abs().max()])
-    )
-    return bool(0.9 * bound < largest <= 1.001 * bound and abs(size * 3**0.5 - bound) < 0.15 * bound)
 
 
 class LifecycleSensor:
@@ -227,6 +212,7 @@ class LifecycleSensor:
             self.models.note_classes()
             self.resuming.first_step(state)
             self._tell_merged(state)
+            self._tell_fresh(state)
         if self._numbers:
             self._shares = self._frozen_and_trainable()
             self._flags = self._flagged()
@@ -275,7 +261,7 @@ class LifecycleSensor:
         layers = [
             name
             for name, layer in named_modules(module)
-            if id(layer) in ran and f"{name}.weight" in missing and _random_and_frozen(layer, self._loaded)
+            if id(layer) in ran and f"{name}.weight" in missing and random_and_frozen(layer, self._loaded)
         ]
         trains = sum(p.requires_grad and id(p) in trained for p in parameters(module))
         if layers and trains:
@@ -289,6 +275,17 @@ class LifecycleSensor:
                     trains=trains,
                 )
             )
+
+    def _tell_fresh(self, state: OptimizerState) -> None:
+        """A second training of the same body, which has put a new head on it and then frozen all there was."""
+        before = [each for each in self._states() if each is not state]
+        if not before or not self.loop.wants(RandomFrozen):
+            return
+        for model in self.models.known:
+            head = head_left_at_random(model, state, before, self.loop.born, self._loaded)
+            if head is not None:
+                self.loop.emit(RandomFrozen(step=self.loop.step, where=state.where, source="training", **head))
+                return
 
     def finish(self, how: str) -> None:
         """At the end: are layers frozen that a later stage would have unfrozen?"""

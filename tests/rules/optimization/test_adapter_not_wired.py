@@ -71,6 +71,11 @@ def test_fires_on_a_head_frozen_at_random():
     )
 
 
+def test_fires_on_a_head_that_was_put_on_a_trained_body():
+    (finding,) = play(AdapterNotWired, replace(FROZEN, source="training"))
+    assert "frozen with fresh random weights: an earlier optimizer trained the other 40 tensors" in finding.message
+
+
 def test_near_miss_nothing_was_left_out():
     assert play(AdapterNotWired) == []
 

@@ -144,12 +144,13 @@ class AdapterNotWired(Rule):
         )
 
     def on_random_frozen(self, event: RandomFrozen) -> Iterator[Finding]:
-        """A head that was not in the checkpoint, frozen with the rest."""
+        """A head that was not in the checkpoint, or that was put on a trained body, frozen with the rest."""
+        rest = "the checkpoint filled" if event.source == "checkpoint" else "an earlier optimizer trained"
         yield self.finding(
             event,
             f"{', '.join(event.layers[:3])} of {event.model} {'is' if len(event.layers) == 1 else 'are'} frozen with fresh "
-            f"random weights: the checkpoint filled the other {event.loaded} tensors, and {event.trains} tensors train",
-            cause="freezing the base model also froze the layers that the checkpoint does not have",
+            f"random weights: {rest} the other {event.loaded} tensors, and {event.trains} tensors train",
+            cause="freezing the base model also froze the layers that are new in it",
             fix=f"unfreeze {event.layers[0]} after the freezing loop (PEFT: modules_to_save), and give it to the optimizer",
             key="head",
             layers=len(event.layers),
