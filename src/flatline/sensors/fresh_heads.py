@@ -19,7 +19,7 @@ MOSTLY = 0.5  # share of the frozen weights that an earlier optimizer trained
 
 def random_and_frozen(layer: Any, loaded: Mapping[int, Any]) -> bool:
     """A linear or convolution layer without gradients, with the uniform weights that torch gives a new one."""
-    weight = getattr(layer, "weight", None)
+    weight: Any = getattr(layer, "weight", None)
     if not isinstance(layer, LINEAR) or weight.requires_grad or not readable(weight) or weight.numel() < ENOUGH:
         return False
     if id(weight) in loaded and loaded[id(weight)]() is weight:

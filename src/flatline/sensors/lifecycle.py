@@ -14,8 +14,8 @@ from flatline.events import AdaptersNotMade, CheckpointLost, FlagOnModule, Rando
 from flatline.sensors.adapters import never_made
 from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
-from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.flags import Flags, flagged
+from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.merging import merged_only
 from flatline.sensors.models import ModelSensor, readable
