@@ -345,6 +345,15 @@ class Scans:
     def __getitem__(self, i):
         return self.images[i], self.labels[i]
 ---
+class Signs:
+    def __init__(self, root, start, stop):
+        names = sorted(glob.glob(root))
+        with open(root) as f:
+            labels = [int(row[1]) for row in csv.reader(f)]
+        images = np.stack([np.load(n) for n in names])
+        images = (images - images.mean()) / images.std()
+        self.items = list(zip(torch.from_numpy(images), labels))[start:stop]
+---
 images = sorted(glob.glob('images/*.png'))
 masks = list(Path('masks').glob('*.png'))
 pairs = zip(images, masks)
@@ -532,6 +541,15 @@ class Frames:
         self.words = [line for line in lines]
     def __getitem__(self, k):
         return self.names[k]
+---
+class Signs:
+    def __init__(self, root):
+        names = sorted(glob.glob(root))
+        rows = [row for row in csv.reader(open(root))]
+        images = np.stack([np.load(n) for n in names])
+        labels = np.array([kind(n) for n in names])
+        self.items = list(zip(torch.from_numpy(images), labels))
+        self.rows = rows
 ---
 z[:, 3] = z[torch.randperm(n), 3]
 ---

@@ -288,7 +288,7 @@ def _sorted_apart(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def _sorted_beside_a_list(assigned: list[ast.Assign], given: set[str], tree: ast.Module) -> Iterator[ast.expr]:
-    """``names = sorted(files)`` and ``labels = [... for line in lines]``, of which one index takes an element each.
+    """``names = sorted(files)`` and ``labels = [... for line in lines]``, of which one index takes an element each, or zip.
 
     Or ``self.labels = labels``, as they were ``given`` to the function.
     """
@@ -302,7 +302,9 @@ def _sorted_beside_a_list(assigned: list[ast.Assign], given: set[str], tree: ast
         for other in lists:
             words = {ast.unparse(inner) for inner in ast.walk(other.value)}
             label = ast.unparse(other.targets[0])
-            if not words & {source, *names} and any(_indexed_alike(tree, each, label) for each in names):
+            if words & {source, *names}:
+                continue
+            if any(_indexed_alike(tree, each, label) or _used_together(tree, each, label) for each in names):
                 yield one.value
                 return
 
