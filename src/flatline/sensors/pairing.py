@@ -34,6 +34,7 @@ PASSING = {
     "numpy", "print", "range", "reshape", "save", "shape", "size", "split", "squeeze", "stack", "std", "tensor", "to",
     "tolist", "tuple", "type", "unsqueeze", "var", "view", "zip",
 }  # fmt: skip
+ZIPPING = ("zip", "TensorDataset")
 PUT_BACK = (*SEEDING, "set_state", "setstate", "set_rng_state", "deepcopy", "copy")
 OWN = "\N{MIDDLE DOT}"  # marks a comprehension's variable
 
@@ -304,7 +305,7 @@ def _sorted_beside_a_list(assigned: list[ast.Assign], given: set[str], tree: ast
             label = ast.unparse(other.targets[0])
             if words & {source, *names}:
                 continue
-            if any(_indexed_alike(tree, each, label) or _used_together(tree, each, label) for each in names):
+            if any(_indexed_alike(tree, each, label) or _zipped(tree, each, label) for each in names):
                 yield one.value
                 return
 
@@ -327,6 +328,16 @@ def _indexed_alike(tree: ast.Module, one: str, other: str) -> bool:
         if places[one] & places[other]:
             return True
     return False
+
+
+def _zipped(tree: ast.Module, one: str, other: str) -> bool:
+    """``zip(one, other)``, ``TensorDataset(one, other)``."""
+    pairs = [n.args for n in ast.walk(tree) if isinstance(n, ast.Call) and called_name(n) in ZIPPING]
+    sides = [
+        ({each for each in args if _mentions(each, {one})}, {each for each in args if _mentions(each, {other})})
+        for args in pairs
+    ]
+    return any(first and second and first != second for first, second in sides)
 
 
 def _used_together(tree: ast.Module, one: str, other: str) -> bool:
