@@ -13,21 +13,46 @@ from flatline.sensors.models import Model, readable
 from flatline.sensors.tree import named_modules, named_parameters, parameters
 
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # of one way to start: uniform within 1 / sqrt(fan in)
-ENOUGH = 32  # weights from which on a uniform distribution shows
-MOSTLY = 0.5  # share of the frozen weights that an earlier optimizer trained
+ENOUGH = 32  # weights from which on a distribution shows
+MOSTLY = 0.5  # share of the frozen weights that were trained before
+DEVIATIONS = 4  # standard errors of a mean and of a kurtosis
+EDGE = 1.1  # over the largest singular value of a random matrix of this size (Marchenko and Pastur, 1967)
 
 
 def random_and_frozen(layer: Any, loaded: Mapping[int, Any]) -> bool:
     """A linear or convolution layer without gradients, with the uniform weights that torch gives a new one."""
+    weight = _frozen_weight(layer, loaded)
+    return weight is not None and _is_uniform(weight)
+
+
+def _frozen_weight(layer: Any, loaded: Mapping[int, Any]) -> torch.Tensor | None:
     weight: Any = getattr(layer, "weight", None)
     if not isinstance(layer, LINEAR) or weight.requires_grad or not readable(weight) or weight.numel() < ENOUGH:
-        return False
+        return None
     if id(weight) in loaded and loaded[id(weight)]() is weight:
-        return False
+        return None
+    values: torch.Tensor = weight.detach().float()
+    return values
+
+
+def _is_uniform(weight: torch.Tensor) -> bool:
     bound = float(weight[0].numel()) ** -0.5
-    values = weight.detach().float()
-    size, largest = (float(v) for v in torch.stack([values.std(), values.abs().max()]))
+    size, largest = (float(v) for v in torch.stack([weight.std(), weight.abs().max()]))
     return bool(0.9 * bound < largest <= 1.001 * bound and abs(size * 3**0.5 - bound) < 0.15 * bound)
+
+
+def _is_normal(layer: Any, weight: torch.Tensor) -> bool:
+    """Drawn from a normal distribution about 0, with a bias of 0: no rows alike, no tails, no direction of its own."""
+    if layer.bias is not None and bool(layer.bias.any()):
+        return False
+    flat = weight.reshape(len(weight), -1)
+    count, size = flat.numel(), flat.std()
+    normed = flat / size
+    edge = (flat.shape[0] ** 0.5 + flat.shape[1] ** 0.5) * EDGE
+    facts = torch.stack([normed.mean(), normed.pow(4).mean(), torch.linalg.matrix_norm(normed, 2)])
+    mean, kurtosis, longest = (float(v) for v in facts)
+    usual = abs(mean) < DEVIATIONS / count**0.5 and abs(kurtosis - 3) < DEVIATIONS * (24 / count) ** 0.5
+    return usual and longest < edge
 
 
 def head_left_at_random(
@@ -38,32 +63,32 @@ def head_left_at_random(
     loaded: Mapping[int, Any],
 ) -> dict[str, Any] | None:
     """The last layer of a model, built after its frozen body was trained, and frozen with it; as facts of an event."""
-    module = model.ref()
-    mine = state.ids
-    if module is None or not any(id(p) in mine and p.requires_grad for p in parameters(module)):
-        return None
+    module, mine = model.ref(), state.ids
     earlier = [each for each in before if each.born < state.born]
-    trained = {key for each in earlier for key in each.held} - mine
+    if module is None or not earlier or not any(id(p) in mine and p.requires_grad for p in parameters(module)):
+        return None
+    since = max(each.born for each in earlier)
+    alive = {key for key, ref in loaded.items() if ref() is not None}
+    trained = alive.union(*(each.held for each in earlier))
     frozen = [p for p in parameters(module) if not p.requires_grad]
-    known = sum(p.numel() for p in frozen if id(p) in trained)
-    last = _last_layer(model)
-    if last is None or known < MOSTLY * sum(p.numel() for p in frozen) or not random_and_frozen(last, loaded):
+    known = [p for p in frozen if id(p) in trained or id(p) not in born]  # of a deep copy nothing is registered
+    layer = _last_layer(model)
+    if layer is None or sum(p.numel() for p in known) < MOSTLY * sum(p.numel() for p in frozen):
         return None
-    key = id(last.weight)
-    if key in trained or born.get(key, 0) <= max(each.born for each in earlier):
+    weight, key = _frozen_weight(layer, loaded), id(layer.weight)
+    if weight is None or key in trained or born.get(key, 0) <= since:
         return None
-    name = next((name for name, each in named_modules(module) if each is last), "")
+    if not _is_uniform(weight) and not _is_normal(layer, weight):
+        return None
     return {
         "model": type(module).__name__,
-        "layers": (name,),
-        "loaded": sum(id(p) in trained for p in frozen),
+        "layers": (next((name for name, each in named_modules(module) if each is layer), ""),),
+        "loaded": len(known),
         "trains": sum(id(p) in mine for _, p in named_parameters(module)),
     }
 
 
 def _last_layer(model: Model) -> Any:
     """The one that ran last of those with weights, if it ran with gradients in this step."""
-    with_weights = [
-        call.module for call in model.calls if call.leaf and next(parameters(call.module), None) is not None
-    ]
+    with_weights = [call.module for call in model.calls if call.leaf and next(parameters(call.module), None) is not None]
     return with_weights[-1] if with_weights and id(with_weights[-1]) in model.ran else None

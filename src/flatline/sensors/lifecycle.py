@@ -138,6 +138,7 @@ class LifecycleSensor:
         if self._over and self._built_anew(module, state):
             return
         if self._over and not self._next_stage(module):
+            self._passed_on(module, state, missing)
             return
         given = list(_tensors(state))
         for file in self.files:
@@ -154,6 +155,13 @@ class LifecycleSensor:
 
         if missing and 2 * len(missing) <= len(given) and len(self._left_out) < LOADS:
             self._left_out.append((weakref.ref(module), missing, caller()))
+
+    def _passed_on(self, module: nn.Module, state: Any, missing: tuple[str, ...]) -> None:
+        """Weights that another model of this program may have learned."""
+        names = state.keys() - set(missing) if isinstance(state, Mapping) else ()
+        given = [p for name, p in named_parameters(module) if name in names]
+        if len(self._loaded) < LOADS * MATRICES:
+            self._loaded.update((id(p), weakref.ref(p)) for p in given)
 
     def _built_anew(self, module: nn.Module, state: Any) -> bool:
         """In the middle of training, and the next statements put another model in its place."""
