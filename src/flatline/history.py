@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 FEW = 5  # values that stand for "early" and for "late"
@@ -73,3 +74,58 @@ class History:
         pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :]]
         ups = sum(0.5 if a == b else float(b > a) for a, b in pairs)
         return ups / len(pairs) if pairs else 0.5
+
+
+class Stretch(NamedTuple):
+    """Some steps in a row: how many, their mean loss, their mean rate."""
+
+    steps: int
+    loss: float
+    rate: float
+
+
+class Course:
+    """Loss and rate over a whole run, in 32 to 64 stretches of equally many steps."""
+
+    MOST = 64  # stretches; then every two become one
+
+    def __init__(self) -> None:
+        self.stretches: list[Stretch] = []
+        self.peak = 0.0  # highest rate of any step
+        self._length = 1
+        self._open: list[tuple[float, float]] = []
+
+    def add(self, loss: float, rate: float) -> None:
+        """One more step."""
+        self.peak = max(self.peak, rate)
+        self._open.append((loss, rate))
+        if len(self._open) == self._length:
+            losses, rates = zip(*self._open, strict=True)
+            self.stretches.append(Stretch(self._length, fmean(losses), fmean(rates)))
+            self._open = []
+        if len(self.stretches) == self.MOST:
+            pairs = zip(self.stretches[::2], self.stretches[1::2], strict=True)
+            self.stretches = [Stretch(2 * a.steps, (a.loss + b.loss) / 2, (a.rate + b.rate) / 2) for a, b in pairs]
+            self._length *= 2
+
+    @property
+    def steps(self) -> int:
+        """All of them, but those of a stretch that is not full."""
+        return sum(each.steps for each in self.stretches)
+
+    def level(self, begin: float, end: float) -> float:
+        """Mean loss in one part of the run, which is told by shares of all that the rates add up to."""
+        whole = sum(each.rate for each in self.stretches)
+        passed, found = 0.0, []
+        for each in self.stretches:
+            passed += each.rate
+            if begin * whole <= passed - each.rate / 2 <= end * whole:
+                found.append(each.loss)
+        return fmean(found) if found else float("nan")
+
+    def from_floor(self, share: float) -> list[Stretch]:
+        """The last stretches, at rates under that share of the peak."""
+        place = len(self.stretches)
+        while place and self.peak and self.stretches[place - 1].rate <= share * self.peak:
+            place -= 1
+        return self.stretches[place:]

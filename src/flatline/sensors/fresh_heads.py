@@ -52,7 +52,7 @@ def _is_normal(layer: Any, weight: torch.Tensor) -> bool:
     facts = torch.stack([normed.mean(), normed.pow(4).mean(), torch.linalg.matrix_norm(normed, 2)])
     mean, kurtosis, longest = (float(v) for v in facts)
     usual = abs(mean) < DEVIATIONS / count**0.5 and abs(kurtosis - 3) < DEVIATIONS * (24 / count) ** 0.5
-    return usual and longest < edge
+    return bool(usual and longest < edge)
 
 
 def head_left_at_random(
@@ -90,5 +90,7 @@ def head_left_at_random(
 
 def _last_layer(model: Model) -> Any:
     """The one that ran last of those with weights, if it ran with gradients in this step."""
-    with_weights = [call.module for call in model.calls if call.leaf and next(parameters(call.module), None) is not None]
+    with_weights = [
+        call.module for call in model.calls if call.leaf and next(parameters(call.module), None) is not None
+    ]
     return with_weights[-1] if with_weights and id(with_weights[-1]) in model.ran else None

@@ -187,6 +187,48 @@ def test_near_miss_a_rate_that_rises(changed):
     assert play(LearningRateTooHigh, *schedule(**changed)) == []
 
 
+def restarts(*, peaks=(0.004, 0.016, 0.064), back=0.7, update=0.05):
+    """A regression under restarts whose peaks grow: the last one takes away what the first two had brought."""
+    losses = [1.17, *[0.3] * 63, *[0.08] * 64, *[back] * 192]
+    rates = [peaks[0]] * 64 + [peaks[0] / 40] * 64 + [peaks[1]] * 64 + [peaks[1] / 40] * 64 + [peaks[2]] * 64
+    samples = run([0.01] * 128 + [update] * 2 + [1e-4] * 190, losses, first_loss=1.17)
+    read = LossesRead(step=320, optimizer=ADAM, steps=tuple(range(1, 321)), losses=tuple(losses), rates=tuple(rates))
+    return *samples, read, RunEnded(step=320)
+
+
+def test_fires_where_each_restart_goes_higher():
+    (finding,) = play(LearningRateTooHigh, *restarts())
+    assert "as lr went on to 0.064, where a step changes the weights by 5.0% of their size" in finding.message
+
+
+@pytest.mark.parametrize(
+    "changed", [{"peaks": (0.004, 0.004, 0.004)}, {"back": 0.3}, {"update": 0.005}, {"peaks": (0.004, 0.001, 0.006)}]
+)
+def test_near_miss_restarts(changed):
+    assert play(LearningRateTooHigh, *restarts(**changed)) == []
+
+
+def killed(*, left=1e-9, update=0.28, loss=2.08, lr=0.7, peak=0.76):
+    """Large steps of a warm-up, and then none at all."""
+    yield FirstCrossEntropy(classes=8)
+    for event in run(
+        [0.01] * 10 + [update] * 10 + [left] * 125, [2.08] * 20 + [loss] * 125, lr=lr, first_loss=2.08, optimizer=SGD
+    ):
+        yield replace(event, peak_lr=peak)
+
+
+def test_fires_where_large_steps_left_no_gradient():
+    (finding,) = play(LearningRateTooHigh, *killed())
+    assert (
+        "its steps changed the weights by up to 28% of their size; by step 100 they change by 1e-09" in finding.message
+    )
+
+
+@pytest.mark.parametrize("changed", [{"left": 1e-3}, {"update": 0.005}, {"loss": 0.01}, {"lr": 0.01}])
+def test_near_miss_no_gradient_left(changed):
+    assert [f for f in play(LearningRateTooHigh, *killed(**changed)) if "no gradient is left" in f.message] == []
+
+
 def test_near_miss_a_rate_on_a_device_is_not_known():
     unknown = (float("nan"),) * 224
     events = [replace(e, rates=unknown) if isinstance(e, LossesRead) else e for e in schedule()]

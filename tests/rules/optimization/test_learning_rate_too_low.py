@@ -7,6 +7,7 @@ from flatline.events import (
     CurvesUpdated,
     FirstCrossEntropy,
     LayerNumbers,
+    LossesRead,
     NumbersSampled,
     OptimizerFacts,
     PairingProbed,
@@ -207,19 +208,22 @@ def test_near_miss_runs_with_small_gradients_or_few_steps_or_of_a_model_that_kno
     assert whole(guesses=FirstCrossEntropy(classes=10, value=0.9)) == []
 
 
-def steady(
-    *, update=1.3e-4, turn=0.995, how="finished", optimizer=ADAM, loaded=False, last=7.0, slows=False, warm=False
-):
+def steady(*, update=1.3e-4, turn=0.995, how="finished", optimizer=ADAM, loaded=False, last=7.0, slows=False):
     """A student at eight millionths: the loss falls in a straight line from 9.9, all steps go one way, and the run is over."""
     yield ParametersAudited(parameters=(ParameterFacts(optimizers=(optimizer.key,), loaded=loaded),))
     layer = LayerNumbers(weight_rms=0.05, gradient_rms=1e-2, update_ratio=update)
     for i in range(1, 1001, 20):
         share = min(1.0, i / 300) if slows else i / 1000
-        loss, rate = 9.9 - (9.9 - last) * share, 8e-6 * (min(1.0, i / 900) if warm else 1.0)
+        loss, rate = 9.9 - (9.9 - last) * share, 8e-6
         yield NumbersSampled(
             step=i, index=i, lr=rate, layers=(layer,) * 3, loss=loss, first_loss=9.9, turn=turn, optimizer=optimizer
         )
+        yield read(range(i, i + 20), [loss] * 20, [rate] * 20, optimizer)
     yield RunEnded(step=1000, how=how, loss=last, first_loss=9.9)
+
+
+def read(steps, losses, rates, optimizer=ADAM):
+    return LossesRead(optimizer=optimizer, steps=tuple(steps), losses=tuple(losses), rates=tuple(rates))
 
 
 def test_fires_where_the_run_ends_in_the_middle_of_a_straight_fall():
@@ -240,13 +244,92 @@ def test_fires_where_the_run_ends_in_the_middle_of_a_straight_fall():
         {"last": 2.0},  # learns well
         {"last": 9.85},  # stands
         {"slows": True},  # what is left is noise
-        {"warm": True},
         {"optimizer": replace(ADAM, adaptive=False)},
         {"turn": None},
     ],
 )
 def test_near_miss_small_steps_of_a_run_that_goes_on(changed):
     assert play(LearningRateTooLow, *steady(**changed)) == []
+
+
+def scheduled(rate, update, loss, optimizer=PLAIN, steps=800):
+    """A finished run; rate, update and loss are functions of the share of it that is over."""
+    for i in range(1, steps + 1):
+        at = i / steps
+        yield read([i], [loss(at)], [rate(at)], optimizer)
+        if i % 20 == 1:
+            layer = LayerNumbers(weight_rms=0.05, gradient_rms=1e-2, update_ratio=update(at))
+            yield NumbersSampled(
+                step=i,
+                index=i,
+                lr=rate(at),
+                layers=(layer,) * 3,
+                loss=loss(at),
+                first_loss=loss(0),
+                optimizer=optimizer,
+            )
+    yield RunEnded(step=steps, how="finished", loss=loss(1.0), first_loss=loss(0))
+
+
+def polynomial(end, floor=1e-5):
+    return lambda at: max(floor, 0.05 * max(0.0, 1 - at / end) ** 0.9)
+
+
+def fast_then(slow, end):
+    return lambda at: 5e-3 if at < end else slow
+
+
+def test_fires_where_the_schedule_is_over_long_before_the_run():
+    (finding,) = play(
+        LearningRateTooLow,
+        *scheduled(polynomial(0.03), fast_then(3.5e-6, 0.03), lambda at: 0.66 if at < 0.02 else 0.24),
+    )
+    assert finding.message == (
+        "lr came from 0.048 down to 1e-05 in the first 32 steps, and stays there for the other 96% of the run: those steps move "
+        "the weights by 0.27% of their size in all, and the loss goes from 0.24 to 0.24"
+    )
+    assert finding.fix == "give the schedule the number of optimizer steps of the whole run, about 800"
+
+
+@pytest.mark.parametrize(
+    ("rate", "update", "loss"),
+    [
+        (polynomial(0.5), fast_then(3.5e-6, 0.5), lambda at: 0.24),  # half of the run was taken
+        (polynomial(0.03, floor=2e-3), fast_then(3.5e-6, 0.03), lambda at: 0.24),  # the floor is 4 % of the peak
+        (polynomial(0.03), fast_then(2e-4, 0.03), lambda at: 0.24),  # which moves the weights
+        (polynomial(0.03), fast_then(3.5e-6, 0.03), lambda at: 0.66 if at < 0.02 else 0.01),  # all was learned by then
+        (lambda at: 0.05, fast_then(3.5e-6, 0.03), lambda at: 0.24),  # no schedule
+    ],
+)
+def test_near_miss_a_schedule_that_comes_to_its_floor(rate, update, loss):
+    assert play(LearningRateTooLow, *scheduled(rate, update, loss)) == []
+
+
+def rises(to=1.8e-5):
+    return lambda at: to * at
+
+
+def falls(at):
+    return 3.8 - 1.6 * at
+
+
+def test_fires_where_the_warm_up_outlasts_the_run():
+    (finding,) = play(LearningRateTooLow, *scheduled(rises(), lambda at: 7e-5 * at, falls, ADAM))
+    assert "the warm-up is longer than the run: the rate rises to the last step" in finding.cause
+    assert finding.fix.startswith("let the warm-up take a tenth")
+
+
+@pytest.mark.parametrize(
+    ("rate", "update", "loss"),
+    [
+        (lambda at: 1.8e-5 * min(1.0, 2 * at), lambda at: 7e-5 * at, falls),  # over after half of the run
+        (rises(1.8e-3), lambda at: 7e-3 * at, falls),  # large steps at last
+        (lambda at: 1e-8 * 1000**at, lambda at: 7e-5 * at, falls),  # a search for the rate, in powers
+        (rises(), lambda at: 7e-5 * at, lambda at: max(2.4, 3.8 - 2.8 * at)),  # the loss has come to stand
+    ],
+)
+def test_near_miss_a_rate_that_rises(rate, update, loss):
+    assert play(LearningRateTooLow, *scheduled(rate, update, loss, ADAM)) == []
 
 
 def logged(name, role, values):

@@ -84,6 +84,9 @@ class LearningRateTooHigh(Rule):
     gone: float = 0.5  # share of that which is lost at the end of the run
     risen: float = 2.0  # times the rate at which the loss was lowest
     carried: float = 0.02  # change in one step under the risen rate; twice what is usual (docs/thresholds.md)
+    silenced: float = 1e-4  # of the largest step: gradients that came through dead units are exactly 0 or rounding
+    lifeless: int = 6  # newest samples, all of them
+    cycle: float = 2.0  # times the highest rate of the cycles before; and that over the rate where the loss was lowest
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
     def __init__(self) -> None:
@@ -116,6 +119,11 @@ class LearningRateTooHigh(Rule):
             what = (
                 f"its first {self.early} steps carried the weights {track.path:.1f} times their own size, and since then the "
                 f"loss is what guessing costs, {self._chance:.4g}"
+            )
+        elif self._killed(event, track):
+            what = (
+                f"its steps changed the weights by up to {track.fastest(0):.0%} of their size; by step {event.index:,} they change "
+                f"by {track.updates.last:.1g}: no gradient is left, and the loss is what guessing costs, {self._chance:.4g}"
             )
         elif self._blown_up(event, track, first, lately):
             what = (
@@ -151,29 +159,32 @@ class LearningRateTooHigh(Rule):
             track = self._tracks[key]
             if track.losses.last >= self.grown * max(since.first_loss or 0.0, min(track.losses.values)):
                 yield self._tell(since, track, what)
-        if len(self._courses) == 1 and self._chance and not self._grown:
+        if len(self._courses) == 1 and not self._grown:
             ((key, course),) = self._courses.items()
             if key in self._tracks and course.best is not None and len(course.newest) >= self.after:
                 yield from self._lost(event, self._tracks[key], course, course.best)
 
     def _lost(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
-        """What a classifier had learned went as the rate rose, and did not come back."""
+        """What was learned went as the rate rose, and did not come back."""
         newest, optimizer = course.newest, track.optimizer
         first, low, last = course.first or 0.0, best.loss, median(each.loss for each in newest)
         fell = low <= (1 - self.fall) * first
         lost = fell and min(last, newest[-1].loss) >= low + self.gone * (first - low)
         update = track.fastest(best.step)
         risen = course.highest >= self.risen * best.rate  # of a rate on a device nothing is known: nan
+        if not self._chance:  # a loss that may grow with its targets
+            risen = course.before >= self.cycle * best.rate and course.highest >= self.cycle * course.before
         if optimizer is None or not lost or not risen or update < self.carried:
             return
         name, rate = optimizer.name, course.highest
+        keep = best.rate / 2 if self._chance else course.before
         yield self.finding(
             event,
             f"{name} overshoots: the loss had come from {first:.4g} to {low:.4g} at step {best.step:,}, at lr={best.rate:.2g}; "
             f"as lr went on to {rate:.2g}, where a step changes the weights by {update:.1%} of their size (healthy: about 0.1 %), "
             f"it went up, and is {last:.4g} at the end",
             cause="the schedule goes on to a rate that is far too high: each step leaps over what the loss had come down to",
-            fix=f"keep the highest rate of the schedule at {best.rate / 2:.1g} or below; flatline lr-find finds it",
+            fix=f"keep the highest rate of the schedule at {keep:.1g} or below; flatline lr-find finds it",
             where=optimizer.where,
             key="risen",
             lr=rate,
@@ -224,6 +235,12 @@ class LearningRateTooHigh(Rule):
             self._chance or 0.0
         )
 
+    def _killed(self, event: NumbersSampled, track: _Track) -> bool:
+        """Large steps, after which no gradient comes through any more, though the rate is not near its end."""
+        fastest, newest = track.fastest(0), list(track.updates.values)[-self.lifeless :]
+        silent = max(newest) <= self.silenced * fastest and fastest >= self.carried
+        return silent and event.index >= self.late and 4 * event.lr >= event.peak_lr and self._guesses(track)
+
     def _tell(self, event: NumbersSampled, track: _Track, what: str) -> Finding:
         name, first = event.optimizer.name, event.first_loss or 0.0
         by_hand = event.optimizer.by_hand  # its rate is not known
@@ -271,7 +288,7 @@ class _Track:
         if event.index <= early:
             self.path += update
         self.updates.add(event.index, update)
-        self.optimizer, typical = event.optimizer, self.updates.last
+        self.optimizer, typical = event.optimizer, min(list(self.updates.values)[-2:])  # samples come in pairs
         self._fastest = [each for each in self._fastest if each[1] > typical] + [(event.step, typical)]
         if event.loss is not None:
             self.losses.add(event.index, event.loss)
@@ -303,7 +320,7 @@ class _Course:
     def __init__(self, stretch: int = 16, newest: int = 8) -> None:
         self.first: float | None = None
         self.best: _Level | None = None
-        self.highest = 0.0  # rate since the best stretch
+        self.before, self.highest = 0.0, 0.0  # rates up to the best stretch, and since then
         self.newest: deque[_Level] = deque(maxlen=newest)
         self._stretch = stretch
         self._open: list[tuple[float, float]] = []
@@ -317,6 +334,7 @@ class _Course:
         level = _Level(step, median(loss for loss, _ in self._open), median(rate for _, rate in self._open))
         self._open = []
         if self.best is None or level.loss < self.best.loss:
+            self.before = max(self.before, self.highest, level.rate)
             self.best, self.highest = level, 0.0
             self.newest.clear()
         self.highest = max(self.highest, level.rate)

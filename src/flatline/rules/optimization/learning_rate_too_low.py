@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from flatline.events import (
     CurvesUpdated,
     FirstCrossEntropy,
+    LossesRead,
     NumbersSampled,
     PairingProbed,
     ParametersAudited,
@@ -16,12 +19,15 @@ from flatline.events import (
     RunEnded,
 )
 from flatline.findings import Finding
-from flatline.history import median
+from flatline.history import Course, Stretch, median
 from flatline.rules import Rule
 from flatline.trends import drift, falling_is_due, main, trend
 
-FEW = 3  # samples that tell a level of the loss
 ENDS_EARLY = "each step goes where the last one went, and the run ends while the loss falls as fast as in its middle"
+STILL_WARMING = (
+    "the warm-up is longer than the run: the rate rises to the last step, and the loss falls as fast as ever"
+)
+SHORTER = "let the warm-up take a tenth of the steps of this run at most, and count it in optimizer steps"
 FINE = 10  # times the ratio called slow, once: the rate is not to blame
 
 
@@ -91,6 +97,12 @@ class LearningRateTooLow(Rule):
     held_straight: float = 0.985  # cosine of one update and the next, to the end of a run that is over too early
     unfinished: float = 0.35  # share of the first loss: the most that such a run came down
     undiminished: float = 0.6  # fall of the second half over that of the first
+    course: int = 200  # steps of a run whose schedule is judged
+    floor: float = 0.02  # of the highest rate
+    at_floor: float = 0.75  # share of the run that lies there; step decays come down to it in the last third
+    left: float = 0.05  # of the first loss: one under it had come to its end before the rate did
+    warming: float = 0.1  # first rate over the last one, in a warm-up that outlasts the run
+    linear: float = 0.15  # how far the rate in the middle of such a run may be from half of the last one
     whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
@@ -106,6 +118,8 @@ class LearningRateTooLow(Rule):
         self._easy: PairingProbed | None = None  # a simple rule told the targets where the model did not
         self._idle: tuple[NumbersSampled, list[_Sample]] | None = None
         self._newest: dict[int, NumbersSampled] = {}
+        self._lately: dict[int, deque[float]] = {}  # updates of the newest samples
+        self._courses: dict[int, Course] = {}
         self._pretrained: set[int] = set()  # optimizers of weights that were trained before
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
@@ -130,27 +144,37 @@ class LearningRateTooLow(Rule):
         """Updates, gradients and rate at one step."""
         key = event.optimizer.key
         sample = _measure(event)
-        if sample is None or key in self._fine or event.optimizer.by_hand:
+        if sample is None or event.optimizer.by_hand:
+            return
+        self._newest[key] = event
+        self._lately.setdefault(key, deque(maxlen=self.samples_needed)).append(sample.update)
+        if key in self._fine:
             return
         if sample.update >= FINE * self.slow_ratio:
             self._fine.add(key)
             return
         samples = self._samples.setdefault(key, [])
         samples.append(sample)
-        self._newest[key] = event
         lags = self._lags(event, samples)
         small = lags or self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
         self._idle = (event, samples) if self._idles(event, samples) else None
         if small and self._too_low(event, samples):
             yield self._tell(event, samples, told=_told(self._easy) if lags and self._easy is not None else "")
 
+    def on_losses_read(self, event: LossesRead) -> None:
+        """Loss and rate of every step."""
+        course = self._courses.setdefault(event.optimizer.key, Course())
+        for loss, rate in zip(event.losses, event.rates, strict=True):
+            course.add(loss, rate)
+
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A whole run in which large gradients moved the weights by next to nothing: only then is it known how long it is."""
         if event.how != "finished":
             return
         for key, newest in self._newest.items():
-            if key not in self._pretrained and self._unfinished(newest, self._samples[key]):
-                yield self._tell(newest, self._samples[key], why=ENDS_EARLY)
+            course = self._courses.get(key, Course())
+            if course.steps >= self.course:
+                yield from self._by_course(newest, course)
         if self._idle is None or event.loss is None or event.first_loss is None:
             return
         last, samples = self._idle
@@ -227,20 +251,76 @@ class LearningRateTooLow(Rule):
         small = self.lag_ratio if event.optimizer.adaptive else self.slow_ratio
         return median(each.update for each in newest) < small and start - now <= self.fallen_little * abs(start)
 
-    def _unfinished(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
-        """Small steps that all go one way, and a loss that falls as fast at the end of the run as in its middle."""
-        newest = samples[-self.slow_samples :]
-        turns = [each.turn for each in newest if each.turn is not None]
-        long = event.index >= self.crawl_index and len(newest) == self.slow_samples and 4 * len(turns) >= len(newest)
-        if not long or not event.optimizer.adaptive or median(each.update for each in newest) >= self.lag_ratio:
+    def _by_course(self, event: NumbersSampled, course: Course) -> Iterator[Finding]:
+        """What the schedule made of the run."""
+        key = event.optimizer.key
+        samples = self._samples.get(key, [])
+        tail = course.from_floor(self.floor)
+        if self._rests(event, course, tail):
+            yield self._tell_floor(event, course, tail)
+        elif key in self._fine or len(samples) < self.slow_samples:
+            return
+        elif self._still_warming(event, course, samples):
+            yield self._tell(event, samples[-self.samples_needed :], why=STILL_WARMING, fix=SHORTER)
+        elif key not in self._pretrained and self._unfinished(event, course, samples):
+            yield self._tell(event, samples, why=ENDS_EARLY)
+
+    def _rests(self, event: NumbersSampled, course: Course, tail: list[Stretch]) -> bool:
+        """Nearly all of the run lies at the floor of its schedule, where the weights do not move."""
+        steps = sum(each.steps for each in tail)
+        update = median(self._lately[event.optimizer.key])
+        slow = self.slow_ratio if event.optimizer.adaptive else self.slow_plain
+        first = course.stretches[0].loss
+        idle = update < slow and steps * update < self.whole_path
+        return idle and steps >= self.at_floor * course.steps and 0 < self.left * first < tail[-1].loss
+
+    def _tell_floor(self, event: NumbersSampled, course: Course, tail: list[Stretch]) -> Finding:
+        steps = sum(each.steps for each in tail)
+        update = median(self._lately[event.optimizer.key])
+        down = f"from {course.peak:.2g} down to {tail[-1].rate:.2g} in the first {course.steps - steps:,} steps"
+        return self.finding(
+            event,
+            f"lr came {down}, and stays there for "
+            f"the other {steps / course.steps:.0%} of the run: those steps move the weights by {steps * update:.2%} of their size "
+            f"in all, and the loss goes from {tail[0].loss:.4g} to {tail[-1].loss:.4g}",
+            cause="the schedule is made for a run of fewer steps than this one has: epochs were meant, or other batches",
+            fix=f"give the schedule the number of optimizer steps of the whole run, about {course.steps:,}",
+            where=event.optimizer.where or event.where,
+            key="floor",
+            peak=course.peak,
+            lr=tail[-1].rate,
+            update_ratio=update,
+            loss=tail[-1].loss,
+        )
+
+    def _still_warming(self, event: NumbersSampled, course: Course, samples: list[_Sample]) -> bool:
+        """The rate rises in a line to the last step, and the loss falls as fast as ever."""
+        rates, losses = [each.rate for each in course.stretches], [each.loss for each in course.stretches]
+        rises = all(a < b for a, b in pairwise(rates)) and rates[0] <= self.warming * rates[-1]
+        if not rises or abs(rates[len(rates) // 2] / rates[-1] - 0.5) > self.linear:
             return False
-        rates = [each.lr for each in samples]
-        levels = [_level(samples, event.index, *part) for part in ((0.0, 0.1), (0.4, 0.6), (0.8, 1.0))]
-        if median(turns) < self.held_straight or min(rates) * self.rising < max(rates) or None in levels:
+        half, late = losses[len(losses) // 2], losses[3 * len(losses) // 4]
+        falls = losses[-1] < late < half and late - losses[-1] >= self.undiminished * (half - late)
+        return falls and self._steps_are_small(event, samples)
+
+    def _unfinished(self, event: NumbersSampled, course: Course, samples: list[_Sample]) -> bool:
+        """Small steps that all go one way, and a loss that falls with the sum of the rates, as fast at last as at first."""
+        turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
+        if (
+            not event.optimizer.adaptive
+            or 4 * len(turns) < self.slow_samples
+            or not self._steps_are_small(event, samples)
+        ):
             return False
-        first, middle, last = (each or 0.0 for each in levels)
+        first, middle, last = (course.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
         falls = self.fallen * first < first - last < self.unfinished * first
-        return falls and middle - last >= self.undiminished * (first - middle)
+        return falls and middle - last >= self.undiminished * (first - middle) and median(turns) >= self.held_straight
+
+    def _steps_are_small(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
+        """Nine in ten of all that were looked at."""
+        updates = sorted(each.update for each in samples)
+        small = self.lag_ratio if event.optimizer.adaptive else self.slow_ratio
+        return updates[9 * len(updates) // 10] < small
 
     def _idles(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Large gradients, of which a rate of plain SGD leaves next to nothing."""
@@ -263,13 +343,16 @@ class LearningRateTooLow(Rule):
             return False
         return event.first_loss - event.loss > self.fallen * abs(event.first_loss)
 
-    def _tell(self, event: NumbersSampled, samples: list[_Sample], told: str = "", why: str = "") -> Finding:
+    def _tell(
+        self, event: NumbersSampled, samples: list[_Sample], told: str = "", why: str = "", fix: str = ""
+    ) -> Finding:
         update = median(s.update for s in samples)
+        rate = max(event.lr, event.peak_lr) if why == ENDS_EARLY else event.lr
         name = event.optimizer.name
         better = "1e-3" if event.optimizer.adaptive else "1e-2"
         return self.finding(
             event,
-            f"at lr={event.lr:g} a step of {name} changes the weights by {update:.1e} of their size "
+            f"at lr={rate:g} a step of {name} changes the weights by {update:.1e} of their size "
             f"(healthy: about 1e-3), over {len(samples)} sampled steps; {_loss(event)}{told}",
             cause=f"the learning rate is far too low: the gradients are healthy (rms {samples[-1].gradient:.1e}), but "
             + (
@@ -279,7 +362,8 @@ class LearningRateTooLow(Rule):
                 if update < self.update_ratio
                 else why or "step by step hardly gets anywhere"
             ),
-            fix=f"raise lr from {event.lr:g} to about {better} for {name}, or find it with a learning-rate range test",
+            fix=fix
+            or f"raise lr from {rate:g} to about {better} for {name}, or find it with a learning-rate range test",
             where=event.optimizer.where or event.where,
             lr=event.lr,
             update_ratio=update,
@@ -315,12 +399,6 @@ def _measure(event: NumbersSampled) -> _Sample | None:
         loss=event.loss,
         index=event.index,
     )
-
-
-def _level(samples: list[_Sample], length: int, begin: float, end: float) -> float | None:
-    """The loss in one part of a run, if it was looked at often enough there."""
-    part = [each.loss for each in samples if begin * length <= each.index <= end * length and each.loss is not None]
-    return median(part) if len(part) >= FEW else None
 
 
 def _told(probe: PairingProbed) -> str:
