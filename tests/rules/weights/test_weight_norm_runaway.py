@@ -1,3 +1,7 @@
+import math
+
+import pytest
+
 from flatline.events import LayerNumbers, NumbersSampled, RunEnded
 from flatline.rules.weights.weight_norm_runaway import WeightNormRunaway
 from flatline.testing import play
@@ -114,3 +118,37 @@ def test_near_miss_growth_of_another_pace_than_decay():
     assert play(WeightNormRunaway, *decayed(1.0, count=120, other=0.1)) == []
     assert play(WeightNormRunaway, *decayed(1.0, count=120, decay=0.0002)) == []
     assert play(WeightNormRunaway, *decayed(-1.0, count=120)) == []
+
+
+def alike(*, paces=(1.0, 0.6, 1.0), slows=0.0, rises=3.0, count=120):
+    """Matrices that grow by 0.05 % a step, in an optimizer of the user's own: of its decay nothing is known."""
+    for i in range(count):
+        step = 20 * i + 1
+        grown = 5e-4 * step / (1 + slows * step)
+        layers = tuple(LayerNumbers(name=str(n), weight_rms=0.06 * math.exp(grown * p)) for n, p in enumerate(paces))
+        loss = 0.02 if i < count // 2 else 0.02 * (1 + (rises - 1) * (2 * i / count - 1))
+        yield NumbersSampled(step=step, index=step, layers=layers, loss=loss, first_loss=0.2)
+
+
+def test_fires_where_all_matrices_grow_alike():
+    finding, *_ = play(WeightNormRunaway, *alike())
+    assert (
+        "all 3 weight matrices grow by about 0.0005 of their size at every step, and none slows down" in finding.message
+    )
+    assert finding.cause.startswith(
+        "the step adds a share of the weights to the weights, as a decay with the wrong sign"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"paces": (1.0, 0.1, 1.0)},  # a gradient drives two of them
+        {"slows": 1e-3},  # as the steps of Adam do
+        {"rises": 1.0},  # the loss does not mind
+        {"paces": (1.0,)},
+        {"paces": (-1.0, -1.0, -1.0)},
+    ],
+)
+def test_near_miss_matrices_that_grow(changed):
+    assert play(WeightNormRunaway, *alike(**changed)) == []

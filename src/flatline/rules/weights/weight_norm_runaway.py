@@ -70,6 +70,10 @@ class WeightNormRunaway(Rule):
     turned_band: float = 0.2  # growth over lr * weight_decay, and how far from 1: measured 0.94 with the sign turned
     turned_least: float = 0.3  # the same for every matrix: gradients pull some back
 
+    pace: float = 0.9  # growth per step of the newest quarter over that of the one before; Adam's drift slows to 0.7
+    abreast: float = 0.4  # slowest matrix's pace over the typical one's; measured with the sign turned: 0.5 to 1
+    lost: float = 1.3  # loss over its lowest, meanwhile
+
     def __init__(self) -> None:
         self._weights: dict[tuple[int, str], History] = {}
         self._losses: dict[int, History] = {}
@@ -83,6 +87,8 @@ class WeightNormRunaway(Rule):
         grown = [layer for layer in event.layers if layer.matrix and self._runs_away(event, layer)]
         if self._turned(event):
             yield self._tell_turned(event, losses)
+        elif (pace := self._all_alike(event, losses)) is not None:
+            yield self._tell_alike(event, losses, pace)
         elif grown and losses.count and (not self._learns(event, losses) or self._geometric(event, grown[0])):
             found = self._tell(event, grown, losses)
             since, _ = self._growing.get(event.optimizer.key, (event.index, found))
@@ -136,6 +142,37 @@ class WeightNormRunaway(Rule):
             weight_decay=layer.weight_decay,
         )
 
+    def _all_alike(self, event: NumbersSampled, losses: History) -> float | None:
+        """The share of themselves that all matrices grow by at each step, without slowing, while the loss goes up."""
+        pasts = [self._weights.get((event.optimizer.key, each.name)) for each in event.layers if each.matrix]
+        known = [past for past in pasts if past is not None and past.first >= self.smallest]
+        if len(known) < 2 or len(known) < len(pasts) or losses.count < self.samples_needed:
+            return None
+        paces = [_paces(past) for past in known] if losses.last >= self.lost * min(losses.values) > 0 else [None]
+        told = [each for each in paces if each is not None]
+        if len(told) < len(paces) or any(late < self.pace * early or early <= 0 for early, late, _ in told):
+            return None
+        typical = median(late for _, late, _ in told)
+        alike = min(late for _, late, _ in told) >= self.abreast * typical
+        return typical if alike and median(far for _, _, far in told) >= self.turned_growth else None
+
+    def _tell_alike(self, event: NumbersSampled, losses: History, pace: float) -> Finding:
+        layer = next(each for each in event.layers if each.matrix)
+        count = sum(each.matrix for each in event.layers)
+        return self.finding(
+            event,
+            f"all {count} weight matrices grow by about {pace:.2g} of their size at every step, and none slows down: "
+            f"{layer.name or 'the first'} grew {self._factor(event, layer):.3g}-fold in {event.index} steps, while the loss rose "
+            f"from {min(losses.values):.4g} to {losses.last:.4g}",
+            cause="the step adds a share of the weights to the weights, as a decay with the wrong sign does; no gradient of a loss "
+            "grows all of them alike",
+            fix="shrink the weights, `p.mul_(1 - lr * weight_decay)`, or use torch.optim.AdamW or SGD",
+            where=event.optimizer.where or event.where,
+            layer=layer.name,
+            growth=self._factor(event, layer),
+            pace=pace,
+        )
+
     def _geometric(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         """The same share at every step, without slowing: no gradient of a loss that settles does that."""
         past = self._weights[event.optimizer.key, layer.name]
@@ -181,3 +218,15 @@ def _shares_of_decay(layer: LayerNumbers, past: History) -> tuple[float, float, 
         math.log(values[b] / values[a]) / (taken * (steps[b] - steps[a])) for a, b in ((first, middle), (middle, last))
     ]
     return math.log(values[last] / values[first]), shares[0], shares[1]
+
+
+def _paces(past: History) -> tuple[float, float, float] | None:
+    """Growth of each step in the third quarter of the run so far, and in the last one; and all that of both."""
+    points = list(zip(past.steps, past.values, strict=True))
+    end = points[-1][0]
+    ends = [next(((s, v) for s, v in points if s >= share * end), points[-1]) for share in (0.5, 0.75)] + [points[-1]]
+    steps, sizes = [step for step, _ in ends], [max(size, 1e-30) for _, size in ends]
+    if steps[0] > 0.6 * end or not steps[0] < steps[1] < steps[2]:
+        return None
+    early, late = (math.log(sizes[i + 1] / sizes[i]) / (steps[i + 1] - steps[i]) for i in (0, 1))
+    return early, late, math.log(sizes[2] / sizes[0])
