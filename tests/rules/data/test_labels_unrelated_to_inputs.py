@@ -1,6 +1,12 @@
-from flatline.events import PairingProbed, Where
+import pytest
+
+from flatline.events import LossesRead, OptimizerFacts, PairingProbed, RunEnded, Where
 from flatline.rules.data.labels_unrelated_to_inputs import LabelsUnrelatedToInputs
-from flatline.testing import play
+from flatline.testing import play as played
+
+
+def play(rule, *events):
+    return played(rule, *events, RunEnded(step=100))
 
 
 def probed(**facts):
@@ -91,3 +97,22 @@ def test_near_miss_a_regression_that_learns_or_is_broken():
 
 def test_near_miss_targets_without_a_statement_and_few_samples():
     assert play(LabelsUnrelatedToInputs, measured(permutation="")) == []
+
+
+def losses(first, count, loss, key=1):
+    steps = tuple(range(first, first + count))
+    return LossesRead(optimizer=OptimizerFacts(key=key), steps=steps, losses=(loss,) * count, rates=(0.1,) * count)
+
+
+def test_is_told_as_soon_as_it_is_sure():
+    early = [losses(1, 60, 1.39), probed(), losses(61, 60, 1.39)]
+    assert played(LabelsUnrelatedToInputs, *early) == []
+    assert len(played(LabelsUnrelatedToInputs, *early, losses(121, 40, 1.35))) == 1
+
+
+@pytest.mark.parametrize("first", [1, 700])
+def test_near_miss_a_model_that_begins_to_learn_late(first):
+    probe = probed(step=first + 59)
+    late = [losses(1, 300, 0.2, key=9), losses(first, 60, 1.39), probe, losses(first + 60, 70, 1.39)]
+    assert play(LabelsUnrelatedToInputs, *late, losses(first + 130, 40, 0.9)) == []
+    assert len(play(LabelsUnrelatedToInputs, *late, losses(first + 130, 40, 1.39))) == 1

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import PairingProbed
+from flatline.events import LossesRead, PairingProbed, RunEnded
 from flatline.findings import Finding
+from flatline.history import fmean
 from flatline.rules import Rule
 
 
@@ -46,8 +47,8 @@ class LabelsUnrelatedToInputs(Rule):
 
     Healthy look-alikes
     -------------------
-    A model that does not learn for another reason: then simple rules still tell the labels. A hard problem, a pretext task,
-    a smoke test on random numbers: without a statement that tears the pairs apart this is a hint and no more.
+    A model that does not learn for another reason: then simple rules still tell the labels.
+    One that begins to learn late. A hard problem, a pretext task, a smoke test on random numbers: without a statement that tears the pairs apart this is a hint and no more.
 
     References
     ----------
@@ -70,10 +71,39 @@ class LabelsUnrelatedToInputs(Rule):
     highest: float = 1.3  # a loss above it is broken rather than at chance
     most_common: float = 0.8  # share of one class, above which chance is hard to tell from skill
 
-    def on_pairing_probed(self, event: PairingProbed) -> Iterator[Finding]:
+    confirmed: int = 120  # step up to which a model may make nothing of what it will learn
+    window: int = 32  # steps whose mean loss says whether it does
+    still: float = 0.9  # of the loss at the time of the probe: under it something was learned
+
+    def __init__(self) -> None:
+        self._waiting: list[PairingProbed] = []
+        self._losses: dict[int, list[tuple[int, float]]] = {}
+
+    def on_pairing_probed(self, event: PairingProbed) -> None:
         """Model, class means and neighbours, all at chance."""
-        if not self._at_chance(event) or (not event.permutation and event.rows < self.rows_for_a_hint):
-            return
+        if self._at_chance(event) and (event.permutation or event.rows >= self.rows_for_a_hint):
+            self._waiting.append(event)
+
+    def on_losses_read(self, event: LossesRead) -> Iterator[Finding]:
+        """Whether the model goes on to make nothing of them."""
+        read = self._losses.setdefault(event.optimizer.key, [])
+        if len(read) < 2 * self.confirmed:
+            read += zip(event.steps, event.losses, strict=True)
+        for probe in [each for each in self._waiting if read and read[0][0] <= each.step]:
+            late = [loss for step, loss in read if step > max(read[0][0] + self.confirmed, probe.step)][-self.window :]
+            if len(late) < self.window:
+                continue
+            self._waiting.remove(probe)
+            if fmean(late) >= self.still * fmean([loss for step, loss in read if step <= probe.step][-self.window :]):
+                yield from self._judge(probe)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """A run that was over before."""
+        for probe in self._waiting:
+            yield from self._judge(probe)
+
+    def _judge(self, event: PairingProbed) -> Iterator[Finding]:
+        """A warning where a statement tears the pairs apart."""
         seen = (
             self._of_regression(event)
             if not event.classes
