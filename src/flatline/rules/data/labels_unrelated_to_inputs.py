@@ -48,7 +48,8 @@ class LabelsUnrelatedToInputs(Rule):
     Healthy look-alikes
     -------------------
     A model that does not learn for another reason: then simple rules still tell the labels.
-    One that begins to learn late. A hard problem, a pretext task, a smoke test on random numbers: without a statement that tears the pairs apart this is a hint and no more.
+    One that begins to learn late. A hard problem, a pretext task, a smoke test on random numbers: without a statement
+    that tears the pairs apart this is a hint and no more.
 
     References
     ----------
