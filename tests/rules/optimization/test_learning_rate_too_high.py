@@ -3,7 +3,9 @@ from dataclasses import replace
 import pytest
 
 from flatline.events import (
+    DeadFacts,
     FirstCrossEntropy,
+    ForwardObserved,
     LayerNumbers,
     LossesRead,
     NumbersSampled,
@@ -227,6 +229,31 @@ def test_fires_where_large_steps_left_no_gradient():
 @pytest.mark.parametrize("changed", [{"left": 1e-3}, {"update": 0.005}, {"loss": 0.01}, {"lr": 0.01}])
 def test_near_miss_no_gradient_left(changed):
     assert [f for f in play(LearningRateTooHigh, *killed(**changed)) if "no gradient is left" in f.message] == []
+
+
+def leaps_that_kill(*, updates=(1.5, 0.6, 0.4, 0.3, 0.2), first=10, now=46, step=14):
+    """What the first steps did to 48 units, of which some were zero before."""
+    yield ForwardObserved(step=1, dead=(DeadFacts(layer="out.1", units=48, dead=first, samples=64, total=64),))
+    yield from run([*updates, *[0.1] * 9], [0.94, 2.66, 5.68, 1.2, 2.9, *[0.95] * 9])
+    facts = DeadFacts(layer="out.1", units=48, dead=now, samples=64, looks=3, lasting=now, total=192)
+    yield ForwardObserved(step=step, dead=(facts,))
+
+
+def test_fires_where_the_first_steps_killed_the_units():
+    (finding,) = play(LearningRateTooHigh, *leaps_that_kill())
+    assert (
+        "carried the weights 3.0 times their own size, and 46 of 48 units of the ReLU out.1 that were"
+        in finding.message
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"updates": (0.1,) * 5}, {"first": 40}, {"now": 30}, {"step": 400}],
+    ids=["ordinary steps", "born dead", "alive", "much later"],
+)
+def test_near_miss_units_that_are_zero(changed):
+    assert play(LearningRateTooHigh, *leaps_that_kill(**changed)) == []
 
 
 def test_near_miss_a_rate_on_a_device_is_not_known():

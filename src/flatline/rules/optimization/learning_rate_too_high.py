@@ -7,7 +7,15 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flatline.events import FirstCrossEntropy, LossesRead, NumbersSampled, OptimizerFacts, RatesSwept, RunEnded
+from flatline.events import (
+    FirstCrossEntropy,
+    ForwardObserved,
+    LossesRead,
+    NumbersSampled,
+    OptimizerFacts,
+    RatesSwept,
+    RunEnded,
+)
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -84,6 +92,10 @@ class LearningRateTooHigh(Rule):
     gone: float = 0.5  # share of that which is lost at the end of the run
     risen: float = 2.0  # times the rate at which the loss was lowest
     carried: float = 0.02  # change in one step under the risen rate; twice what is usual (docs/thresholds.md)
+    killed: float = 0.9  # of the units of a layer, as for O25
+    units_needed: int = 8  # a handful of units may well be zero together
+    looks_needed: int = 3  # one batch may miss a unit by chance
+    looked_at: int = 96  # samples, for the same reason
     silenced: float = 1e-4  # of the largest step: gradients that came through dead units are exactly 0 or rounding
     lifeless: int = 6  # newest samples, all of them
     cycle: float = 2.0  # times the highest rate of the cycles before; and that over the rate where the loss was lowest
@@ -92,6 +104,8 @@ class LearningRateTooHigh(Rule):
     def __init__(self) -> None:
         self._tracks: dict[int, _Track] = {}
         self._courses: dict[int, _Course] = {}
+        self._newest: dict[int, tuple[NumbersSampled, _Track]] = {}
+        self._alive: dict[tuple[str, int], int] = {}  # units of a layer when it was first seen
         self._chance: float | None = None  # what guessing costs
         self._grown: dict[
             int, tuple[NumbersSampled, str]
@@ -106,7 +120,9 @@ class LearningRateTooHigh(Rule):
         track = self._tracks.setdefault(event.optimizer.key, _Track())
         if event.index <= self.blown_index:
             track.grow(event, self.smallest)
-        if not track.add(event, self.early) or not self._ripe(event, track):
+        added = track.add(event, self.early)
+        self._newest[event.optimizer.key] = event, track
+        if not added or not self._ripe(event, track):
             return
         first, recent, best = event.first_loss or 0.0, track.losses.last, min(track.losses.values)
         stuck = recent >= (self.worse if event.index < self.late else self.learned) * first
@@ -146,6 +162,24 @@ class LearningRateTooHigh(Rule):
         since, _ = self._grown.setdefault(key, (event, what))
         if event.index >= self.lasting * since.index:
             yield self._tell(event, track, what)
+
+    def on_forward_observed(self, event: ForwardObserved) -> Iterator[Finding]:
+        """ReLU units that were alive before the first steps, and are zero on everything after them."""
+        for place, facts in enumerate(event.dead):
+            key = facts.layer or str(place), facts.units
+            self._alive.setdefault(key, facts.units - facts.dead)
+            killed = facts.kind == "ReLU" and (facts.lasting or 0) >= self.killed * facts.units >= self.units_needed
+            enough = facts.looks >= self.looks_needed and facts.total >= self.looked_at
+            if not killed or not enough or event.step > self.late or 2 * self._alive[key] < facts.units:
+                continue
+            for newest, track in self._newest.values():
+                if track.path >= self.path:
+                    yield self._tell(
+                        newest,
+                        track,
+                        f"its first {self.early} steps carried the weights {track.path:.1f} times their own size, and "
+                        f"{facts.lasting} of {facts.units} units of the ReLU {facts.layer} that were alive before are zero since",
+                    )
 
     def on_losses_read(self, event: LossesRead) -> None:
         """Where the loss was lowest, and at what rate."""
