@@ -928,6 +928,17 @@ class ClassesWeighed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PenaltySubtracted(Event):
+    """Squares or norms stand in a loss with a negative sign: it has no minimum."""
+
+    absent = "no loss subtracted a penalty"
+    defect = True
+    kind: Literal["weights", "normaliser"] = "weights"
+    names: tuple[str, ...] = ()  # of the weights
+    tensors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PairingProbed(Event):
     """How well simple rules tell the labels from the inputs, where the model itself is at chance."""
 

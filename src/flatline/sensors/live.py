@@ -30,6 +30,7 @@ from flatline.sensors.models import ModelSensor
 from flatline.sensors.numbers import NumbersSensor
 from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.patching import Patches
+from flatline.sensors.penalties import Penalties
 from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
@@ -66,6 +67,7 @@ class LiveSensors:
         self.recurrence = RecurrenceSensor(loop, self.models)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
         self.class_weights = ClassWeights(loop)
+        self.penalties = Penalties(loop, self.models)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
         self.symmetry = SymmetrySensor(loop, self.models, self.audit)
         self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
@@ -119,6 +121,7 @@ class LiveSensors:
         self.backward.on_graph.append(guard(self.attention.after_graph))
         self.backward.on_graph.append(guard(self.recurrence.after_graph))
         self.backward.on_graph.append(guard(self.class_weights.after_graph))
+        self.backward.on_graph.append(guard(self.penalties.after_graph))
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))

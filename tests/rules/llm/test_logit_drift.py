@@ -1,7 +1,7 @@
 import math
 import random
 
-from flatline.events import Curve, CurvesUpdated
+from flatline.events import Curve, CurvesUpdated, PenaltySubtracted
 from flatline.rules.llm.logit_drift import LogitDrift
 from flatline.testing import play
 
@@ -74,3 +74,17 @@ def test_near_miss_small():
 def test_too_short_says_so():
     assert lacks(curve("log_z", [1, 2])).startswith("too short: 2 points")
     assert lacks(loss(LOSS)) == "no normaliser or size of the logits was logged"
+
+
+def test_fires_on_a_z_loss_of_the_wrong_sign():
+    (finding,) = play(LogitDrift, PenaltySubtracted(kind="normaliser", tensors=1))
+    assert finding.severity == "warning"
+    assert finding.message.startswith("the loss subtracts the square of the softmax normaliser")
+
+
+def test_near_miss_a_penalty_of_another_kind():
+    assert play(LogitDrift, PenaltySubtracted(kind="weights", tensors=2)) == []
+
+
+def test_near_miss_no_penalty():
+    assert play(LogitDrift) == []

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from flatline.events import LayerNumbers, NumbersSampled, RunEnded
+from flatline.events import LayerNumbers, NumbersSampled, PenaltySubtracted, RunEnded
 from flatline.rules.weights.weight_norm_runaway import WeightNormRunaway
 from flatline.testing import play
 
@@ -152,3 +152,12 @@ def test_fires_where_all_matrices_grow_alike():
 )
 def test_near_miss_matrices_that_grow(changed):
     assert play(WeightNormRunaway, *alike(**changed)) == []
+
+
+def test_fires_on_a_penalty_of_the_wrong_sign():
+    (finding,) = play(WeightNormRunaway, PenaltySubtracted(names=("0.weight", "2.weight"), tensors=2))
+    assert "the loss subtracts squares or norms of 2 weight tensors (0.weight, 2.weight): the larger" in finding.message
+
+
+def test_near_miss_a_normaliser_is_another_rule():
+    assert play(WeightNormRunaway, PenaltySubtracted(kind="normaliser", tensors=1)) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import CurvesUpdated
+from flatline.events import CurvesUpdated, PenaltySubtracted
 from flatline.findings import Finding
 from flatline.rules import Rule
 from flatline.trends import Trend, all_named, drift, kendall, main, named, short, trend
@@ -20,7 +20,7 @@ class LogitDrift(Rule):
     Root cause
     ----------
     Cross entropy does not see a constant that is added to all logits, so nothing holds their scale. As they grow, bf16 rounds
-    them to halves, and gradients become unstable.
+    them to halves, and gradients become unstable. A z-loss that is subtracted drives them up.
 
     Fix
     ---
@@ -52,7 +52,7 @@ class LogitDrift(Rule):
 
     code = "L6"
     severity = "warning"
-    consequences = ("C1", "C6")
+    consequences = ("W1", "C1", "C6")
     cause = "cross entropy does not see a constant added to all logits, so nothing holds their scale"
     fix = "add z-loss, 1e-4 * torch.logsumexp(logits, -1).square().mean(), and compute the loss in float32"
 
@@ -84,6 +84,18 @@ class LogitDrift(Rule):
                     first=found.start,
                     last=found.last,
                 )
+
+    def on_penalty_subtracted(self, event: PenaltySubtracted) -> Iterator[Finding]:
+        """A z-loss of the wrong sign."""
+        if event.kind == "normaliser":
+            yield self.finding(
+                event,
+                "the loss subtracts the square of the softmax normaliser (logsumexp of the logits): the larger it is, the lower "
+                "the loss, without end",
+                cause="the z-loss has the wrong sign, so it drives the logits away from where it should hold them",
+                fix="add it: loss = cross_entropy + 1e-4 * torch.logsumexp(logits, -1).square().mean()",
+                key="sign",
+            )
 
     def _drifts(self, t: Trend) -> bool:
         levels = [abs(level) for level in t.levels]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import LayerNumbers, NumbersSampled, RunEnded
+from flatline.events import LayerNumbers, NumbersSampled, PenaltySubtracted, RunEnded
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -97,6 +97,20 @@ class WeightNormRunaway(Rule):
                 yield found
         else:
             self._growing.pop(event.optimizer.key, None)
+
+    def on_penalty_subtracted(self, event: PenaltySubtracted) -> Iterator[Finding]:
+        """Weight decay within the loss, with the wrong sign."""
+        if event.kind == "weights":
+            first = f" ({', '.join(event.names[:3])}{', …' if len(event.names) > 3 else ''})" if event.names else ""
+            yield self.finding(
+                event,
+                f"the loss subtracts squares or norms of {event.tensors} weight tensors{first}: the larger they are, the lower the "
+                "loss, without end",
+                cause="the penalty on the weights has the wrong sign, so it pays for what it should hold back",
+                fix="add the penalty, or leave it to the optimizer: torch.optim.AdamW(..., weight_decay=0.01)",
+                key="sign",
+                tensors=event.tensors,
+            )
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """The run is over while they grow."""
