@@ -10,6 +10,7 @@ A training loop, with every event at its place::
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
+                                                   # RecurrentGradientsSampled,
                                                    # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut,
                                                    # MinorityObserved
@@ -282,6 +283,7 @@ class DeadFacts:
     total: int = 0  # samples of all of them
     bias: float | None = None  # mean of what is added to the dead units' inputs
     first_bias: float | None = None  # of the same units, when first seen
+    filled: float | None = None  # the one number that all of these biases were when first seen
     saturated: float = 0.0  # share of a hidden sigmoid's or tanh's numbers near its limits, least of those looks
 
 
@@ -668,6 +670,18 @@ class RecurrenceSampled(Event):
     positions: int = 0
     sizes: tuple[float, ...] = ()  # rms of the state, at positions spread evenly from the first to the last
     loss: float | None = None  # the first one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RecurrentGradientsSampled(Event):
+    """The gradients that came to the positions at which a weight is applied to its own result."""
+
+    absent = "no weight was applied to its own result"
+    defect = True
+    weight: str = ""  # "" for a tensor outside any module
+    shape: tuple[int, ...] = ()
+    positions: int = 0
+    gradients: tuple[float, ...] = ()  # rms, at positions spread evenly from the first to the last
 
 
 # --------------------------------------------------------------------------- schedules, data, numbers

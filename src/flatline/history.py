@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
+STANDS = 0.95  # of a loss that does not move, beside the noise of its batches
+HARDLY = 0.75  # of the first loss: what large scores of fresh weights add to the loss of guessing is soon gone
 FEW = 5  # values that stand for "early" and for "late"
 
 
@@ -54,6 +56,16 @@ class History:
     def location(self) -> float:
         """Median of the kept values."""
         return median(self.values)
+
+    @property
+    def stood(self) -> bool:
+        """Of a loss: the last fifth of the steps is no lower than the first half was, and that hardly lower than the start."""
+        if not self.steps or self.first <= 0:
+            return False
+        end, pairs = self.steps[-1], list(zip(self.steps, self.values, strict=True))
+        half = [value for step, value in pairs if 0.1 * end <= step <= 0.5 * end]
+        tail = [value for step, value in pairs if step >= 0.8 * end]
+        return bool(half) and median(tail) >= max(STANDS * median(half), HARDLY * self.first)
 
     @property
     def scale(self) -> float:

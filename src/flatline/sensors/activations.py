@@ -358,6 +358,7 @@ class _Unit:
         )  # which units answered, and to how many samples
         self.shares: deque[float] = deque(maxlen=LOOKS)  # near the limits
         self.first_bias: Tensor | None = None
+        self.filled: float | None = None
         self.layer = ""  # for a function, the layer under it
 
     def window(self) -> list[tuple[Tensor, int]]:
@@ -397,6 +398,7 @@ def _dead_facts(node: Node, unit: _Unit, layer: str) -> DeadFacts:
     if unit.first_bias is None:
         first = _incoming_bias(node, len(alive))
         unit.first_bias = first.clone() if first is not None else None
+        unit.filled = float(first[0]) if first is not None and bool((first == first[0]).all()) else None
     return DeadFacts(
         layer=layer,
         units=len(alive),
@@ -407,6 +409,7 @@ def _dead_facts(node: Node, unit: _Unit, layer: str) -> DeadFacts:
         total=sum(each for _, each in window),
         bias=float(bias[silent].mean()) if bias is not None else None,
         first_bias=float(unit.first_bias[silent].mean()) if bias is not None and unit.first_bias is not None else None,
+        filled=unit.filled,
     )
 
 

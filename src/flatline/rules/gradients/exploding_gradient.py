@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from flatline.events import CurvesUpdated, LayerNumbers, NumbersSampled, RecurrenceSampled
+from flatline.events import (
+    CurvesUpdated,
+    LayerNumbers,
+    NumbersSampled,
+    RecurrenceSampled,
+    RecurrentGradientsSampled,
+    RunEnded,
+)
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -50,7 +57,7 @@ class ExplodingGradient(Rule):
     -------------------
     A large gradient of a regression whose first loss is large, and that falls; one outlier batch; gradients
     under clipping; losses that are sums; gradients under Adam, which divides by their size; a state that adds up over the
-    positions, or settles.
+    positions, or settles; a gradient that grows over the positions of a network that learns all the same.
 
     References
     ----------
@@ -60,7 +67,7 @@ class ExplodingGradient(Rule):
 
     code = "G1"
     severity = "warning"
-    consequences = ("N1", "N2", "G8", "W1", "O22", "O25", "C1", "C3", "C6", "C11")
+    consequences = ("N1", "N2", "G8", "W1", "O22", "O25", "C1", "C2", "C3", "C5", "C6", "C11")
 
     layers_needed: int = 5  # fewer layers say nothing about depth
     ceiling: float = 1e4  # first layer over last; healthy networks stay within two or three orders of magnitude
@@ -81,6 +88,8 @@ class ExplodingGradient(Rule):
     state_grown: float = 1e3  # last state of a recurrence over the first, as W3 has it for layers
     state_half: float = 20.0  # the same over the second half of the positions: what adds up only doubles there
     state_each: float = 1.2  # at least, from each point looked at to the next
+    looks_needed: int = 3  # at gradients that grow so on their way back, under a state that is bounded
+    steps_standing: int = 300  # of the whole run, for that
 
     points_needed: int = 40  # of a logged norm
 
@@ -89,6 +98,7 @@ class ExplodingGradient(Rule):
         self._past: dict[int, tuple[History, History]] = {}
         self._wild: dict[int, int] = {}
         self._sizes: dict[int, tuple[History, History]] = {}  # gradient over weight, and the loss
+        self._backward: dict[tuple[str, tuple[int, ...]], list[RecurrentGradientsSampled]] = {}  # those that grow
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Gradients over depth, over the steps, and beside the weights."""
@@ -124,6 +134,45 @@ class ExplodingGradient(Rule):
             first=sizes[0],
             last=sizes[-1],
             positions=event.positions,
+        )
+
+    def on_recurrent_gradients_sampled(self, event: RecurrentGradientsSampled) -> None:
+        """Whether the gradient grows at every position on its way back to the first; told only where it does harm."""
+        sizes, looks = event.gradients, self._backward.setdefault((event.weight, event.shape), [])
+        if len(sizes) < self.layers_needed or not (sizes[-1] > 0 and sizes[0] < math.inf):
+            return
+        each = min(earlier / later if later > 0 else 0.0 for earlier, later in pairwise(sizes))
+        if sizes[0] >= self.state_grown * sizes[-1] and each >= self.state_each:
+            looks.append(event)
+        else:
+            looks.clear()
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """The gradient grew over the positions whenever it was looked at, and the loss stood from start to end."""
+        grown = [looks[-1] for looks in self._backward.values() if len(looks) >= self.looks_needed]
+        losses = [losses for _, losses in self._sizes.values()]
+        if not grown or len(losses) != 1 or event.step < self.steps_standing or not losses[0].stood:
+            return
+        worst = max(grown, key=lambda each: each.gradients[0] / each.gradients[-1])
+        first, last = worst.gradients[0], worst.gradients[-1]
+        factor = (first / last) ** (1 / (worst.positions - 1))
+        name = worst.weight or f"a weight of {' × '.join(map(str, worst.shape))}"
+        yield self.finding(
+            event,
+            f"{name} is applied to its own result at {worst.positions} positions, and the gradient grows on its way back from "
+            f"rms {last:.2g} at the last to {first:.2g} at the first, {factor:.3g} × at each; the loss stands at "
+            f"{losses[0].last:.4g}",
+            where=worst.where,
+            cause="the weight multiplies by more than 1 at every position (its spectral radius is too large for the "
+            "activation): the gradient is made of the first positions alone, and one batch says nothing about the next",
+            fix="begin with nn.init.orthogonal_ or nn.init.eye_ for the weight of the state, or use an LSTM or a GRU; and "
+            "clip between backward and step: torch.nn.utils.clip_grad_norm_(parameters, max_norm=1.0)",
+            key="positions",
+            factor=factor,
+            first=first,
+            last=last,
+            positions=worst.positions,
+            loss=losses[0].last,
         )
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:

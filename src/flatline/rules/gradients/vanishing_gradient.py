@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import Event, LayerNumbers, NumbersSampled, RunEnded
 from flatline.findings import Finding
+from flatline.history import History
 from flatline.rules import Rule
 
 
@@ -46,7 +48,8 @@ class VanishingGradient(Rule):
     Healthy look-alikes
     -------------------
     Gradients that are exactly zero belong to frozen or dead layers, or to the first step of LoRA. A single tensor
-    with a small gradient, such as an embedding of which few rows were used, is no decay over depth.
+    with a small gradient, such as an embedding of which few rows were used, is no decay over depth. A gradient that
+    is a thousand times smaller at the first layer is told only where plain SGD takes the steps and the loss stands.
 
     References
     ----------
@@ -72,31 +75,67 @@ class VanishingGradient(Rule):
     rising: float = 0.75  # share of neighbours where the deeper layer has the larger gradient
     largest_jump: float = 0.6  # share of the whole decay that one pair of neighbours may make up
 
+    floor_standing: float = 1e-3  # the same where the loss never moves: five sigmoid layers of nn.Linear make 1e-4
+    shares: float = 0.9  # of the sampled steps, for that
+    samples_needed: int = 20  # of them
+    steps_standing: int = 300  # of the whole run
+
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
+        self._faded: dict[int, int] = {}  # samples with the milder decay, for each optimizer
+        self._losses = History()
+        self._newest: tuple[NumbersSampled, list[LayerNumbers]] | None = None
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The gradient of each weight matrix, in order of depth."""
         layers = [each for each in event.layers if each.matrix and each.depth >= 0 and _positive(each.gradient_rms)]
         key = event.optimizer.key
-        self._seen[key] = self._seen.get(key, 0) + 1 if self._decays(layers) else 0
-        if self._seen[key] < self.steps_needed:
+        self._seen[key] = self._seen.get(key, 0) + 1 if self._decays(layers, self.floor) else 0
+        self._remember(event, layers)
+        if self._seen[key] >= self.steps_needed:
+            yield self._tell(event, layers)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """A milder decay under plain SGD, in a run that never got anywhere."""
+        if self._newest is None or len(self._faded) != 1 or self._newest[0].optimizer.adaptive:
             return
+        sampled, layers = self._newest
+        often = sum(self._faded.values()) >= self.shares * self._losses.count >= self.shares * self.samples_needed
+        if often and event.step >= self.steps_standing and self._losses.stood:
+            yield self._tell(
+                event,
+                layers,
+                f"; at lr={sampled.lr:g} the first layers hardly move, and the loss stands at {self._losses.last:.4g}",
+                where=sampled.where,
+            )
+
+    def _remember(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
+        if event.loss is None:
+            return
+        key = event.optimizer.key
+        self._faded.setdefault(key, 0)
+        self._losses.add(event.index, event.loss)
+        if self._decays(layers, self.floor_standing):
+            self._faded[key] += 1
+            self._newest = event, layers
+
+    def _tell(self, event: Event, layers: list[LayerNumbers], more: str = "", **given: Any) -> Finding:
         first, last = layers[0], layers[-1]
-        yield self.finding(
+        return self.finding(
             event,
             f"the gradient fades with depth: rms {first.gradient_rms:.2g} at {first.name or 'the first layer'} against "
             f"{last.gradient_rms:.2g} at {last.name or 'the last layer'}, over {len(layers)} weight matrices "
-            f"({(first.gradient_rms / last.gradient_rms) ** (1 / (len(layers) - 1)):.2g} × per layer)",
+            f"({(first.gradient_rms / last.gradient_rms) ** (1 / (len(layers) - 1)):.2g} × per layer){more}",
             first=first.gradient_rms,
             last=last.gradient_rms,
             ratio=first.gradient_rms / last.gradient_rms,
             layers=len(layers),
+            **given,
         )
 
-    def _decays(self, layers: list[LayerNumbers]) -> bool:
+    def _decays(self, layers: list[LayerNumbers], floor: float) -> bool:
         """Small at the first layer, and by many small losses along the depth."""
-        if len(layers) < self.layers_needed or layers[0].gradient_rms / layers[-1].gradient_rms >= self.floor:
+        if len(layers) < self.layers_needed or layers[0].gradient_rms / layers[-1].gradient_rms >= floor:
             return False
         logs = [math.log10(layer.gradient_rms) for layer in layers]
         jumps = [later - earlier for earlier, later in pairwise(logs)]

@@ -62,6 +62,11 @@ class DeadUnits(Rule):
     samples_needed: int = 96  # in the steps taken together: fewer miss rare units
     units_needed: int = 8  # a handful of units may well be zero together
     steps_needed: int = 3  # taken together: one batch may miss a unit by chance
+    below: float = (
+        -1.0
+    )  # a number that all biases under several ReLUs were filled with: inputs of variance 1 rarely reach it
+    filled_layers: int = 2  # of them, with one and the same number
+    filled_share: float = 0.5  # of the units of one of them
     saturated: float = 0.9  # share of a layer's numbers within a hundredth of the limits
     fallen: float = 0.7  # of the first loss: a saturated network learns all the same
 
@@ -80,7 +85,8 @@ class DeadUnits(Rule):
 
     def on_forward_observed(self, event: ForwardObserved) -> Iterator[Finding]:
         """The dead units of every ReLU, the saturation of every hidden sigmoid and tanh."""
-        dead, saturated = [], []
+        dead, saturated, cut = [], [], []
+        filled = self._filled(event)
         line = event.where.line if event.where else 0
         for place, facts in enumerate(event.dead):
             if facts.units < self.units_needed:
@@ -92,8 +98,12 @@ class DeadUnits(Rule):
                     saturated.append((name, facts))
             elif self._dead(event, key, facts):
                 dead.append((name, facts, self._first[key]))
+            elif filled is not None and facts.filled == filled and self._much_of(facts):
+                cut.append((name, facts))
         if dead:
             yield self._tell_dead(event, dead)
+        elif cut:
+            yield self._tell_filled(event, cut)
         elif saturated:
             yield self._tell_saturated(event, saturated)
 
@@ -113,6 +123,15 @@ class DeadUnits(Rule):
             return bool(facts.layer) or self._gradients
         return bool(facts.layer) and facts.total >= facts.units
 
+    def _filled(self, event: ForwardObserved) -> float | None:
+        """The one number far below 0 that the biases under several ReLUs were filled with."""
+        found = [facts.filled for facts in event.dead if facts.filled is not None and facts.filled <= self.below]
+        return found[0] if len(found) >= self.filled_layers and len(set(found)) == 1 else None
+
+    def _much_of(self, facts: DeadFacts) -> bool:
+        enough = facts.looks >= self.steps_needed and facts.total >= max(self.samples_needed, facts.units)
+        return enough and (facts.lasting or 0) >= self.filled_share * facts.units
+
     def _tell_dead(self, event: ForwardObserved, bad: list[tuple[str, DeadFacts, float]]) -> Finding:
         name, facts, first = max(bad, key=lambda each: (each[1].lasting or 0) / each[1].units)
         born_dead = first >= self.share
@@ -130,6 +149,25 @@ class DeadUnits(Rule):
             first_share=round(first, 4),
             bias=facts.bias,
             layers=len(bad),
+        )
+
+    def _tell_filled(self, event: ForwardObserved, bad: list[tuple[str, DeadFacts]]) -> Finding:
+        name, facts = max(bad, key=lambda each: (each[1].lasting or 0) / each[1].units)
+        layers = sum(each.filled == facts.filled for each in event.dead)
+        return self.finding(
+            event,
+            f"{facts.lasting} of {facts.units} units of {name} are zero on all {facts.total} samples of "
+            f"{facts.looks} steps; the biases under {layers} ReLUs all began at {facts.filled:.3g}"
+            f"{_also([each[0] for each in bad if each[0] != name])}",
+            cause="a ReLU with a negative input for every sample has gradient 0 and never comes back; a bias for the rare "
+            "class, log(p / (1 - p)), is meant for the output layer, and hidden layers that get it begin dead",
+            fix="give that bias to the output layer alone and start those of hidden layers at 0",
+            layer=name,
+            units=facts.units,
+            dead=facts.lasting,
+            samples=facts.total,
+            filled=facts.filled,
+            layers=layers,
         )
 
     def _tell_saturated(self, event: ForwardObserved, bad: list[tuple[str, DeadFacts]]) -> Finding:
