@@ -386,6 +386,7 @@ class TargetFacts:
     row_sum_high: float | None = None
     padding_share: float = 0.0  # share of targets in the trailing run where the inputs are padding too
     padding_id: int | None = None
+    padding_value: float | None = None  # the same of measured targets: what they are where the inputs are padding
     equals_input: bool = False  # the very tokens that the model was given, unshifted
     in_place: bool = False  # and what the embedding made of them was seen to go on at their own places
     lone: int | None = None  # place of the one label of every row, where tokens begin to differ from row to row
