@@ -199,6 +199,7 @@ class ParameterFacts:
     cut_proven: bool = True  # by a shared storage or by the grad mode, not only by an input that starts anew
     kind: str = "Linear"  # class of its module
     norm: bool = False  # belongs to a normalisation layer
+    drawn: bool = False  # of a group with a far lower rate than others: each number was drawn on its own
     model: str = "model"
 
 
@@ -947,6 +948,15 @@ class PairingProbed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HookFacts:
+    """A hook of the user's on the gradient of a parameter, which multiplies all of it by one factor."""
+
+    name: str = ""
+    where: Where | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNumbers:
     """Numbers of one parameter at a sampled step."""
 
@@ -962,6 +972,7 @@ class LayerNumbers:
     learning_rate: float = 1e-3
     elements: int = 1
     kept: float | None = None  # cosine of the weights that this step found and those that the step before had left
+    hook: HookFacts | None = None  # on its gradient
     scaled: float | None = None  # size of those found over size of those left
 
 
