@@ -200,6 +200,7 @@ class ParameterFacts:
     cut_proven: bool = True  # by a shared storage or by the grad mode, not only by an input that starts anew
     kind: str = "Linear"  # class of its module
     norm: bool = False  # belongs to a normalisation layer
+    drawn: bool = False  # of a group with a far lower rate than others: each number was drawn on its own
     model: str = "model"
 
 
@@ -388,6 +389,7 @@ class TargetFacts:
     row_sum_high: float | None = None
     padding_share: float = 0.0  # share of targets in the trailing run where the inputs are padding too
     padding_id: int | None = None
+    padding_value: float | None = None  # the same of measured targets: what they are where the inputs are padding
     equals_input: bool = False  # the very tokens that the model was given, unshifted
     in_place: bool = False  # and what the embedding made of them was seen to go on at their own places
     lone: int | None = None  # place of the one label of every row, where tokens begin to differ from row to row
@@ -971,6 +973,15 @@ class PairingProbed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HookFacts:
+    """A hook of the user's on the gradient of a parameter, which multiplies all of it by one factor."""
+
+    name: str = ""
+    where: Where | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNumbers:
     """Numbers of one parameter at a sampled step."""
 
@@ -986,6 +997,7 @@ class LayerNumbers:
     learning_rate: float = 1e-3
     elements: int = 1
     kept: float | None = None  # cosine of the weights that this step found and those that the step before had left
+    hook: HookFacts | None = None  # on its gradient
     scaled: float | None = None  # size of those found over size of those left
 
 

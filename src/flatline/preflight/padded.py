@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flatline.preflight.trials import input_kind
-from flatline.sensors.losses import PADDING_AHEAD, sorted_rows
+from flatline.sensors.tails import PADDING_AHEAD, sorted_rows
 
 PAD_ROWS = 0.2  # of the rows end with the same token, at least twice
 SHORTEST = 4  # positions

@@ -15,6 +15,7 @@ from flatline.events import (
     Where,
 )
 from flatline.sensors.backward import BackwardSensor
+from flatline.sensors.drawn import drawn_alone
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable, spoken
 from flatline.sensors.numbers import NumbersSensor, norms, number
@@ -24,6 +25,7 @@ from flatline.sensors.tree import modules, named_modules, named_parameters, own_
 RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
 LONG_TRAINED = 100  # steps
+SLOWER = 1e-2  # of the highest rate
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
 Owners = dict[int, list[tuple[OptimizerState, float, float]]]  # id of a parameter -> optimizer, weight decay, rate
@@ -286,8 +288,14 @@ class AuditSensor:
             cut_proven=model is not None and (id(before) in model.cuts or id(before) in model.ran_without_grad),
             kind=type(owner).__name__ if owner is not None else "" if isinstance(p, nn.Parameter) else "tensor",
             norm=owner is not None and is_norm(owner),
+            drawn=self._far_slower(holders) and readable(p) and drawn_alone(p),
             model=model.label if model is not None else "",
         )
+
+    def _far_slower(self, holders: list[tuple[OptimizerState, float, float]]) -> bool:
+        """Its rate is far lower than that of another group of the same optimizer."""
+        highest = max((group.lr for state, _, _ in holders[:1] for group in state.facts.groups), default=0.0)
+        return len(holders) == 1 and 0 < holders[0][2] < SLOWER * highest
 
     def _layer_of(self, p: Tensor, model: Model | None) -> tuple[bool, Any]:
         """The mode of the parameter's model, and the module that owns it if that module ran."""

@@ -22,6 +22,7 @@ from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
 from flatline.sensors.graph import HOOKED
+from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.logged import LoggedSensor
 from flatline.sensors.loop import Loop
@@ -60,7 +61,8 @@ class LiveSensors:
         self.models = ModelSensor(loop, self.patches)
         self.optimizers = OptimizerSensor(loop, self.patches)
         self.backward = BackwardSensor(loop, self.patches, self.models)
-        self.numbers = NumbersSensor(loop, self.models)
+        self.hooks = GradientHooks(self.patches)
+        self.numbers = NumbersSensor(loop, self.models, self.hooks)
         self.audit = AuditSensor(loop, self.models, self.backward, self.numbers)
         self.activations = ActivationSensor(loop, self.models, self.audit)
         self.attention = AttentionSensor(loop, self.models)
@@ -108,6 +110,8 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
+        self.backward.on_graph.append(guard(self.hooks.before_backward))
+        self.backward.on_backward.append(guard(self.hooks.after_backward))
         self.backward.on_graph.append(guard(self.precision.before_backward))
         self.backward.on_graph.append(guard(self.derivatives.before_backward))
         self.backward.on_graph.append(guard(self.backward.outliers.after_graph))

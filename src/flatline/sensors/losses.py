@@ -10,12 +10,10 @@ import torch
 from flatline.events import BackwardFacts, LossComputed, TargetFacts, Where
 from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of, source
 from flatline.sensors.models import ModelSensor, spoken
+from flatline.sensors.tails import padded_labels, padded_numbers, trailing
 
 REDUCTIONS = ("none", "mean", "sum")
-PADDING_RUN = 2  # equal tokens at the end of a row that count as padding
 SHORT_ROW, FEW_ROWS = 4, 4  # tokens and rows under which one label a row says nothing
-MANY_PADDED = 12  # positions with one label, which is no accident
-PADDING_AHEAD = 0.01  # of what stands before the padding may be the same token
 LOSSES = {
     "NllLoss": "nll",
     "NllLoss2D": "nll",
@@ -43,6 +41,7 @@ FEEDS = {
     "Relu": "relu",
     "Tanh": "tanh",
 }
+MEASURED = ("MseLoss", "SmoothL1Loss", "HuberLoss")
 POWER = "squared error"
 WRITTEN_OUT = 64  # nodes looked at from the root of a loss that is written out
 SEQUENCE = 4  # positions; shorter rows may be anything
@@ -327,12 +326,18 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
     target = target.detach()
     ignore = saved(node, "ignore_index")
     if not isinstance(ignore, int):
+        filled, value = _padding_of_numbers(node, target, models)
         return TargetFacts(
-            shape=tuple(target.shape), low=float(target.min()), high=float(target.max()), total=target.numel()
+            shape=tuple(target.shape),
+            low=float(target.min()),
+            high=float(target.max()),
+            total=target.numel(),
+            padding_share=filled,
+            padding_value=value,
         )
     ignore = ignore - 2**64 if ignore >= 2**63 else ignore
     kept = target[target != ignore]
-    share, pad = _padding(target, ignore, saved(node, "weight"), models)
+    share, pad = padded_labels(target, ignore, saved(node, "weight"), _inputs(models))
     return TargetFacts(
         shape=tuple(target.shape),
         low=float(kept.min()) if kept.numel() else None,
@@ -345,6 +350,20 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
         in_place=any(model.moved == 0 for model in models.known),
         lone=_lone(target, ignore, models) if kept.numel() < target.numel() else None,
     )
+
+
+def _inputs(models: ModelSensor) -> list[torch.Tensor]:
+    """What models and their embeddings were last called with, the first tokens of a model ahead."""
+    tokens = _token_input(models)
+    given = [tensor for model in models.known for ref in model.given if (tensor := ref()) is not None]
+    return [each.detach() for each in (*(() if tokens is None else (tokens,)), *given)]
+
+
+def _padding_of_numbers(node: Node, target: torch.Tensor, models: ModelSensor) -> tuple[float, float | None]:
+    """The same for measured targets, of losses that are means and weigh no element."""
+    if operation(node) not in MEASURED or _reduction(node) == "sum":
+        return 0.0, None
+    return padded_numbers(target, saved(node, "self"), _inputs(models))
 
 
 def _token_input(models: ModelSensor) -> torch.Tensor | None:
@@ -377,55 +396,6 @@ def _lone(target: torch.Tensor, ignore: int, models: ModelSensor) -> int | None:
         return None
     own = len(torch.unique(tokens[:, place])) > rows / 2
     return place if own and bool((tokens[:, :place] == tokens[:1, :place]).all()) else None
-
-
-def _trailing(tokens: torch.Tensor) -> tuple[torch.Tensor, int | None]:
-    """Mask of the run of one token that fills up the rows' ends, and that token; it differs in length by row.
-
-    A token that stands ahead of those runs, too, means something; rows that are sorted end so for that reason.
-    """
-    last = tokens[:, -1]
-    pad = int(last.mode().values)
-    same = torch.eq(tokens, last.new_tensor(pad))
-    run = same.flip(1).int().cumprod(1).flip(1).bool()
-    lengths, ahead, others = run.sum(1), same.sum() - run.sum(), (~same).sum()
-    ragged = bool(lengths.max() >= PADDING_RUN and lengths.min() < lengths.max() and (lengths < tokens.shape[1]).any())
-    alone = bool(ahead <= PADDING_AHEAD * (ahead + others)) and not sorted_rows(tokens)
-    return run, (pad if ragged and alone else None)
-
-
-def sorted_rows(tokens: torch.Tensor) -> bool:
-    """All of them rise, or all fall, and not only from one value to another, as masks do."""
-    steps = tokens.long().diff(dim=1)
-    several = int((steps != 0).sum(1).max()) > 1
-    return several and (bool((steps >= 0).all()) or bool((steps <= 0).all()))
-
-
-def _padding(target: torch.Tensor, ignore: int, weight: Any, models: ModelSensor) -> tuple[float, int | None]:
-    """Share of scored targets that stand where both inputs and targets are padding, and the padding's id."""
-    tokens = _token_input(models)
-    if tokens is None or tokens.shape[0] < 2 or tokens.shape[1] < 4 or target.numel() % tokens.shape[0]:
-        return 0.0, None
-    rows = target.reshape(tokens.shape[0], -1)
-    if abs(rows.shape[1] - tokens.shape[1]) > 1 or rows.shape[1] < 2:
-        return 0.0, None
-    padded, pad = _trailing(tokens)
-    width = min(rows.shape[1], tokens.shape[1])
-    labelled, pad_label = _trailing(rows)
-    both = padded[:, -width:] & labelled[:, -width:]
-    if pad is not None and pad_label is None:  # a class that other positions have, too
-        both, pad_label = padded[:, -width:], _label_of(rows[:, -width:][padded[:, -width:]])
-    if pad is None or pad_label is None or pad_label == ignore:
-        return 0.0, None
-    if isinstance(weight, torch.Tensor) and float(weight[pad_label]) == 0.0:
-        return 0.0, None
-    return float(both.float().mean()), pad_label
-
-
-def _label_of(padded: torch.Tensor) -> int | None:
-    """The one label that all padded positions have."""
-    first = padded[0] if padded.numel() >= MANY_PADDED else None
-    return int(first) if first is not None and bool((padded == first).all()) else None
 
 
 def _masked_mean(node: Node, graph: Graph) -> float:
@@ -462,16 +432,16 @@ def _sequences_masked(mean: Node) -> float:
 def _masked_scores(node: Node, target: Any) -> float:
     """Share of padding when scores are multiplied by a mask of sequences, and a plain mean follows."""
     below, _ = source(node)
-    if below is None or operation(below) != "Mul" or operation(node) not in ("MseLoss", "SmoothL1Loss", "HuberLoss"):
+    if below is None or operation(below) != "Mul" or operation(node) not in MEASURED:
         return 0.0
     mask = saved(below, "other")
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or not isinstance(target, torch.Tensor):
         return 0.0
     mask = mask.detach()
     binary = bool(((mask == 0) | (mask == 1)).all())
-    if not binary or mask.shape[1] < 4 or target.shape != mask.shape or _trailing(mask.long())[1] != 0:
+    if not binary or mask.shape[1] < 4 or target.shape != mask.shape or trailing(mask.long())[1] != 0:
         return 0.0
-    run, _ = _trailing(mask.long())
+    run, _ = trailing(mask.long())
     return float(run.float().mean()) if bool((target.detach()[run] == 0).all()) else 0.0
 
 

@@ -30,6 +30,7 @@ LATELY = 10  # steps within which a model that trains has run
 FINGERPRINT_SAMPLE = 32
 CALL_LIMIT = 4_000  # module calls looked at closely in one step
 HELD_ELEMENTS = 2_000_000  # kept alive to the end of a pass under close look, at most
+GIVEN = 8  # inputs of one pass that are kept in mind
 EVALUATIONS = 12  # passes in eval mode with gradients whose outputs are looked at, one a step; later ones thin out
 SPARSER = 1.1
 
@@ -135,6 +136,7 @@ class Model:
         self.cuts: dict[int, str] = {}  # id of module -> where its gradient was cut, proven by a shared storage
         self.gaps: dict[int, str] = {}  # id of module -> where the next one began without a gradient
         self.integer_input: Any = None  # weak reference to the last integer tensor it was called with
+        self.given: list[Any] = []  # weak references to what it and its embeddings were last called with
         self.moved: int | None = None  # places by which what it makes of these integers has moved on, if that shows
         self.last_input: Any = None
         self.refresh()
@@ -502,6 +504,8 @@ class ModelSensor:
         self._look_for_cut(model, call, args)
         if model.integer_input is None and call.leaf:  # given to the model by keyword, which hooks are not told
             model.integer_input = _integers(args, dimensions=2)
+        if call.leaf and (isinstance(module, nn.Embedding) or not model.given) and len(model.given) < GIVEN:
+            model.given += [weakref.ref(tensor) for tensor in tensors_in(args)]
         now.stack.append(call)
 
     def _before_model(self, model: Model | None, args: Any) -> None:
@@ -515,6 +519,7 @@ class ModelSensor:
         if module is not None and len(model.paths) != sum(1 for _ in modules(module)):
             model.refresh()
         model.integer_input = _integers(args, dimensions=1)
+        model.given = [weakref.ref(tensor) for tensor in tensors_in(args)][:GIVEN]
 
     def _look_for_cut(self, model: Model, call: Call, args: Any) -> None:
         """Does an input carry on an earlier output without its gradient, or start anew in the middle of the pass?"""

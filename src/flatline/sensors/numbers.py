@@ -12,6 +12,7 @@ from torch import nn
 
 from flatline.events import ClipFacts, LayerNumbers, NumbersSampled, Where
 from flatline.sensors.forensics import parameter_names
+from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.spacing import spaced
@@ -131,8 +132,8 @@ class Sampled:
 class NumbersSensor:
     """Called around the step of every optimizer; does nothing unless the loop samples this step."""
 
-    def __init__(self, loop: Loop, models: ModelSensor) -> None:
-        self.loop, self.models = loop, models
+    def __init__(self, loop: Loop, models: ModelSensor, hooks: GradientHooks) -> None:
+        self.loop, self.models, self.hooks = loop, models, hooks
         self.changes: dict[int, float] = {}  # id of each parameter -> relative change in the step just done
         self._waiting: list[Sampled] = []
         self._order: dict[int, int] = {}
@@ -237,6 +238,7 @@ class NumbersSensor:
             momentum=momentum,
             matrix=p.dim() >= 2,
             elements=p.numel(),
+            hook=self.hooks.facts(p),
             kept=dot / (size_before * size_left) ** 0.5 if size_before * size_left > 0 else None,
             scaled=(size_before / size_left) ** 0.5 if size_left > 0 else None,
         )

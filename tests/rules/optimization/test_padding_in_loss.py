@@ -46,6 +46,24 @@ def test_fires_on_a_plain_mean_of_an_unreduced_loss():
     assert finding.fix == "mask = targets != 0; (loss * mask).sum() / mask.sum()"
 
 
+def measured(share, count=3, reduction="mean"):
+    target = TargetFacts(padding_share=share, padding_value=-2.5)
+    return [LossComputed(step=n, kind="mse_loss", target=target, reduction=reduction) for n in range(1, count + 1)]
+
+
+def test_fires_on_padded_steps_of_measured_targets():
+    (finding,) = play(PaddingInLoss, *measured(0.4))
+    assert (finding.severity, finding.key, finding.step) == ("warning", "targets", 2)
+    assert finding.message.startswith("40% of the measured targets are -2.5, in the rows' tails where the inputs are")
+    assert finding.evidence == {"share": 0.4, "value": -2.5}
+
+
+def test_near_miss_measured_targets():
+    assert play(PaddingInLoss, *measured(0.05)) == []
+    assert play(PaddingInLoss, *measured(0.4, count=1)) == []
+    assert play(PaddingInLoss, *measured(0.4, reduction="sum")) == []
+
+
 def test_near_miss_no_padding():
     assert play(PaddingInLoss, *losses()) == []
 

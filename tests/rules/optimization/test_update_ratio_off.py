@@ -4,11 +4,13 @@ import pytest
 
 from flatline.events import (
     ActivationsSampled,
+    HookFacts,
     LayerActivations,
     LayerNumbers,
     NumbersSampled,
     ParameterFacts,
     ParametersAudited,
+    Where,
 )
 from flatline.findings import causes
 from flatline.rules.optimization.update_ratio_off import UpdateRatioOff
@@ -242,3 +244,62 @@ def test_near_miss_large_weights_that_move_or_were_loaded():
     loaded = replace(FRESH, parameters=(replace(FRESH.parameters[0], loaded=True),))
     assert play(UpdateRatioOff, under_a_norm(), loaded, *crawling()) == []
     assert play(UpdateRatioOff, under_a_norm(), FRESH, *crawling()[:90]) == []
+
+
+def as_drawn(odd=3e-6, *, lr=4e-6, drawn=True, loaded=False, count=320, loss=1.9, kind="Embedding"):
+    audit = ParametersAudited(parameters=(ParameterFacts(name="odd", drawn=drawn, loaded=loaded, kind=kind),))
+    return [audit, *run(odd, lr=lr, kind=kind, count=count, losses=(2.0, loss))]
+
+
+def test_fires_on_an_embedding_that_stays_as_it_was_drawn():
+    (finding,) = play(UpdateRatioOff, *as_drawn())
+    assert (finding.step, finding.fix) == (300, "set the lr of its group to about 0.001")
+    assert finding.message.endswith("its group's lr is 4e-06, that of the others 0.001")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"drawn": False},
+        {"loaded": True},
+        {"count": 290},
+        {"loss": 0.9},
+        {"lr": 1e-5},
+        {"odd": 3e-5},
+        {"odd": 1e-8},
+    ],
+    ids=[
+        "pretrained vectors",
+        "a checkpoint",
+        "early",
+        "the loss falls",
+        "a hundredth",
+        "it moves",
+        "few rows are used",
+    ],
+)
+def test_near_miss_of_an_embedding_with_a_low_rate(facts):
+    assert play(UpdateRatioOff, *as_drawn(**facts)) == []
+
+
+def hooked(factor, odd=1e-6, kind="Embedding", count=110):
+    hook = HookFacts(name="damp", where=Where("train.py", 12), factor=factor)
+    audit = ParametersAudited(parameters=(ParameterFacts(name="odd", kind=kind),))
+    events = run(odd, kind=kind, count=count)
+    return [audit] + [
+        replace(event, layers=(*event.layers[:-1], replace(event.layers[-1], hook=hook))) for event in events
+    ]
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "Linear"])
+def test_fires_on_a_hook_that_leaves_next_to_nothing(kind):
+    (finding,) = play(UpdateRatioOff, *hooked(1e-6, odd=9e-7, kind=kind))
+    assert finding.cause == "a hook on its gradient, damp, multiplies all of it by 1.0e-06"
+    assert finding.where == Where("train.py", 12)
+
+
+def test_near_miss_of_hooks():
+    """A tenth; what an adaptive optimizer makes up for; an embedding of which few rows are used."""
+    assert play(UpdateRatioOff, *hooked(0.1)) == []
+    assert play(UpdateRatioOff, *hooked(1e-6, odd=8e-4)) == []
+    assert play(UpdateRatioOff, *run(1e-6, kind="Embedding", count=110)) == []

@@ -42,7 +42,8 @@ class PaddingInLoss(Rule):
 
     Healthy look-alikes
     -------------------
-    ``ignore_index``; a class weight of 0 for the padding; sums divided by the mask's sum.
+    ``ignore_index``; a class weight of 0 for the padding; sums divided by the mask's sum; rows that end at rest, at a value
+    that inputs or targets have elsewhere, too.
 
     References
     ----------
@@ -56,13 +57,16 @@ class PaddingInLoss(Rule):
     certain_after: int = 2  # losses that agree
 
     def __init__(self) -> None:
-        self._seen = {"targets": 0, "mask": 0}
+        self._seen = {"targets": 0, "numbers": 0, "mask": 0}
 
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
         """Padding among the scored targets; a masked loss under a plain mean."""
         pad, masked = event.target.padding_share, event.masked_mean
         mean = event.reduction == "mean" or event.averaged
-        if mean and self._certain("targets", pad >= self.unnamed):
+        if event.target.padding_value is not None:
+            if mean and self._certain("numbers", pad >= self.unnamed):
+                yield self._of_numbers(event)
+        elif mean and self._certain("targets", pad >= self.unnamed):
             yield self.finding(
                 event,
                 f"{pad:.0%} of the scored targets are id {event.target.padding_id}, in the rows' tails where the inputs "
@@ -84,6 +88,19 @@ class PaddingInLoss(Rule):
                 key="mask",
                 share=masked,
             )
+
+    def _of_numbers(self, event: LossComputed) -> Finding:
+        share, value = event.target.padding_share, event.target.padding_value
+        return self.finding(
+            event,
+            f"{share:.0%} of the measured targets are {value:.4g}, in the rows' tails where the inputs are one constant, too: "
+            "they only fill the rows up to one length",
+            cause="the mean counts padded steps: it is diluted, and the model learns to foretell the padding",
+            fix="score the real steps alone: loss_fn(prediction[mask], target[mask]), or (loss * mask).sum() / mask.sum()",
+            key="targets",
+            share=share,
+            value=value,
+        )
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """Targets that are filled up with a number, under a loss that leaves another one out."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from flatline.events import ActivationsSampled, LayerNumbers, NumbersSampled, ParametersAudited
+from flatline.events import ActivationsSampled, HookFacts, LayerNumbers, NumbersSampled, ParametersAudited
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -22,6 +23,7 @@ class UpdateRatioOff(Rule):
     ----------
     What matters is a step's size beside the weight's own. A parameter group with a mistaken rate, or plain SGD on layers of very
     different gradients, leaves one layer where it began or throws it about, and the global gradient norm does not show it.
+    So does a hook that multiplies one gradient by next to nothing.
     So do weights that are far too large, under a normalisation that hides it.
 
     Fix
@@ -45,7 +47,8 @@ class UpdateRatioOff(Rule):
     -------------------
     Lower rates for a pretrained body by a factor of ten or a hundred; tensors that begin at zero; embeddings of which few rows
     are used; biases and norms; the first steps; a layer that waits for its unfreezing; rates that fall from layer to layer
-    by a factor that leaves every layer some speed; large weights under a sine or with a rate of their own to match.
+    by a factor that leaves every layer some speed; hooks that clip, or that leave some rows alone; large weights under a sine or
+    with a rate of their own to match; pretrained vectors at a rate that leaves them as they are.
 
     References
     ----------
@@ -93,12 +96,15 @@ class UpdateRatioOff(Rule):
     out_of_reach: float = 1.5e-4  # of the highest rate, for one group alone: its fresh weights stay random (BEiT: 5e-3)
     near: float = 1e-2  # of the highest rate, for the others
     well_at_rest: float = 0.2  # the same where half of the matrices stay at random: the others make do
+    set_apart: float = 5e-3  # of the highest rate, for one group alone of weights that are still as they were drawn
+    late_index: int = 300  # step from which on those are judged
     chain_index: int = 100  # step from which on a chain of falling rates is judged: a warm-up of one group is over
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[int, str], History] = {}
         self._paths: dict[tuple[int, str], float] = {}
         self._fresh: set[str] = set()  # weights that begin at random numbers
+        self._drawn: set[str] = set()  # those that a group of far too low a rate holds
         self._shares: dict[tuple[int, str], float] = {}  # of the highest rate, as it was first seen
         self._highest: dict[int, float] = {}  # rate of any group so far
         self._gains: dict[str, float] = {}  # of fresh layers with far too large weights, right under a normalisation
@@ -114,22 +120,26 @@ class UpdateRatioOff(Rule):
         for p in event.parameters:
             known = p.loaded or p.trained_before or not p.trainable
             (self._fresh.discard if known else self._fresh.add)(p.name)
+            (self._drawn.add if p.drawn and not known else self._drawn.discard)(p.name)
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The update ratio of each weight matrix, beside the others'."""
         self._note_rates(event)
         if event.index <= self.early:
             yield from self._first_steps(event, [each for each in event.layers if self._moves(each)])
-        layers = [each for each in event.layers if self._moves(each) and self._comparable(each, event)]
+        moving = [each for each in event.layers if self._moves(each)]
+        layers = [each for each in moving if self._comparable(each, event)]
         if event.index < self.first_index or len(layers) <= self.others:
             return
-        for layer in layers:
+        for layer in moving:
             self._ratios.setdefault((event.optimizer.key, layer.name), History(32)).add(
                 event.index, layer.update_ratio or 0.0
             )
         typical = {layer.name: self._ratios[event.optimizer.key, layer.name] for layer in layers}
         if min(past.count for past in typical.values()) >= self.samples_needed:
-            yield from self._compare(event, layers, {name: past.location for name, past in typical.items()})
+            ratios = {name: past.location for name, past in typical.items()}
+            yield from self._compare(event, layers, ratios)
+            yield from self._as_drawn(event, moving, ratios)
 
     def _note_rates(self, event: NumbersSampled) -> None:
         key, highest = event.optimizer.key, max((each.learning_rate for each in event.layers), default=0.0)
@@ -140,7 +150,7 @@ class UpdateRatioOff(Rule):
     def _comparable(self, layer: LayerNumbers, event: NumbersSampled) -> bool:
         """Most rows of an embedding rest at any one step, which says nothing; a rate of its own does."""
         highest = max(each.learning_rate for each in event.layers)
-        return "Embedding" not in layer.kind or layer.learning_rate < self.slow_rate * highest
+        return "Embedding" not in layer.kind or _rate(layer) < self.slow_rate * highest
 
     def _stuck(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         if layer.elements < self.few or event.loss is None or event.first_loss is None:
@@ -189,6 +199,23 @@ class UpdateRatioOff(Rule):
                 yield self._tell(event, layer, mine, others, layers)
                 return
 
+    def _as_drawn(
+        self, event: NumbersSampled, moving: list[LayerNumbers], ratios: dict[str, float]
+    ) -> Iterator[Finding]:
+        """Weights that stay as they were drawn, as their own rate is so low, and not as few of their rows are used."""
+        highest = max(each.learning_rate for each in event.layers)
+        for layer in moving if event.index >= self.late_index else ():
+            past, share = self._ratios[event.optimizer.key, layer.name], layer.learning_rate / highest
+            if layer.name not in self._drawn or share >= self.set_apart or past.count < self.samples_needed:
+                continue
+            mine, others = past.location, median(ratio for name, ratio in ratios.items() if name != layer.name)
+            to_blame = self.crawls * others * share <= mine < min(self.left_slowest, self.crawls * others)
+            rates = [each.learning_rate for each in event.layers if each.learning_rate != layer.learning_rate]
+            apart = min(rates) > self.near * highest and self._steady(event, layer)
+            if to_blame and apart and not self._does_without(event, ratios):
+                yield self._tell(event, layer, mine, others, moving)
+                return
+
     def _goes_far(self, layer: LayerNumbers, layers: list[LayerNumbers]) -> bool:
         """By itself, too, and not only beside its own size: a head of zeros is small until a warm-up ends."""
         steps = [_step(each) for each in layers if each.name != layer.name]
@@ -214,9 +241,9 @@ class UpdateRatioOff(Rule):
     def _left_behind(self, event: NumbersSampled, layer: LayerNumbers, ratios: dict[str, float]) -> bool:
         """Random weights at the low end of a chain of rates, where the median of the others is slow, too."""
         key, highest = event.optimizer.key, max(each.learning_rate for each in event.layers)
-        share, steady = layer.learning_rate / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
+        share, steady = _rate(layer) / highest, self._steady(event, layer) and 2 * highest >= self._highest[key]
         slow = ratios[layer.name] < self.left_slow * max(ratios.values()) and share < self.slow_rate
-        rates = [each.learning_rate for each in event.layers if each.learning_rate != layer.learning_rate]
+        rates = [_rate(each) for each in event.layers if _rate(each) != _rate(layer)]
         alone = share < self.out_of_reach and min(rates) > self.near * highest
         random = layer.name in self._fresh and layer.elements >= self.few
         return random and slow and steady and (alone or not self._does_without(event, ratios))
@@ -270,7 +297,22 @@ class UpdateRatioOff(Rule):
             others=others,
             lr=layer.learning_rate,
         )
+        if layer.hook is not None and slower and not own:
+            found = replace(found, **_of_hook(layer.name, layer.hook))
         return replace(found, consequences=self.consequences + self.thrown_far) if own and not slower else found
+
+
+def _rate(layer: LayerNumbers) -> float:
+    """With what a hook leaves of the gradient."""
+    return layer.learning_rate * (layer.hook.factor if layer.hook is not None else 1.0)
+
+
+def _of_hook(name: str, hook: HookFacts) -> dict[str, Any]:
+    return {
+        **({"where": hook.where} if hook.where is not None else {}),
+        "cause": f"a hook on its gradient, {hook.name}, multiplies all of it by {hook.factor:.1e}",
+        "fix": f"take the hook off {name}, or let it clip what is too large; a rate of its own says the same openly",
+    }
 
 
 def _step(layer: LayerNumbers) -> float:

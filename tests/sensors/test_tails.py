@@ -1,0 +1,121 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from watching import seen
+
+from flatline.events import LossComputed
+
+LENGTHS = torch.tensor([3, 4, 5, 6, 7, 8])
+ENDS = torch.arange(8)[None] >= LENGTHS[:, None]
+STEPS = torch.arange(6 * 8 * 3).view(6, 8, 3).mul(0.37).sin()
+LEVELS = STEPS.sum(-1)
+FILLED, PADDED = STEPS.masked_fill(ENDS[..., None], 0.0), LEVELS.masked_fill(ENDS, -2.5)
+RESTS = torch.arange(8)[None].expand(6, 8) == 1
+
+
+def loss_of(inputs, targets, loss=functional.mse_loss, shape=(6, 8)):
+    model = nn.Sequential(nn.Linear(3, 1))
+
+    def run():
+        loss(model(inputs).reshape(shape), targets.reshape(shape)).backward()
+
+    (event,) = seen(run, LossComputed)
+    return event
+
+
+def test_near_miss_a_picture_and_itself():
+    model = nn.Linear(3, 3)
+    (event,) = seen(lambda: functional.mse_loss(model(FILLED), FILLED).backward(), LossComputed)
+    assert event.target.padding_share == 0.0
+
+
+SHAPES = {"rows of steps": (6, 8), "one column": (6, 8, 1), "flat": (48,)}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss, functional.huber_loss])
+def test_padded_steps_of_measured_targets(loss, shape):
+    target = loss_of(FILLED, PADDED, loss, shape).target
+    assert target.padding_share == pytest.approx(float(ENDS.float().mean()))
+    assert (target.padding_value, target.padding_id) == (-2.5, None)
+
+
+def test_steps_ahead_of_rows():
+    target = loss_of(FILLED.transpose(0, 1), PADDED.T, shape=(8, 6)).target
+    assert target.padding_share == pytest.approx(float(ENDS.float().mean()))
+
+
+NEAR_MISSES = {
+    "nothing is padded": (STEPS, LEVELS),
+    "inputs alone end so": (FILLED, LEVELS),
+    "targets alone end so": (STEPS, PADDED),
+    "targets are at that value before, too": (FILLED, LEVELS.masked_fill(ENDS | RESTS, -2.5)),
+    "inputs are at rest before, too": (STEPS.masked_fill((ENDS | RESTS)[..., None], 0.0), PADDED),
+    "other lengths": (FILLED, LEVELS.masked_fill(ENDS.flip(0), -2.5)),
+    "all rows are of one length": (STEPS.masked_fill((torch.arange(8) > 4)[None, :, None], 0.0), PADDED),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_miss_of_padded_steps(name):
+    assert loss_of(*NEAR_MISSES[name]).target.padding_share == 0.0
+
+
+def test_near_miss_a_mask_on_both():
+    """Scores and targets are the same there: it dilutes the mean, and teaches nothing."""
+
+    def masked(scores, targets):
+        return functional.mse_loss(scores.masked_fill(ENDS, -2.5), targets)
+
+    assert loss_of(FILLED, PADDED, masked).target.padding_share == 0.0
+
+
+def test_near_miss_sum():
+    assert loss_of(FILLED, PADDED, lambda *both: functional.mse_loss(*both, reduction="sum")).target.padding_share == 0
+
+
+WORDS = torch.arange(8)[None] % 5 + 1 + torch.arange(6)[:, None] % 2
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.source, self.words, self.head = nn.Embedding(9, 4), nn.Embedding(9, 4), nn.Linear(4, 9)
+
+    def forward(self, source, words):
+        return self.head(self.words(words) + self.source(source).mean(1, keepdim=True))
+
+
+SIDES = {
+    "by place": lambda model, source, words: model(source, words),
+    "by name": lambda model, source, words: model(source=source, words=words),
+}
+
+
+@pytest.mark.parametrize("call", SIDES.values(), ids=SIDES)
+def test_padded_words_of_the_side_that_is_scored(call):
+    """The source has other lengths; the decoder's words stand beside the targets."""
+    model, words = Translator(), WORDS.masked_fill(ENDS, 0)
+    source = torch.ones(6, 4, dtype=torch.long)
+
+    def run(ignore):
+        functional.cross_entropy(
+            call(model, source, words).flatten(0, 1), words.flatten(), ignore_index=ignore
+        ).backward()
+
+    (event,) = seen(lambda: run(-1), LossComputed)
+    assert (event.target.padding_id, event.target.padding_share) == (0, pytest.approx(float(ENDS.float().mean())))
+    (event,) = seen(lambda: run(0), LossComputed)
+    assert event.target.padding_share == 0.0
+
+
+def test_padded_words_in_columns():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+    words = WORDS.masked_fill(ENDS, 0).T.contiguous()
+
+    def run():
+        functional.cross_entropy(model(words).flatten(0, 1), words.flatten()).backward()
+
+    (event,) = seen(run, LossComputed)
+    assert event.target.padding_id == 0
