@@ -225,6 +225,7 @@ class ParametersAudited(Event):
     optimizers: tuple[OptimizerFacts, ...] = ()
     stale: int = 0  # tensors held by an optimizer that no loss reached and no model owns
     held: int = 0  # tensors held by the optimizers
+    astray: tuple[ParameterFacts, ...] = ()  # the stale ones whose module ran all the same
     opaque: bool = False  # part of the graph cannot be seen (reentrant checkpoint, compiled code)
     backward_where: Where | None = None
 

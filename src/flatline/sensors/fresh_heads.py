@@ -90,5 +90,7 @@ def head_left_at_random(
 
 def _last_layer(model: Model) -> Any:
     """The one that ran last of those with weights, if it ran with gradients in this step."""
-    with_weights = [call.module for call in model.calls if call.leaf and next(parameters(call.module), None) is not None]
+    with_weights = [
+        call.module for call in model.calls if call.leaf and next(parameters(call.module), None) is not None
+    ]
     return with_weights[-1] if with_weights and id(with_weights[-1]) in model.ran else None

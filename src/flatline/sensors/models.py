@@ -664,13 +664,19 @@ class ModelSensor:
         weakref.finalize(module, self.models.pop, id(module), None).atexit = False
         return model
 
-    def _label(self, module: nn.Module) -> str:
-        path, current = [], module
+    def owners(self, module: nn.Module) -> tuple[nn.Module, list[str]]:
+        """The outermost module that a module was registered in, and the names that lead from there to it."""
+        path: list[str] = []
+        current = module
         while (entry := self.parents.get(current)) is not None and (parent := entry[0]()) is not None:
-            path.append(entry[1])
+            path.insert(0, entry[1])
             current = parent
-        top = _variable_name(current) or type(current).__name__
-        label = ".".join([top, *reversed(path)])
+        return current, path
+
+    def _label(self, module: nn.Module) -> str:
+        outermost, path = self.owners(module)
+        top = _variable_name(outermost) or type(outermost).__name__
+        label = ".".join([top, *path])
         self.labels[label] = self.labels.get(label, 0) + 1
         return label if self.labels[label] == 1 else f"{label}#{self.labels[label]}"
 
