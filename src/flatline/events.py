@@ -1437,6 +1437,9 @@ class StageNotReached(Event):
     last: int = 0  # value of the loop's variable in its last round
     written: bool = True  # the number in the condition is a literal: nobody set it to switch the stage off
     words: tuple[str, ...] = ()  # instead: what the names of parameters were asked for, and none has
+    why: Literal["", "percent", "samples", "uncalled"] = ""  # instead: a number in another unit, a method nobody calls
+    low: float = 0.0  # what was seen in place of such a number
+    high: float = 0.0
     parts: tuple[str, ...] = ()  # of the models, by their names
 
 

@@ -348,7 +348,7 @@ def _split(how: str, text: Any, given: list[Any]) -> Any:
         return None
     if how != "split":
         return text.strip()
-    return [part.strip() for part in text.split(*given[:1]) if part.strip()]
+    return [part.strip() for part in text.split(given[0] if given and given[0] else None) if part.strip()]
 
 
 def _literal(node: ast.expr) -> Any:

@@ -137,6 +137,7 @@ class Model:
         self.integer_input: Any = None  # weak reference to the last integer tensor it was called with
         self.moved: int | None = None  # places by which what it makes of these integers has moved on, if that shows
         self.last_input: Any = None
+        self.rows = 0  # of the largest of these
         self.refresh()
 
     def refresh(self) -> None:
@@ -620,6 +621,7 @@ class ModelSensor:
     def _input_facts(self, model: Model, first: Tensor) -> InputFacts:
         same = model.last_input is not None and model.last_input() is first
         model.last_input = weakref.ref(first)
+        model.rows = max(model.rows, first.shape[0] if first.dim() else 0)
         base = first._base
         rows = int(base.shape[0]) if base is not None and base.dim() == first.dim() and base.dim() else None
         values = sample(first)
