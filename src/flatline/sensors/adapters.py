@@ -331,7 +331,8 @@ def _value(node: ast.expr, place: Place) -> Any:
             s.value for each in place.body for s in ast.walk(each) if isinstance(s, ast.Assign) and _sets(s, node.id)
         ]
         if local and place.name:
-            return _literal(local[0]) if len(local) == 1 else None
+            own = len(local) != 1 or any(isinstance(n, ast.Name) and n.id == node.id for n in ast.walk(local[0]))
+            return None if own else _value(local[0], place)
         return place.names.get(node.id)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and not place.name:
         known = getattr(place.names.get(node.value.id), "__dict__", {}).get(node.attr)

@@ -211,10 +211,12 @@ class AuditSensor:
     def _astray(self, stale: list[Tensor], owners: Owners) -> Iterator[ParameterFacts]:
         """What hooks and the like compute, and nobody takes."""
         ran = {id(p): c.module for m in self.models.known for c in m.calls for p in own_parameters(c.module)}
+        tops: dict[int, str] = {}
         for p in [p for p in stale if id(p) in ran][:STALE]:
             outermost, path = self.models.owners(ran[id(p)])
+            top = tops.setdefault(id(outermost), type(outermost).__name__ + (f"#{len(tops) + 1}" if tops else ""))
             name = next((name for name, q in named_parameters(ran[id(p)]) if q is p), "")
-            facts = self._facts(p, ".".join([type(outermost).__name__, *path, name]), None, set(), owners)
+            facts = self._facts(p, ".".join([top, *path, name]), None, set(), owners)
             if facts is not None:
                 yield facts
 

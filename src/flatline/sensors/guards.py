@@ -123,7 +123,7 @@ class Source:
                 found = self._in_other_units(quantity, number, scope, run)
                 if found is not None:
                     told = "" if isinstance(number, ast.Constant) else f", which is {found.number:,.10g}"
-                    return found._replace(condition=ast.unparse(part) + told)
+                    return found._replace(condition=_said(part, true) + told)
         return None
 
     def _may_be_off(self, part: ast.expr, true: bool) -> bool:
@@ -133,9 +133,9 @@ class Source:
             return modes and ast.unparse(part.left) != "__name__"
         if not isinstance(part, (ast.Name, ast.Attribute)):
             return False
-        name = part.attr if isinstance(part, ast.Attribute) else part.id
+        name = _last_name(part)
         set_ = [n for n in self.nodes if isinstance(n, ast.Assign) and _sets(n, name)]
-        if len(set_) > 1 and any(isinstance(n.value, ast.Constant) for n in set_):
+        if name == "requires_grad" or (len(set_) > 1 and any(isinstance(n.value, ast.Constant) for n in set_)):
             return False
         values = given_to(self.tree, part)
         known = [v.value for v in values if isinstance(v, ast.Constant)]
@@ -147,7 +147,7 @@ class Source:
         if not numbers or series is None:
             return None
         least = min(numbers)
-        share = series.low >= 0 and series.high <= 1 and series.changes
+        share = series.low >= 0 and series.high <= 1 and series.fell
         if share and PERCENT[0] <= least <= PERCENT[1] and series.high >= least / 100:
             return Missed("", 0, "", "percent", series.low, series.high, least)
         end = series.last[1] + run.steps - series.last[0]
@@ -171,11 +171,17 @@ class Source:
             and quantity.id in given
             and (numbers := self._numbers(number, scope, run))
         ]
-        others = [f.name for f in owner.body if isinstance(f, FUNCTIONS) and f is not scope and f.name[:2] != "__"]
-        called = any(self.mentions.get(name) for name in others)
-        if not waits or not called or not 0 < waits[0] < run.steps or self._spelt(scope.name):
+        if not waits or not self._is_handler(owner, scope) or not 0 < waits[0] < run.steps or self._spelt(scope.name):
             return None
         return Missed("", 0, f"{owner.name}.{scope.name}", "uncalled")
+
+    def _is_handler(self, owner: ast.ClassDef, method: ast.AST) -> bool:
+        """Its other methods are called, by their name as a text or on each of several objects, or as it freezes, too."""
+        others = [f.name for f in owner.body if isinstance(f, FUNCTIONS) and f is not method and f.name[:2] != "__"]
+        asked = [each for name in others for each in self.mentions.get(name, [])]
+        loops = {ast.unparse(n.target) for n in self.nodes if isinstance(n, (ast.For, ast.comprehension))}
+        by_turns = any(isinstance(n, ast.Constant) or ast.unparse(getattr(n, "value", n)) in loops for n in asked)
+        return bool(asked) and (by_turns or any(_freezes(node) for node in ast.walk(owner)))
 
     def _plain(self, owner: ast.ClassDef) -> bool:
         """Of a class that is made somewhere, with no base of a library, which could call it."""
@@ -205,9 +211,9 @@ class Source:
         """All that an expression may be, as they are written in the file; none where one is not known, or another was seen."""
         if isinstance(node, ast.Constant):
             return [node.value] if isinstance(node.value, (int, float)) and node.value is not True else []
-        if not isinstance(node, (ast.Name, ast.Attribute)):
+        name = _last_name(node)
+        if not name:
             return []
-        name = node.attr if isinstance(node, ast.Attribute) else node.id
         values = [v for v in (*given_to(self.tree, node), *self._by_place(name)) if v is not None]
         values = [v for v in values if ast.unparse(v).rpartition(".")[2] != name]
         if any(type(getattr(v, "value", None)) not in (int, float) for v in values):
@@ -249,6 +255,20 @@ class Source:
         return self._seen(given, self._around(calls[0])[0], seen, deep - 1) if given is not None else None
 
 
+def _last_name(node: ast.expr) -> str:
+    """``n`` of ``n``, ``cfg.n`` and ``cfg["n"]``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _said(part: ast.expr, true: bool) -> str:
+    """The condition as it is waited for."""
+    if true or not isinstance(part, ast.Compare):
+        return ast.unparse(part)
+    return ast.unparse(ast.Compare(part.left, [OPPOSITE[type(part.ops[0])]()], part.comparators))
+
+
 def _sets(node: ast.Assign, name: str) -> bool:
     return any(ast.unparse(target).rpartition(".")[2] == name for target in node.targets)
 
@@ -257,6 +277,13 @@ def _in_command(name: str) -> bool:
     """Whether the script was started with an option that may set it."""
     options = [text.partition("=")[0].lstrip("-").replace("-", "_") for text in sys.argv[1:]]
     return any(name in option or (option and name.startswith(option)) for option in options)
+
+
+def _freezes(node: ast.AST) -> bool:
+    """``requires_grad_(False)`` or ``requires_grad = False``."""
+    value = node.args[0] if isinstance(node, ast.Call) and node.args else getattr(node, "value", None)
+    names = [called_name(node)] if isinstance(node, ast.Call) else map(_last_name, getattr(node, "targets", ()))
+    return getattr(value, "value", None) is False and any(name.startswith("requires_grad") for name in names)
 
 
 def _block(node: ast.AST, name: str) -> list[Any]:

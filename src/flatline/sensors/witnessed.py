@@ -30,11 +30,13 @@ class Series:
     high: float
     looks: int = 1
     changes: int = 0
+    fell: int = 0  # looks at which it was less than before, which a clock never is
     counts: bool = True  # it has grown by one with every step
 
     def saw(self, step: int, value: float) -> None:
         """One more look; a counter may have begun anew."""
         if value < self.last[1]:
+            self.fell += 1
             self.first, self.looks, self.counts = (step, value), 0, True
         self.looks += 1
         self.changes += value != self.last[1]

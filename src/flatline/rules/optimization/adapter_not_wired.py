@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from flatline.events import AdaptersNotMade, NumbersSampled, ParameterFacts, ParametersAudited, RandomFrozen, RunEnded
 from flatline.findings import Finding
 from flatline.rules import Rule
+
+LAYERS = ("Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "MultiheadAttention")  # what no prompt is a weight of
 
 
 class AdapterNotWired(Rule):
@@ -111,7 +114,7 @@ class AdapterNotWired(Rule):
             return
         first, second = waiting[0]
         ran = "is not part of what their module returns" if first.ran or second.ran else "never runs"
-        yield self.finding(
+        finding = self.finding(
             event,
             f"no loss reaches any of the {len(waiting)} adapters, which are in the optimizer (first {first.name} and "
             f"{second.name}): their product {ran}; {frozen / _elements(event):.1%} of the weights are frozen",
@@ -121,21 +124,25 @@ class AdapterNotWired(Rule):
             key="unreached",
             adapters=len(waiting),
         )
+        cut = any(p.cut and p.cut_proven for pair in waiting for p in pair)
+        yield finding if cut else replace(finding, consequences=(*self.consequences, "O3"))
 
     def _shut_off(self, event: ParametersAudited) -> Iterator[tuple[int, int, Finding]]:
         """All that learns in a frozen model, but for one layer, takes part and has never got a gradient that is not zero."""
         learns = [p for p in event.parameters if p.trainable and p.optimizers and p.reached and p.has_gradient]
-        shut = [p for p in learns if p.gradient_zero and p.ran and len(p.shape) > 1 and p.dtype != "float16"]
+        shut = [p for p in learns if p.gradient_zero and len(p.shape) > 1 and p.dtype != "float16"]
+        with_bias = {_place(p.name) for p in learns if len(p.shape) == 1}
+        prompts = [p for p in shut if not p.kind.startswith(LAYERS) and _place(p.name) not in with_bias]
         others = {_place(p.name) for p in learns if not p.gradient_zero}
         frozen = sum(p.numel for p in event.parameters if not p.trainable)
-        if not shut or len(others) > 1 or any(_place(p.name) in others for p in shut):
+        if not prompts or len(others) > 1 or any(_place(p.name) in others for p in shut):
             return
         if len({key for p in learns for key in p.optimizers}) > 1 or frozen < self.mostly * _elements(event):
             return
-        name, more = shut[0].name, f" and {len(shut) - 1} more tensors" if len(shut) > 1 else ""
+        name, more = prompts[0].name, f" and {len(shut) - 1} more tensors" if len(shut) > 1 else ""
         finding = self.finding(
             event,
-            f"{name} {shut[0].shape}{more} got a gradient of exactly zero at every step that was looked at, though the loss "
+            f"{name} {prompts[0].shape}{more} got a gradient of exactly zero at every step that was looked at, though the loss "
             f"reaches it; {frozen / _elements(event):.1%} of the weights are frozen",
             cause="the loss does not depend on it: a mask hides what comes from it, or a factor of zero follows",
             fix=f"let {name} through: prompt tokens need a one in the attention mask, a gate a start above zero",
