@@ -227,6 +227,7 @@ class ParametersAudited(Event):
     optimizers: tuple[OptimizerFacts, ...] = ()
     stale: int = 0  # tensors held by an optimizer that no loss reached and no model owns
     held: int = 0  # tensors held by the optimizers
+    astray: tuple[ParameterFacts, ...] = ()  # the stale ones whose module ran all the same
     opaque: bool = False  # part of the graph cannot be seen (reentrant checkpoint, compiled code)
     backward_where: Where | None = None
 
@@ -1473,6 +1474,9 @@ class StageNotReached(Event):
     last: int = 0  # value of the loop's variable in its last round
     written: bool = True  # the number in the condition is a literal: nobody set it to switch the stage off
     words: tuple[str, ...] = ()  # instead: what the names of parameters were asked for, and none has
+    why: Literal["", "percent", "samples", "uncalled"] = ""  # instead: a number in another unit, a method nobody calls
+    low: float = 0.0  # what was seen in place of such a number
+    high: float = 0.0
     parts: tuple[str, ...] = ()  # of the models, by their names
 
 

@@ -21,6 +21,7 @@ from flatline.sensors.sources import FUNCTIONS, tree_of
 WALKS = ("named_modules", "modules", "named_children", "children")
 MATCHING = ("endswith", "startswith", "search", "match", "fullmatch", "isinstance", "any", "lower", "split", "type")
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
+SPLITS = ("split", "strip")
 DEEPEST = 6  # calls from the script's first line to the loop
 
 
@@ -317,8 +318,12 @@ def _texts(node: ast.expr, place: Place) -> tuple[str, ...]:
 def _value(node: ast.expr, place: Place) -> Any:
     if isinstance(node, WRITTEN):
         return _literal(node)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SPLITS:
+        return _split(node.func.attr, _value(node.func.value, place), [_literal(a) for a in node.args])
     if isinstance(node, ast.Call) and node.args:  # tuple(targets)
         return _value(node.args[0], place)
+    if isinstance(node, (ast.ListComp, ast.SetComp)):  # [t.strip() for t in targets]
+        return _value(node.generators[0].iter, place) if len(node.generators) == 1 else None
     if isinstance(node, ast.Name):
         if node.id in place.given:
             return _value(place.given[node.id], place.around or place)
@@ -326,11 +331,25 @@ def _value(node: ast.expr, place: Place) -> Any:
             s.value for each in place.body for s in ast.walk(each) if isinstance(s, ast.Assign) and _sets(s, node.id)
         ]
         if local and place.name:
-            return _literal(local[0]) if len(local) == 1 else None
+            own = len(local) != 1 or any(isinstance(n, ast.Name) and n.id == node.id for n in ast.walk(local[0]))
+            return None if own else _value(local[0], place)
         return place.names.get(node.id)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and not place.name:
+        known = getattr(place.names.get(node.value.id), "__dict__", {}).get(node.attr)
+        if known is not None:
+            return known
     last = node.attr if isinstance(node, ast.Attribute) else _key(node)
     values = [_literal(value) for value in _given_to(place.tree, last)] if last else []
     return values[0] if len(values) == 1 else None
+
+
+def _split(how: str, text: Any, given: list[Any]) -> Any:
+    """``targets.split(",")``, ``targets.strip()``."""
+    if not isinstance(text, str) or not all(isinstance(each, str) for each in given):
+        return None
+    if how != "split":
+        return text.strip()
+    return [part.strip() for part in text.split(given[0] if given and given[0] else None) if part.strip()]
 
 
 def _literal(node: ast.expr) -> Any:
@@ -358,7 +377,8 @@ def _given_to(tree: ast.AST, name: str) -> Iterator[ast.expr]:
             if named and not isinstance(node.value, (ast.Name, ast.Attribute)):
                 yield node.value
         elif isinstance(node, ast.Call):
-            yield from (k.value for k in node.keywords if k.arg == name)
+            options = [str(a.value).lstrip("-").replace("-", "_") for a in node.args if isinstance(a, ast.Constant)]
+            yield from (k.value for k in node.keywords if k.arg == name or (k.arg == "default" and name in options))
         elif isinstance(node, ast.Dict):
             yield from (
                 v

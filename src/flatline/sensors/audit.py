@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
 LONG_TRAINED = 100  # steps
 SLOWER = 1e-2  # of the highest rate
+STALE = 64  # tensors of optimizers that no loss reaches, and that are told
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
 Owners = dict[int, list[tuple[OptimizerState, float, float]]]  # id of a parameter -> optimizer, weight decay, rate
@@ -202,10 +204,23 @@ class AuditSensor:
                 optimizers=tuple(s.facts for s in self.loop.states),
                 stale=len(stale),
                 held=len(held),
+                astray=tuple(self._astray(stale, owners)),
                 opaque=self.backward.opaque,
                 backward_where=self.backward.where,
             )
         )
+
+    def _astray(self, stale: list[Tensor], owners: Owners) -> Iterator[ParameterFacts]:
+        """What hooks and the like compute, and nobody takes."""
+        ran = {id(p): c.module for m in self.models.known for c in m.calls for p in own_parameters(c.module)}
+        tops: dict[int, str] = {}
+        for p in [p for p in stale if id(p) in ran][:STALE]:
+            outermost, path = self.models.owners(ran[id(p)])
+            top = tops.setdefault(id(outermost), type(outermost).__name__ + (f"#{len(tops) + 1}" if tops else ""))
+            name = next((name for name, q in named_parameters(ran[id(p)]) if q is p), "")
+            facts = self._facts(p, ".".join([top, *path, name]), None, set(), owners)
+            if facts is not None:
+                yield facts
 
     def _owners(self) -> Owners:
         found: Owners = {}

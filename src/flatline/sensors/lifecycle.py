@@ -16,6 +16,7 @@ from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
+from flatline.sensors.guards import Run, missed_unfreezing
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.merging import merged_only
 from flatline.sensors.models import ModelSensor, readable
@@ -24,6 +25,7 @@ from flatline.sensors.resuming import Resuming
 from flatline.sensors.stages import numbers_in, unreached_unfreezing
 from flatline.sensors.tree import buffers, named_modules, named_parameters, parameters
 from flatline.sensors.unmatched import Spellings, unmatched_unfreezing
+from flatline.sensors.witnessed import Witnessed
 
 Tensor = torch.Tensor
 LOADS = 32  # loads before a first step that are followed
@@ -118,6 +120,7 @@ class LifecycleSensor:
         self._flags: list[FlagOnModule] = []  # and what is flagged, at the same
         self._modules = Flags()
         self._spellings = Spellings()
+        self._seen, self._rows = Witnessed(), 0
         self._stage = self._reads = self._anew = 0
         self.resuming = Resuming(loop, patches)
 
@@ -221,6 +224,7 @@ class LifecycleSensor:
             self.resuming.first_step(state)
             self._tell_merged(state)
             self._tell_fresh(state)
+        self._rows = max([self._rows, *(model.rows for model in self.models.known)])
         if self._numbers:
             self._shares = self._frozen_and_trainable()
             self._flags = self._flagged()
@@ -314,8 +318,17 @@ class LifecycleSensor:
         if stage is not None:
             told |= {"condition": stage.condition, "last": stage.last, "written": stage.written}
             self.loop.emit(StageNotReached(where=Where(stage.file, stage.line), **told))
-        elif frozen and trainable:
+        elif frozen and trainable and not self._tell_missed(files, told):
             self._tell_unmatched(files, told)
+
+    def _tell_missed(self, files: set[str], told: dict[str, Any]) -> bool:
+        self._seen.end(self.loop.steps)
+        run = Run(self._seen, self.loop.steps, self._rows)
+        found = next((m for f in sorted(files) if (m := missed_unfreezing(f, run)) is not None), None)
+        if found is not None:
+            told |= {"condition": found.condition, "why": found.why, "low": found.low, "high": found.high}
+            self.loop.emit(StageNotReached(where=Where(found.file, found.line), **told))
+        return found is not None
 
     def _tell_unmatched(self, files: set[str], told: dict[str, Any]) -> None:
         self._spellings.update(self.models.alive())
@@ -345,6 +358,7 @@ class LifecycleSensor:
 
     def _watch(self) -> None:
         """On a light step now and then."""
+        self._seen.look(users_frame(), self.loop.steps)
         if self._modules.changed():
             self.loop.look_closely()
 

@@ -147,9 +147,11 @@ class OptimizerState:
 
     @property
     def ids(self) -> frozenset[int]:
-        """Their identities, remembered until groups are added."""
+        """Their identities, remembered until groups are added; none when it is gone."""
         optimizer = self.ref()
-        count = sum(len(group["params"]) for group in optimizer.param_groups) if optimizer is not None else 0
+        if optimizer is None:
+            return frozenset()  # and ``held`` stays
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
         if count != self._count:
             self._count, self._ids = count, frozenset(id(p) for p in self.parameters)
         return self._ids

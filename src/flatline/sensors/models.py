@@ -139,6 +139,7 @@ class Model:
         self.given: list[Any] = []  # weak references to what it and its embeddings were last called with
         self.moved: int | None = None  # places by which what it makes of these integers has moved on, if that shows
         self.last_input: Any = None
+        self.rows = 0  # of the largest of these
         self.refresh()
 
     def refresh(self) -> None:
@@ -625,6 +626,7 @@ class ModelSensor:
     def _input_facts(self, model: Model, first: Tensor) -> InputFacts:
         same = model.last_input is not None and model.last_input() is first
         model.last_input = weakref.ref(first)
+        model.rows = max(model.rows, first.shape[0] if first.dim() else 0)
         base = first._base
         rows = int(base.shape[0]) if base is not None and base.dim() == first.dim() and base.dim() else None
         values = sample(first)
@@ -669,13 +671,19 @@ class ModelSensor:
         weakref.finalize(module, self.models.pop, id(module), None).atexit = False
         return model
 
-    def _label(self, module: nn.Module) -> str:
-        path, current = [], module
+    def owners(self, module: nn.Module) -> tuple[nn.Module, list[str]]:
+        """The outermost module that a module was registered in, and the names that lead from there to it."""
+        path: list[str] = []
+        current = module
         while (entry := self.parents.get(current)) is not None and (parent := entry[0]()) is not None:
-            path.append(entry[1])
+            path.insert(0, entry[1])
             current = parent
-        top = _variable_name(current) or type(current).__name__
-        label = ".".join([top, *reversed(path)])
+        return current, path
+
+    def _label(self, module: nn.Module) -> str:
+        outermost, path = self.owners(module)
+        top = _variable_name(outermost) or type(outermost).__name__
+        label = ".".join([top, *path])
         self.labels[label] = self.labels.get(label, 0) + 1
         return label if self.labels[label] == 1 else f"{label}#{self.labels[label]}"
 

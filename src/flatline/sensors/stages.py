@@ -91,7 +91,7 @@ def unreached_unfreezing(file: str, locals_of: Numbers | None = None, steps: int
     tree = tree_of(file)
     if tree is None:
         return None
-    names, helpers = _globals(file), _unfreezing_functions(tree)
+    names, helpers = _globals(file), unfreezing_functions(tree)
     for loop in ast.walk(tree):
         known = _known(tree, loop, file, names, locals_of or {}) if isinstance(loop, LOOPS) else {}
         last = _last_round(loop, known) if isinstance(loop, LOOPS) else None
@@ -145,7 +145,7 @@ def unfreezes(node: ast.AST, helpers: Mapping[str, bool] = {}) -> bool:
     return isinstance(node.func, ast.Attribute) and name == "requires_grad_" and (not given or true)
 
 
-def _unfreezing_functions(tree: ast.AST) -> Mapping[str, bool]:
+def unfreezing_functions(tree: ast.AST) -> Mapping[str, bool]:
     """Functions that unfreeze, and whether an argument tells them to."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     told = {f.name: True for f in functions if any(_sets_as_told(inner, f) for inner in ast.walk(f))}
@@ -228,7 +228,7 @@ def _set_to(tree: ast.AST, name: ast.expr, rounds: int, steps: int) -> bool:
 
     One that is far beyond is a way to say never, unless the run has as many steps, which are what it counts then.
     """
-    numbers = [v.value for v in _given(tree, name) if isinstance(v, ast.Constant) and type(v.value) is int]
+    numbers = [v.value for v in given_to(tree, name) if isinstance(v, ast.Constant) and type(v.value) is int]
     return any(rounds <= n and _is_meant(n, rounds, steps) for n in numbers)
 
 
@@ -237,7 +237,7 @@ def _is_meant(number: int, rounds: int, steps: int) -> bool:
     return number <= NEARLY * rounds or (number < steps and not _is_round(number))
 
 
-def _given(tree: ast.AST, name: ast.expr) -> list[ast.expr | None]:
+def given_to(tree: ast.AST, name: ast.expr) -> list[ast.expr | None]:
     """What a name, an attribute or a key is given anywhere: in a statement, a call, a dictionary or as a default."""
     last = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
     if isinstance(name, ast.Subscript) and isinstance(name.slice, ast.Constant):
@@ -321,7 +321,7 @@ def _numbers_of(node: ast.expr, function: ast.FunctionDef, tree: ast.AST) -> lis
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return []
     last = node.attr if isinstance(node, ast.Attribute) else node.id
-    values = [v for v in _given(tree, node) if v is not None and ast.unparse(v).rpartition(".")[2] != last]
+    values = [v for v in given_to(tree, node) if v is not None and ast.unparse(v).rpartition(".")[2] != last]
     found = [_whole_numbers(value) for value in values]
     return [number for each in found for number in each] if all(found) else []
 

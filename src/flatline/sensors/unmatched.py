@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from flatline.sensors.stages import unfreezes
 from flatline.sensors.tree import named_modules, named_parameters
 
 Words = tuple[str, ...]
+ANY = "{}"  # a part of a name that the source does not tell
 
 
 class Unmatched(NamedTuple):
@@ -103,12 +105,12 @@ def _test(node: ast.expr, name: str, known: Mapping[str, Words]) -> tuple[Words,
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == name:
         words = _words(node.args[0], known) if len(node.args) == 1 else None
         if words and node.func.attr in ("startswith", "endswith"):
-            how = str.startswith if node.func.attr == "startswith" else str.endswith
-            return words, lambda each: how(each, words)
+            before, after = ("", ".*") if node.func.attr == "startswith" else (".*", "")
+            return words, lambda each: any(_meets(word, each, before, after) for word in words)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In):
         words = _words(node.left, known)
         if words and ast.unparse(node.comparators[0]) == name:
-            return words, lambda each: any(word in each for word in words)
+            return words, lambda each: any(_meets(word, each, ".*", ".*") for word in words)
     return _any_of(node, name, known)
 
 
@@ -122,13 +124,38 @@ def _any_of(node: ast.expr, name: str, known: Mapping[str, Words]) -> tuple[Word
     return _test(inner.elt, name, {**known, variable: words}) if words else None
 
 
+def _meets(word: str, name: str, before: str, after: str) -> bool:
+    """Whether a name may have this word in it, whatever a part of it that is not known stands for."""
+    return re.fullmatch(before + re.escape(word).replace(re.escape(ANY), ".*") + after, name) is not None
+
+
 def _words(node: ast.expr, known: Mapping[str, Words]) -> Words | None:
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) and node.value else None
+    if isinstance(node, (ast.JoinedStr, ast.BinOp, ast.Call)):
+        text = _put_together(node)
+        return (text,) if any(part.strip("._") for part in text.split(ANY)) else None
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        return _words(node.elt, {})
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         parts = [_words(each, known) for each in node.elts]
         return tuple(w for part in parts if part for w in part) if parts and None not in parts else None
     return known.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def _put_together(node: ast.expr) -> str:
+    """``f"layer.{i}."``, ``"layer." + str(i)``, ``"layer.%d." % i`` and the like; what is not written is ``ANY``."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_put_together(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _put_together(node.left) + _put_together(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return re.sub(r"%\w", ANY, _put_together(node.left))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        return re.sub(r"{[^{}]*}", ANY, _put_together(node.func.value))
+    return ANY
 
 
 def _known(scope: ast.AST, tree: ast.AST, file: str) -> dict[str, Words]:
@@ -136,6 +163,7 @@ def _known(scope: ast.AST, tree: ast.AST, file: str) -> dict[str, Words]:
     main = sys.modules.get("__main__")
     same = os.path.abspath(getattr(main, "__file__", "") or "") == os.path.abspath(file)
     known = {k: words for k, v in (vars(main) if same else {}).items() if (words := _plain(v))}
+    known |= _assigned(scope, known)
     if not isinstance(scope, FUNCTIONS):
         return known
     names = [each.arg for each in scope.args.args]
@@ -147,8 +175,25 @@ def _known(scope: ast.AST, tree: ast.AST, file: str) -> dict[str, Words]:
     for place, name in enumerate(names):
         given = [_given(call, name, place - (names[0] == "self")) or usual.get(name) for call in calls]
         told = [_words(each, known) if each is not None else None for each in given]
-        known[name] = () if None in told or name in bound else tuple(w for part in told if part for w in part)
+        if name not in bound:
+            known[name] = () if None in told else tuple(w for part in told if part for w in part)
     return {name: words for name, words in known.items() if words}
+
+
+def _assigned(scope: ast.AST, known: Mapping[str, Words]) -> dict[str, Words]:
+    """Names that the statements of a scope bind: to words where one statement does, and that is plain, else to nothing."""
+    nodes = list(own_nodes(scope))
+    values: dict[str, list[ast.expr]] = {}
+    for node in (each for each in nodes if isinstance(each, ast.Assign)):
+        for target in node.targets:
+            values.setdefault(ast.unparse(target), []).append(node.value)
+    loops = [node for node in nodes if isinstance(node, ast.For)]
+    through = {name: _words(n.iter, known) or () for n in loops if (name := ast.unparse(n.target)) not in values}
+    again = {ast.unparse(n.target) for n in nodes if isinstance(n, (ast.AugAssign, ast.AnnAssign))} | through.keys()
+    once = {name: each[0] for name, each in values.items() if len(each) == 1 and name not in again}
+    told = {name: _words(value, known) for name, value in once.items()}
+    kept = {name: told.get(name) or () for name in values if not isinstance(scope, ast.Module) or told.get(name)}
+    return through | kept
 
 
 def _given(call: ast.Call, name: str, place: int) -> ast.expr | None:

@@ -20,7 +20,9 @@ class FrozenLayersForgotten(Rule):
     ----------
     The layers are frozen at the start, and unfrozen under a condition on the epoch. The loop ends before the
     condition is true, often since the number of epochs was lowered, or since epochs are counted from 0. Or the stage sets
-    ``requires_grad`` on a module: modules have no such attribute, so it is made, and no parameter changes.
+    ``requires_grad`` on a module: modules have no such attribute, so it is made, and no parameter changes. Or it waits for
+    an accuracy of 30 where accuracy is a share, for a count of samples where batches are counted, or stands in a method of
+    a callback that the trainer never calls.
 
     Fix
     ---
@@ -67,6 +69,9 @@ class FrozenLayersForgotten(Rule):
         if not total or event.frozen < self.most * total:
             return
         still = f"{event.frozen / total:.1%} of {total:,} weights are still frozen at the end: the unfreezing"
+        if event.why:
+            yield self._missed(event, still)
+            return
         asked = ", ".join(map(repr, event.words[: self.named]))
         parts = ", ".join(event.parts[: self.named]) + (", …" if len(event.parts) > self.named else "")
         yield self.finding(
@@ -83,6 +88,30 @@ class FrozenLayersForgotten(Rule):
             else "let the stage begin within the run, or delete it",
             trainable=event.trainable,
             frozen=event.frozen,
+        )
+
+    def _missed(self, event: StageNotReached, still: str) -> Finding:
+        """A number in another unit, or a method that nothing calls."""
+        seen = f"{event.low:.4g} to {event.high:.4g} was seen"
+        said, cause, fix = {
+            "percent": (
+                f"waits for {event.condition}, where {seen}",
+                "what is compared is a share between 0 and 1, and the number is in per cent",
+                "give the number as a share, such as 0.3 for 30 %",
+            ),
+            "samples": (
+                f"waits for {event.condition}, where {event.low:,.0f} to {event.high:,.0f} was counted, one for each step",
+                "the number is reached where samples are counted, and what is counted are batches",
+                "count the samples of a batch, or give the number in steps",
+            ),
+            "uncalled": (
+                f"stands in {event.condition}, which nothing calls",
+                "the loop calls other methods: one that it does not know by name is passed over silently",
+                "give the method the name that the loop calls, and let unknown names raise",
+            ),
+        }[event.why]
+        return self.finding(
+            event, f"{still} {said}", cause=cause, fix=fix, trainable=event.trainable, frozen=event.frozen
         )
 
     def on_flag_on_module(self, event: FlagOnModule) -> Iterator[Finding]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from flatline.events import AdaptersNotMade, ParameterFacts, ParametersAudited, RandomFrozen, RunEnded
+from flatline.events import AdaptersNotMade, NumbersSampled, ParameterFacts, ParametersAudited, RandomFrozen, RunEnded
 from flatline.findings import Finding
 from flatline.rules import Rule
+
+LAYERS = ("Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "MultiheadAttention")  # what no prompt is a weight of
 
 
 class AdapterNotWired(Rule):
@@ -25,11 +28,13 @@ class AdapterNotWired(Rule):
     also freezes a head that the checkpoint does not have: its random weights then stay what they are.
 
     Names that are looked for and match no layer leave the model without any adapter, and so does a
-    ``forward`` that never calls them: then only the head learns.
+    ``forward`` that never calls them, or a hook that returns nothing: then only the head learns. A soft prompt that
+    the attention mask hides changes nothing, and its gradient is zero.
 
     Fix
     ---
-    Assert that adapters were put in. Start one of the matrices at random and the other at zero, with a scale that is
+    Assert that adapters were put in. Let hooks return what they made, and set the mask to one for prompt tokens.
+    Start one of the matrices at random and the other at zero, with a scale that is
     not zero. Unfreeze new layers after the base was frozen; with PEFT, name them in ``modules_to_save``.
 
     Example
@@ -50,7 +55,7 @@ class AdapterNotWired(Rule):
     -------------------
     One of the two matrices at zero, as LoRA starts; a gate that opens in the first steps; frozen towers that came
     from another file; linear probing; several adapters of which one is in use; adapters that join in a later stage;
-    random targets and fixed projections without a checkpoint.
+    random targets and fixed projections without a checkpoint; a pool of prompts of which one is chosen.
 
     References
     ----------
@@ -63,29 +68,44 @@ class AdapterNotWired(Rule):
     consequences = ("O7", "G2", "O22")
     mostly: float = 0.5  # share of the elements that are frozen: the model is left to its adapters
     settled: int = 4  # steps after which a gate or a warm-up from zero has let gradients through
+    long: int = 20  # steps of an optimizer, through which something that never gets a gradient is shut off for good
 
     def __init__(self) -> None:
         self._unreached: Finding | None = None
+        self._shut: tuple[int, int, Finding] | None = None  # optimizer, its matrices that are shut off, what to tell
+        self._zeros: dict[
+            int, tuple[int, int]
+        ] = {}  # optimizer -> its fewest matrices without gradient, its newest step
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Pairs of low-rank matrices beside a frozen weight, and no gradient in either."""
         if event.step < self.settled or event.opaque:
             return
-        families: dict[str, list[ParameterFacts]] = defaultdict(list)
-        for parameter in event.parameters:
-            for place in _places(parameter.name):
-                families[place].append(parameter)
-        self._unreached = next(self._not_reached(event, families), None)
+        families, astray = _families(event.parameters), _families(event.astray)
+        self._unreached = next(self._not_reached(event, [*families, *astray]), None)
+        self._shut = next(self._shut_off(event), None)
         yield from self._no_gradient(event, families)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Adapters that no loss had reached when they were last looked at: one stage without them is no defect."""
         if self._unreached is not None:
             yield self._unreached
+        if self._shut is not None:
+            key, tensors, finding = self._shut
+            fewest, step = self._zeros.get(key, (0, 0))
+            if fewest >= tensors and step >= self.long:
+                yield finding
 
-    def _not_reached(self, event: ParametersAudited, families: dict[str, list[ParameterFacts]]) -> Iterator[Finding]:
+    def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
+        """How many matrices got no gradient, long after the last look at all of them."""
+        zeros = sum(layer.matrix and layer.gradient_rms == 0.0 for layer in event.layers)
+        fewest, _ = self._zeros.get(event.optimizer.key, (zeros, 0))
+        self._zeros[event.optimizer.key] = min(fewest, zeros), event.index
+        yield from ()
+
+    def _not_reached(self, event: ParametersAudited, families: list[list[ParameterFacts]]) -> Iterator[Finding]:
         """All adapters of a frozen model wait in an optimizer, and no loss comes by any of them."""
-        found = [pair for family in families.values() if (pair := _bottleneck(family)) is not None]
+        found = [pair for family in families if (pair := _bottleneck(family)) is not None]
         pairs = {first.name: (first, second) for first, second in found}
         waiting = [pair for pair in pairs.values() if not any(p.reached or p.has_gradient for p in pair)]
         frozen = sum(p.numel for p in event.parameters if not p.trainable)
@@ -94,19 +114,46 @@ class AdapterNotWired(Rule):
             return
         first, second = waiting[0]
         ran = "is not part of what their module returns" if first.ran or second.ran else "never runs"
-        yield self.finding(
+        finding = self.finding(
             event,
             f"no loss reaches any of the {len(waiting)} adapters, which are in the optimizer (first {first.name} and "
             f"{second.name}): their product {ran}; {frozen / _elements(event):.1%} of the weights are frozen",
             cause="the adapters were built and given to the optimizer, but forward() does not use them: only the rest trains",
-            fix="call them in forward() and add what they return to the frozen layer's output",
+            fix="call them in forward() and add what they return to the frozen layer's output; a hook has to return the sum",
             where=event.backward_where,
             key="unreached",
             adapters=len(waiting),
         )
+        cut = any(p.cut and p.cut_proven for pair in waiting for p in pair)
+        yield finding if cut else replace(finding, consequences=(*self.consequences, "O3"))
 
-    def _no_gradient(self, event: ParametersAudited, families: dict[str, list[ParameterFacts]]) -> Iterator[Finding]:
-        found = [pair for family in families.values() if (pair := _pair(family)) is not None]
+    def _shut_off(self, event: ParametersAudited) -> Iterator[tuple[int, int, Finding]]:
+        """All that learns in a frozen model, but for one layer, takes part and has never got a gradient that is not zero."""
+        learns = [p for p in event.parameters if p.trainable and p.optimizers and p.reached and p.has_gradient]
+        shut = [p for p in learns if p.gradient_zero and len(p.shape) > 1 and p.dtype != "float16"]
+        with_bias = {_place(p.name) for p in learns if len(p.shape) == 1}
+        prompts = [p for p in shut if not p.kind.startswith(LAYERS) and _place(p.name) not in with_bias]
+        others = {_place(p.name) for p in learns if not p.gradient_zero}
+        frozen = sum(p.numel for p in event.parameters if not p.trainable)
+        if not prompts or len(others) > 1 or any(_place(p.name) in others for p in shut):
+            return
+        if len({key for p in learns for key in p.optimizers}) > 1 or frozen < self.mostly * _elements(event):
+            return
+        name, more = prompts[0].name, f" and {len(shut) - 1} more tensors" if len(shut) > 1 else ""
+        finding = self.finding(
+            event,
+            f"{name} {prompts[0].shape}{more} got a gradient of exactly zero at every step that was looked at, though the loss "
+            f"reaches it; {frozen / _elements(event):.1%} of the weights are frozen",
+            cause="the loss does not depend on it: a mask hides what comes from it, or a factor of zero follows",
+            fix=f"let {name} through: prompt tokens need a one in the attention mask, a gate a start above zero",
+            where=event.backward_where,
+            key="shut off",
+            tensors=len(shut),
+        )
+        yield shut[0].optimizers[0], len(shut), finding
+
+    def _no_gradient(self, event: ParametersAudited, families: list[list[ParameterFacts]]) -> Iterator[Finding]:
+        found = [pair for family in families if (pair := _pair(family)) is not None]
         pairs = {first.name: (first, second) for first, second in found}
         dead = [pair for pair in pairs.values() if all(p.gradient_zero for p in pair)]
         if not dead:
@@ -157,16 +204,30 @@ class AdapterNotWired(Rule):
         )
 
 
+def _families(parameters: Iterable[ParameterFacts]) -> list[list[ParameterFacts]]:
+    """Parameters that lie in the same module."""
+    families: dict[str, list[ParameterFacts]] = defaultdict(list)
+    for parameter in parameters:
+        for module in _places(parameter.name):
+            families[module].append(parameter)
+    return list(families.values())
+
+
+def _place(name: str) -> str:
+    """The module of a parameter."""
+    return name.rpartition(".")[0]
+
+
 def _list(names: tuple[str, ...]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def _places(name: str) -> Iterator[str]:
     """The modules that a parameter lies in, up to three levels above it: PEFT puts a module around each matrix."""
-    place = name
+    module = name
     for _ in range(min(3, name.count(".") + 1)):
-        place = place.rpartition(".")[0]
-        yield place
+        module = _place(module)
+        yield module
 
 
 def _elements(event: ParametersAudited) -> int:
@@ -175,16 +236,24 @@ def _elements(event: ParametersAudited) -> int:
 
 def _bottleneck(family: list[ParameterFacts]) -> tuple[ParameterFacts, ParameterFacts] | None:
     """Two matrices that train, into few dimensions and back: beside a frozen weight of their product's shape, or alone."""
-    trainable = [p for p in family if p.trainable and p.optimizers and len(p.shape) == 2]
+    trainable = [p for p in family if p.trainable and p.optimizers and len(p.shape) >= 2]
     frozen = [p for p in family if not p.trainable and len(p.shape) == 2]
-    if len(trainable) != 2 or len(frozen) > 1 or any(p.trainable and len(p.shape) > 2 for p in family):
+    if len(trainable) != 2 or len(frozen) > 1:
         return None
-    (one, other), rank = trainable, min(trainable[0].shape)
+    (one, other) = trainable
+    if len(one.shape) > 2 or len(other.shape) > 2:
+        return (one, other) if not frozen and _back(one.shape, other.shape) else None
+    rank = min(one.shape)
     ends = sorted(p.numel // max(1, rank) for p in trainable)
     if rank not in one.shape or rank not in other.shape or rank >= ends[0]:
         return None
     fits = ends == sorted(frozen[0].shape) if frozen else one.shape == other.shape[::-1]
     return (one, other) if fits else None
+
+
+def _back(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Two convolutions into few channels, and back to as many as before."""
+    return len(one) == len(other) and one[0] == other[1] and other[0] == one[1] and one[0] != one[1]
 
 
 def _pair(family: list[ParameterFacts]) -> tuple[ParameterFacts, ParameterFacts] | None:

@@ -1,0 +1,318 @@
+"""An unfreezing that waits for a number in another unit, or that stands in a method which nothing calls.
+
+Read from the source when the script is over. Every way to the statement is walked outwards, through the conditions around it
+and the calls of its functions; each has to come by one that was never true, as the numbers that were seen in it prove.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from flatline.sensors.sources import FUNCTIONS, called_name, tree_of
+from flatline.sensors.stages import given_to, unfreezes, unfreezing_functions
+from flatline.sensors.witnessed import Series, Witnessed
+
+Guard = tuple[ast.expr, bool, ast.AST]  # a condition, what it has to be, and the function that it stands in
+Way = list[Guard]
+DEEPEST = 5  # calls from the unfreezing outwards
+PERCENT = 10, 100  # numbers that a share is compared with where per cent are meant
+LOOKS = 3  # at a counter
+LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+GREATER = (ast.Gt, ast.GtE, ast.Eq)
+LESS = (ast.Lt, ast.LtE, ast.Eq)
+OPPOSITE = {ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.NotEq: ast.Eq}
+
+
+class Missed(NamedTuple):
+    """A statement that unfreezes, and what kept it from running."""
+
+    file: str
+    line: int
+    condition: str
+    why: Literal["percent", "samples", "uncalled"]
+    low: float = 0.0  # what was seen in place of the number
+    high: float = 0.0
+    number: float = 0.0  # that was waited for
+
+
+class Run(NamedTuple):
+    """What is known of the training."""
+
+    seen: Witnessed
+    steps: int
+    rows: int  # samples of a step
+
+
+def missed_unfreezing(file: str, run: Run) -> Missed | None:
+    """The first one in a file."""
+    tree = tree_of(file)
+    if tree is None:
+        return None
+    source, told = Source(tree), {name: True for name, flag in unfreezing_functions(tree).items() if flag}
+    for node in source.nodes:
+        if isinstance(node, (ast.Assign, ast.Call)) and unfreezes(node, told):
+            ways = [source.blocked(way, run) for way in source.ways(node, DEEPEST)]
+            found = [each for each in ways if each is not None]
+            if found and len(found) == len(ways):
+                return found[0]._replace(file=file, line=node.lineno)
+    return None
+
+
+class Source:
+    """A file of the user's, asked from the inside out."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree, self.nodes = tree, list(ast.walk(tree))
+        self.above = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def mentions(self) -> dict[str, list[ast.AST]]:
+        """Names, attributes and texts of the file."""
+        found: dict[str, list[ast.AST]] = {}
+        for node in self.nodes:
+            said = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "value", None)
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Constant)) and isinstance(said, str):
+                found.setdefault(said, []).append(node)
+        return found
+
+    # ------------------------------------------------------------------ ways to a statement
+
+    def ways(self, node: ast.AST, deep: int) -> Iterator[Way]:
+        """The conditions on every way to a place; one without any where it is not known who comes there."""
+        scope, guards = self._around(node)
+        if not isinstance(scope, FUNCTIONS) or not deep:
+            yield guards if deep else []
+            return
+        asked = self.mentions.get(scope.name, [])
+        calls = [up for each in asked if isinstance(up := self.above[each], ast.Call) and up.func is each]
+        if len(calls) < len(asked) or scope.decorator_list:
+            yield guards  # somebody else has it, and may call it
+        elif not calls:
+            yield [*guards, (ast.Constant(None), True, scope)]  # nobody has
+        for call in calls if len(calls) == len(asked) else ():
+            yield from ([*guards, *way] for way in self.ways(call, deep - 1))
+
+    def _around(self, node: ast.AST) -> tuple[ast.AST, Way]:
+        """The function around a node, and what has to be true, or false, for it to get there."""
+        guards: Way = []
+        at = node
+        while not isinstance(at, (ast.Module, *FUNCTIONS)):
+            at, inner = self.above[at], at
+            if isinstance(at, ast.If) and inner is not at.test:
+                guards.append((at.test, inner in at.body, at))
+            block = next((b for name in ("body", "orelse") if inner in (b := _block(at, name))), [])
+            earlier = block[: block.index(inner)] if block else []
+            guards += [(s.test, False, s) for s in earlier if isinstance(s, ast.If) and isinstance(s.body[-1], LEAVING)]
+        return at, [(test, wanted, at) for test, wanted, _ in guards]
+
+    # ------------------------------------------------------------------ what keeps it from running
+
+    def blocked(self, way: Way, run: Run) -> Missed | None:
+        """By which of its conditions; None where none is known to, or where a setting may have switched it off."""
+        parts = [(part, true, scope) for test, wanted, scope in way for part, true in _parts(test, wanted)]
+        if any(self._may_be_off(part, true) for part, true, _ in parts):
+            return None
+        for part, true, scope in parts:
+            if isinstance(part, ast.Constant) and part.value is None:
+                return self._uncalled(parts, scope, run)
+            for quantity, number in _compared(part, true):
+                found = self._in_other_units(quantity, number, scope, run)
+                if found is not None:
+                    told = "" if isinstance(number, ast.Constant) else f", which is {found.number:,.10g}"
+                    return found._replace(condition=_said(part, true) + told)
+        return None
+
+    def _may_be_off(self, part: ast.expr, true: bool) -> bool:
+        """A flag or a mode that somebody sets; one that the code itself turns over, such as ``self.unlocked``, is none."""
+        if isinstance(part, ast.Compare):
+            modes = any(isinstance(getattr(each, "value", None), str) for each in (part.left, *part.comparators))
+            return modes and ast.unparse(part.left) != "__name__"
+        if not isinstance(part, (ast.Name, ast.Attribute)):
+            return False
+        name = _last_name(part)
+        set_ = [n for n in self.nodes if isinstance(n, ast.Assign) and _sets(n, name)]
+        if name == "requires_grad" or (len(set_) > 1 and any(isinstance(n.value, ast.Constant) for n in set_)):
+            return False
+        values = given_to(self.tree, part)
+        known = [v.value for v in values if isinstance(v, ast.Constant)]
+        return not known or len(known) < len(values) or any(bool(v) is not true for v in known) or _in_command(name)
+
+    def _in_other_units(self, quantity: ast.expr, number: ast.expr, scope: ast.AST, run: Run) -> Missed | None:
+        """A share and per cent; a count of steps and of samples."""
+        numbers, series = self._numbers(number, scope, run), self._seen(quantity, scope, run.seen, 2)
+        if not numbers or series is None:
+            return None
+        least = min(numbers)
+        share = series.low >= 0 and series.high <= 1 and series.fell
+        if share and PERCENT[0] <= least <= PERCENT[1] and series.high >= least / 100:
+            return Missed("", 0, "", "percent", series.low, series.high, least)
+        end = series.last[1] + run.steps - series.last[0]
+        if not series.counts or series.looks < LOOKS or not series.changes or end >= least:
+            return None
+        if least <= end * run.rows and not _is_power_of_ten(least):
+            return Missed("", 0, "", "samples", series.first[1], end, least)
+        return None
+
+    def _uncalled(self, parts: list[tuple[ast.expr, bool, ast.AST]], scope: Any, run: Run) -> Missed | None:
+        """A method of an object that there is, which waits for a round that would come; its other methods are called."""
+        owner = self.above[scope]
+        if not isinstance(owner, ast.ClassDef) or scope.name.startswith("__") or not self._plain(owner):
+            return None
+        given = {a.arg for a in scope.args.args[1:]}
+        waits = [
+            min(numbers)
+            for part, true, at in parts
+            for quantity, number in (_compared(part, true) if at is scope else ())
+            if isinstance(quantity, ast.Name)
+            and quantity.id in given
+            and (numbers := self._numbers(number, scope, run))
+        ]
+        if not waits or not self._is_handler(owner, scope) or not 0 < waits[0] < run.steps or self._spelt(scope.name):
+            return None
+        return Missed("", 0, f"{owner.name}.{scope.name}", "uncalled")
+
+    def _is_handler(self, owner: ast.ClassDef, method: ast.AST) -> bool:
+        """Its other methods are called, by their name as a text or on each of several objects, or as it freezes, too."""
+        others = [f.name for f in owner.body if isinstance(f, FUNCTIONS) and f is not method and f.name[:2] != "__"]
+        asked = [each for name in others for each in self.mentions.get(name, [])]
+        loops = {ast.unparse(n.target) for n in self.nodes if isinstance(n, (ast.For, ast.comprehension))}
+        by_turns = any(isinstance(n, ast.Constant) or ast.unparse(getattr(n, "value", n)) in loops for n in asked)
+        return bool(asked) and (by_turns or any(_freezes(node) for node in ast.walk(owner)))
+
+    def _plain(self, owner: ast.ClassDef) -> bool:
+        """Of a class that is made somewhere, with no base of a library, which could call it."""
+        classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
+        bases = [classes.get(ast.unparse(base)) for base in owner.bases if ast.unparse(base) not in ("object", "ABC")]
+        made = any(isinstance(self.above[each], ast.Call) for each in self.mentions.get(owner.name, []))
+        known = all(base is not None and (base is owner or self._only_above(base)) for base in bases)
+        return made and known and not owner.decorator_list
+
+    def _only_above(self, base: ast.ClassDef) -> bool:
+        return all(ast.unparse(each) in ("object", "ABC") for each in base.bases)
+
+    def _spelt(self, name: str) -> bool:
+        """Whether some text that is put together may be this name: ``f"on_{event}"``."""
+        for node in self.nodes:
+            parts: list[ast.expr] = node.values if isinstance(node, ast.JoinedStr) else []
+            if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mod)):
+                parts = [node.left, node.right]
+            texts = [p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str)]
+            if any(len(text) > 1 and text.partition("%")[0].partition("{")[0] in name for text in texts):
+                return True
+        return False
+
+    # ------------------------------------------------------------------ numbers
+
+    def _numbers(self, node: ast.expr, scope: ast.AST, run: Run) -> list[float]:
+        """All that an expression may be, as they are written in the file; none where one is not known, or another was seen."""
+        if isinstance(node, ast.Constant):
+            return [node.value] if isinstance(node.value, (int, float)) and node.value is not True else []
+        name = _last_name(node)
+        if not name:
+            return []
+        values = [v for v in (*given_to(self.tree, node), *self._by_place(name)) if v is not None]
+        values = [v for v in values if ast.unparse(v).rpartition(".")[2] != name]
+        if any(type(getattr(v, "value", None)) not in (int, float) for v in values):
+            return []
+        numbers = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, (int, float))]
+        seen = self._seen(node, scope, run.seen, 2)
+        others = seen is not None and (seen.changes or seen.high not in numbers)
+        return [] if others or _in_command(name) else numbers
+
+    def _by_place(self, name: str) -> Iterator[ast.expr]:
+        """What calls give for a parameter of this name without naming it."""
+        for function in (node for node in self.nodes if isinstance(node, FUNCTIONS)):
+            owner = self.above[function]
+            arguments = [a.arg for a in function.args.args][isinstance(owner, ast.ClassDef) :]
+            if name in arguments:
+                known = owner.name if isinstance(owner, ast.ClassDef) and function.name == "__init__" else function.name
+                at = arguments.index(name)
+                calls = [node for node in self.nodes if isinstance(node, ast.Call) and called_name(node) == known]
+                yield from (call.args[at] for call in calls if at < len(call.args))
+
+    def _seen(self, node: ast.expr, scope: ast.AST, seen: Witnessed, deep: int) -> Series | None:
+        """What a name of a function, or an attribute of its object, was; of an argument what callers give for it."""
+        if isinstance(node, ast.Attribute):
+            owner = self.above.get(scope)
+            return seen.of(owner.name if isinstance(owner, ast.ClassDef) else "", node.attr)
+        if not isinstance(node, ast.Name):
+            return None
+        name = getattr(scope, "name", "")
+        found = seen.series.get((name, node.id))
+        arguments = [a.arg for a in scope.args.args] if isinstance(scope, FUNCTIONS) else []
+        if found is not None or node.id not in arguments or not deep:
+            return found or seen.of(name, node.id)
+        place = arguments.index(node.id) - (arguments[:1] == ["self"])
+        calls = [n for n in self.nodes if isinstance(n, ast.Call) and called_name(n) == name]
+        if len(calls) != 1:
+            return None
+        named = [k.value for k in calls[0].keywords if k.arg == node.id]
+        given = named[0] if named else calls[0].args[place] if place < len(calls[0].args) else None
+        return self._seen(given, self._around(calls[0])[0], seen, deep - 1) if given is not None else None
+
+
+def _last_name(node: ast.expr) -> str:
+    """``n`` of ``n``, ``cfg.n`` and ``cfg["n"]``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _said(part: ast.expr, true: bool) -> str:
+    """The condition as it is waited for."""
+    if true or not isinstance(part, ast.Compare):
+        return ast.unparse(part)
+    return ast.unparse(ast.Compare(part.left, [OPPOSITE[type(part.ops[0])]()], part.comparators))
+
+
+def _sets(node: ast.Assign, name: str) -> bool:
+    return any(ast.unparse(target).rpartition(".")[2] == name for target in node.targets)
+
+
+def _in_command(name: str) -> bool:
+    """Whether the script was started with an option that may set it."""
+    options = [text.partition("=")[0].lstrip("-").replace("-", "_") for text in sys.argv[1:]]
+    return any(name in option or (option and name.startswith(option)) for option in options)
+
+
+def _freezes(node: ast.AST) -> bool:
+    """``requires_grad_(False)`` or ``requires_grad = False``."""
+    value = node.args[0] if isinstance(node, ast.Call) and node.args else getattr(node, "value", None)
+    names = [called_name(node)] if isinstance(node, ast.Call) else map(_last_name, getattr(node, "targets", ()))
+    return getattr(value, "value", None) is False and any(name.startswith("requires_grad") for name in names)
+
+
+def _block(node: ast.AST, name: str) -> list[Any]:
+    block = getattr(node, name, None)
+    return block if isinstance(block, list) else []
+
+
+def _parts(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """What has to be true, or false, for all of it to be."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is wanted:
+        for value in test.values:
+            yield from _parts(value, wanted)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _parts(test.operand, not wanted)
+    else:
+        yield test, wanted
+
+
+def _compared(part: ast.expr, true: bool) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The quantity, and the number that it has to come to."""
+    if not isinstance(part, ast.Compare) or len(part.ops) != 1:
+        return
+    op = type(part.ops[0]) if true else OPPOSITE.get(type(part.ops[0]), ast.Is)
+    if issubclass(op, GREATER):
+        yield part.left, part.comparators[0]
+    if issubclass(op, LESS):
+        yield part.comparators[0], part.left
+
+
+def _is_power_of_ten(number: float) -> bool:
+    """10,000 or 99,999: a way to say never."""
+    return any(str(int(each)).rstrip("0") == "1" for each in (number, number + 1))
