@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from flatline.sensors.drawn import drawn_alone
 from flatline.sensors.loop import OptimizerState
 from flatline.sensors.models import Model, readable
 from flatline.sensors.tree import named_modules, named_parameters, parameters
@@ -15,8 +16,6 @@ from flatline.sensors.tree import named_modules, named_parameters, parameters
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # of one way to start: uniform within 1 / sqrt(fan in)
 ENOUGH = 32  # weights from which on a distribution shows
 MOSTLY = 0.5  # share of the frozen weights that were trained before
-DEVIATIONS = 4  # standard errors of a mean and of a kurtosis
-EDGE = 1.1  # over the largest singular value of a random matrix of this size (Marchenko and Pastur, 1967)
 
 
 def random_and_frozen(layer: Any, loaded: Mapping[int, Any]) -> bool:
@@ -39,20 +38,6 @@ def _is_uniform(weight: torch.Tensor) -> bool:
     bound = float(weight[0].numel()) ** -0.5
     size, largest = (float(v) for v in torch.stack([weight.std(), weight.abs().max()]))
     return bool(0.9 * bound < largest <= 1.001 * bound and abs(size * 3**0.5 - bound) < 0.15 * bound)
-
-
-def _is_normal(layer: Any, weight: torch.Tensor) -> bool:
-    """Drawn from a normal distribution about 0, with a bias of 0: no rows alike, no tails, no direction of its own."""
-    if layer.bias is not None and bool(layer.bias.any()):
-        return False
-    flat = weight.reshape(len(weight), -1)
-    count, size = flat.numel(), flat.std()
-    normed = flat / size
-    edge = (flat.shape[0] ** 0.5 + flat.shape[1] ** 0.5) * EDGE
-    facts = torch.stack([normed.mean(), normed.pow(4).mean(), torch.linalg.matrix_norm(normed, 2)])
-    mean, kurtosis, longest = (float(v) for v in facts)
-    usual = abs(mean) < DEVIATIONS / count**0.5 and abs(kurtosis - 3) < DEVIATIONS * (24 / count) ** 0.5
-    return bool(usual and longest < edge)
 
 
 def head_left_at_random(
@@ -78,7 +63,8 @@ def head_left_at_random(
     weight, key = _frozen_weight(layer, loaded), id(layer.weight)
     if weight is None or key in trained or born.get(key, 0) <= since:
         return None
-    if not _is_uniform(weight) and not _is_normal(layer, weight):
+    unbiased = layer.bias is None or not bool(layer.bias.any())
+    if not _is_uniform(weight) and not (unbiased and drawn_alone(weight)):
         return None
     return {
         "model": type(module).__name__,
