@@ -969,6 +969,9 @@ class PairingProbed(Event):
     commonest: float = 0.5  # share of the commonest class
     surprise: float = 0.0  # mean of the model's -log p(label) over the last close steps; the variance that it leaves
     entropy: float = 0.0  # of the labels: the same for a model that knows only their shares; 1 in a regression
+    apart: tuple[tuple[Any, ...], tuple[Any, ...]] | None = (
+        None  # samples of inputs and labels, of two loaders, in this step
+    )
     permutation: str = ""  # the statement that puts the inputs or the labels, and not both, into random order
     permuted_where: Where | None = None
 

@@ -25,9 +25,11 @@ from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
+from flatline.sensors.origins import FEW, Origins
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
+from flatline.sensors.text_order import sorted_by_text
 from flatline.sensors.waiting import Waiting
 from flatline.sensors.workers import seeded_alike
 
@@ -35,6 +37,7 @@ REMEMBERED = 8
 FEW_LOOKS = 6  # at labels, before one label alone is worth another
 LATER_STEPS = (50, 100, 200, 400)  # where to look again without a DataLoader
 PAIRINGS = 4  # losses whose inputs and labels are kept
+MANY_ROWS = 600  # of which simple rules tell nothing
 REPEATED = 5  # equal inputs in a row, before the source is asked why
 MATTERS, NOTHING = 0.003, 1e-9  # losses: under the first one rises are noise; the other stands for 0
 INDICES = 256  # of one batch that are compared
@@ -49,12 +52,16 @@ class Order:
         self.served = 0
         self.hash = 0
         self.sequential = True
+        self.samples: deque[tuple[Any, ...]] = (
+            deque()
+        )  # the first indices of batches that are asked for, and not yet served
         self._next = 0
 
     def add(self, indices: Any) -> int:
         """One more batch was asked for. Returns what tells its indices from others."""
         some = indices if isinstance(indices, list) else [indices]
         self.asked += 1
+        self.samples.append(tuple(some[:FEW]))
         if self.sequential:
             whole = bool(some) and all(type(end) is int for end in (some[0], some[-1]))
             self.sequential = whole and some[0] == self._next and some[-1] - some[0] == len(some) - 1
@@ -82,6 +89,13 @@ def asks_for_each(loader: Any) -> bool:
         and type(batches_of).__name__ == "BatchSampler"
         and not type(loader.dataset).__module__.startswith("torch.")
     )
+
+
+def _torn_apart(where: Where | None, rows: int) -> tuple[str, Where | None]:
+    """The statement that moves the rows of one side alone; an order by text may be the right one, so it takes many rows."""
+    text, place = lone_permutation(where.file, where.line) if where is not None else ("", None)
+    by_text = where is not None and not text and rows >= MANY_ROWS
+    return sorted_by_text(where.file) if by_text and where is not None else (text, place)
 
 
 class Loader:
@@ -161,6 +175,7 @@ class DataSensor:
         self._labels: set[int] = set()  # the first two different ones
         self._class_by_class = True  # no look saw labels that come and go within a batch
         self._looks = 0  # at labels
+        self._origins = Origins()
 
     def attach(self) -> None:
         """Patch the base class of the iterators."""
@@ -224,6 +239,7 @@ class DataSensor:
         self.newest, self._served_since_step = loader, True
         order: Order = iterator._flatline_order
         order.served += 1
+        samples = order.samples.popleft() if order.samples else ()
         loader.position = order.served
         if self._looks >= FEW_LOOKS and loader.length and order.served in (loader.length // 2, 3 * loader.length // 4):
             self._look_again()
@@ -232,6 +248,7 @@ class DataSensor:
         if self.loop.dense:
             self._served_at = {t.data_ptr() for t in tensors_in(batch)}
             self._batch = self._together(batch)
+            self._origins.add(loader.key, samples, batch)
             for state in self.loop.states:
                 state.window.tick("batch")
 
@@ -269,6 +286,7 @@ class DataSensor:
             self.newest.told = True
             self._tell_workers(self.newest, where)
         batch, self._batch = self._batch, None
+        self._origins.clear()
         batches_fed, self._fed = len(self._fed), set()
         if not self.loop.dense or batch is None or self.newest is None:
             return
@@ -395,7 +413,7 @@ class DataSensor:
 
         place = hash((where, kind))
         if fed_by == "linear" and (place in self._pairings or len(self._pairings) < PAIRINGS):
-            self._pair(self._pairings.setdefault(place, Pairing()), step, where, labels, surprise)
+            self._pair(self._pairings.setdefault(place, Pairing()), step, where, labels, target, surprise)
 
     def _stored(self, loader: Loader | None, labels: Any) -> Any:
         """The labels of a loader's data set, as it keeps them, if the loader takes them in that order."""
@@ -444,7 +462,9 @@ class DataSensor:
         rises = [now / max(before, NOTHING) for before, now in pairwise(newest) if now > MATTERS]
         return max(rises, default=1.0)
 
-    def _pair(self, pairing: Pairing, step: int, where: Where | None, labels: Any, surprise: float) -> None:
+    def _pair(
+        self, pairing: Pairing, step: int, where: Where | None, labels: Any, target: torch.Tensor, surprise: float
+    ) -> None:
         """Keep some of the inputs with their labels, and ask whether they belong together where the model does not learn."""
         at, reference = self._input
         inputs = reference() if reference is not None and at == step else None
@@ -454,7 +474,7 @@ class DataSensor:
         if not pairing.at_chance(step):
             return
         by_means, by_neighbours, commonest = pairing.probe.accuracy()
-        text, place = lone_permutation(where.file, where.line) if where is not None else ("", None)
+        text, place = _torn_apart(where, pairing.probe.rows)
         self.loop.emit(
             PairingProbed(
                 step=step,
@@ -466,6 +486,7 @@ class DataSensor:
                 commonest=commonest,
                 surprise=pairing.surprise,
                 entropy=pairing.entropy,
+                apart=self._origins.apart(inputs, target),
                 permutation=text,
                 permuted_where=place,
             )
@@ -493,7 +514,7 @@ class DataSensor:
         if not pairing.at_chance(step):
             return
         by_line, by_neighbours = pairing.probe.correlations()
-        text, line = lone_permutation(where.file, where.line) if where is not None else ("", None)
+        text, line = _torn_apart(where, pairing.probe.rows)
         self.loop.emit(
             PairingProbed(
                 step=step,
@@ -504,6 +525,7 @@ class DataSensor:
                 by_neighbours=by_neighbours,
                 surprise=pairing.unexplained,
                 entropy=1.0,
+                apart=self._origins.apart(inputs, target),
                 permutation=text,
                 permuted_where=line,
             )

@@ -36,6 +36,22 @@ def test_warns_of_one_side_permuted():
     )
 
 
+def test_warns_of_two_loaders_that_ask_for_other_samples():
+    (finding,) = play(LabelsUnrelatedToInputs, probed(permutation="", apart=((17, 2, 40), (3, 91, 8)), rows=300))
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 30))
+    assert finding.message.endswith("come from two loaders, which ask for other samples: 17, 2, 40 … and 3, 91, 8 …")
+    assert finding.fix.endswith("and one loader")
+
+
+def test_near_miss_two_loaders_where_the_model_learns():
+    assert play(LabelsUnrelatedToInputs, probed(permutation="", apart=((17,), (3,)), surprise=1.2)) == []
+
+
+def test_says_how_to_sort():
+    (finding,) = play(LabelsUnrelatedToInputs, probed(permutation="sorted(rows)"))
+    assert "key=int" in finding.fix
+
+
 def test_hints_where_no_statement_is_found():
     (finding,) = play(LabelsUnrelatedToInputs, probed(permutation=""))
     assert (finding.severity, finding.where) == ("hint", Where("train.py", 30))

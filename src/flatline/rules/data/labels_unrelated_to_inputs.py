@@ -64,6 +64,9 @@ class LabelsUnrelatedToInputs(Rule):
         "index both with the same permutation, or the same mask: "
         "`order = torch.randperm(len(x)); x, y = x[order], y[order]`"
     )
+    fix_of_order = (
+        "put both into one order, by the same key: text sorts 10 before 2, so sorted(…, key=int) where keys are numbers"
+    )
     consequences = ("C2", "C3", "C5", "O22")
 
     deviations: float = 2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation, 1/√rows
@@ -82,7 +85,8 @@ class LabelsUnrelatedToInputs(Rule):
 
     def on_pairing_probed(self, event: PairingProbed) -> None:
         """Model, class means and neighbours, all at chance."""
-        if self._at_chance(event) and (event.permutation or event.rows >= self.rows_for_a_hint):
+        known = event.permutation or event.apart
+        if self._at_chance(event) and (known or event.rows >= self.rows_for_a_hint):
             self._waiting.append(event)
 
     def on_losses_read(self, event: LossesRead) -> Iterator[Finding]:
@@ -114,9 +118,12 @@ class LabelsUnrelatedToInputs(Rule):
                 f"{event.by_neighbours:.0%}, the commonest class in {event.commonest:.0%}"
             )
         )
-        if event.permutation:
+        if event.apart:
+            yield self._of_two_loaders(event, seen, *event.apart)
+        elif event.permutation:
             message = f"{seen}; and `{event.permutation}` moves the rows of one side alone"
-            yield self._told(event, message, where=event.permuted_where)
+            fix = self.fix_of_order if event.permutation.startswith("sorted(") else self.fix
+            yield self._told(event, message, where=event.permuted_where, fix=fix)
         else:
             yield self._told(
                 event,
@@ -126,6 +133,17 @@ class LabelsUnrelatedToInputs(Rule):
                 fix="look at some pairs of input and label; follow both from the file to the batch",
                 key="no statement",
             )
+
+    def _of_two_loaders(
+        self, event: PairingProbed, seen: str, inputs: tuple[Any, ...], labels: tuple[Any, ...]
+    ) -> Finding:
+        one, other = (", ".join(map(str, indices)) for indices in (inputs, labels))
+        return self._told(
+            event,
+            f"{seen}; inputs and labels come from two loaders, which ask for other samples: {one} … and {other} …",
+            cause="each loader shuffles on its own, so that each input carries some other one's label",
+            fix="one data set that gives both, TensorDataset(x, y), and one loader",
+        )
 
     @staticmethod
     def _of_regression(event: PairingProbed) -> str:
