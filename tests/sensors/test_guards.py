@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import types
 
@@ -83,6 +84,7 @@ def missed(tmp_path, monkeypatch):
     def tell(source, *argv):
         file, seen = tmp_path / "train.py", Witnessed()
         file.write_text(source)
+        linecache.checkcache()
         monkeypatch.setattr(sys, "argv", ["train.py", *argv])
         look = lambda step: seen.look(sys._getframe(1), step)  # noqa: E731
         module = types.ModuleType("train")
@@ -171,3 +173,16 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "broken.py").write_text("def f(:\n")
     assert missed_unfreezing(str(tmp_path / "broken.py"), Run(Witnessed(), 1, 1)) is None
     assert guards.tree_of(str(tmp_path / "broken.py")) is None
+
+
+def test_nothing_is_kept_alive_or_put_into_what_locals_returned(missed, tmp_path):
+    source = SHARE.replace(
+        "acc = 0.1",
+        "acc, loss = 0.1, Loss()\n    gone = ref(loss)\n    look(0)\n    del loss\n    assert gone() is None",
+    )
+    given = source.format(test="acc >= at", at=30).replace(
+        "\nclass Net", "\nfrom weakref import ref\nclass Loss: ...\nclass Net"
+    )
+    assert missed(given).why == "percent"
+    asked = SHARE.replace("acc = 0.1", "acc, had = 0.1, locals()\n    before = list(had)")
+    assert missed(asked.format(test="acc >= at", at=30) + "\n") is None
