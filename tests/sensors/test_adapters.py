@@ -134,3 +134,26 @@ def test_adapters_that_were_made(told):
     either = ADD + "            elif isinstance(child, nn.Conv2d):\n                setattr(parent, name, Other())\n"
     assert told(either + "# from here on\nadd(net, TARGETS)", made=("Linear", "Other")) is None
     assert told(either + "# from here on\nadd(net, TARGETS)").adapter == "Lora"
+
+
+@pytest.mark.parametrize(
+    "given", ["ARGS.split(',')", "set(ARGS.strip().split(','))", "[t.strip() for t in ARGS.split(',')]"]
+)
+def test_names_in_one_text_that_is_split(told, given):
+    found = told(ADD + f"ARGS = 'q_proj, v_proj'\n# from here on\nadd(net, {given})")
+    assert sorted(found.targets) == ["q_proj", "v_proj"]
+
+
+def test_names_that_a_function_splits(told):
+    split = ADD.replace("    for parent", "    names = [t.strip() for t in targets.split(',')]\n    for parent", 1)
+    found = told(split.replace("in targets:", "in names:") + "# from here on\nadd(net, 'q_proj, v_proj')")
+    assert found.targets == ("q_proj", "v_proj")
+
+
+def test_an_attribute_of_what_the_script_has(told):
+    options = types.SimpleNamespace(targets="q_proj")
+    assert told(ADD + "# from here on\nadd(net, args.targets.split(','))", args=options).targets == ("q_proj",)
+
+
+def test_near_miss_a_text_that_is_not_known_is_split(told):
+    assert told(ADD + "# from here on\nadd(net, args.targets.split(','))") is None

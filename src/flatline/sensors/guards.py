@@ -270,7 +270,7 @@ def _said(part: ast.expr, true: bool) -> str:
 
 
 def _sets(node: ast.Assign, name: str) -> bool:
-    return any(ast.unparse(target).rpartition(".")[2] == name for target in node.targets)
+    return any(_last_name(each) == name for target in node.targets for each in getattr(target, "elts", [target]))
 
 
 def _in_command(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 import sys
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ class Witnessed:
             wanted = self._names(frame.f_code.co_filename)
             if wanted:
                 whose = frame.f_code.co_name.replace("<module>", "")
-                self._read(whose, dict(frame.f_locals), wanted, step)
+                self._read(whose, _held(frame), wanted, step)
             frame = frame.f_back
 
     def end(self, step: int) -> None:
@@ -82,7 +83,8 @@ class Witnessed:
     def _names(self, file: str) -> frozenset[str]:
         if file not in self._wanted:
             tree = tree_of(file) if is_users(file) else None
-            self._wanted[file] = frozenset(_compared(tree)) if tree is not None and _unfreezes(tree) else frozenset()
+            wanted = tree is not None and _unfreezes(tree) and not _reads_locals(tree)
+            self._wanted[file] = frozenset(_compared(tree)) if wanted and tree is not None else frozenset()
         return self._wanted[file]
 
     def _read(self, whose: str, held: Any, wanted: frozenset[str], step: int) -> None:
@@ -107,6 +109,21 @@ class Witnessed:
                 known.saw(step, value)
         elif len(self.series) < SERIES:
             self.series[whose, name] = Series((step, value), (step, value), value, value)
+
+
+def _held(frame: FrameType) -> dict[str, Any]:
+    """Variables by name. Before 3.13 a function keeps the dictionary that it is asked for, and all in it alive: it is emptied."""
+    names = frame.f_locals
+    held = dict(names)
+    if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        names.clear()
+    return held
+
+
+def _reads_locals(tree: ast.AST) -> bool:
+    """``locals()`` or ``vars()``, which before 3.13 give away that very dictionary."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and not node.args)
+    return any(called_name(call) in ("locals", "vars") for call in calls)
 
 
 def _users(value: Any) -> Iterator[Any]:

@@ -36,6 +36,23 @@ def test_fires_on_names_that_no_parameter_has():
     assert "in place of 'backbone.'" in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("percent", "waits for acc >= 30, where 0.2 to 0.6 was seen"),
+        ("samples", "waits for acc >= 30, where 0 to 1 was counted, one for each step"),
+        ("uncalled", "stands in acc >= 30, which nothing calls"),
+    ],
+)
+def test_fires_on_a_number_in_another_unit_and_a_method_nobody_calls(why, said):
+    (finding,) = play(FrozenLayersForgotten, replace(STAGE, condition="acc >= 30", why=why, low=0.2, high=0.6))
+    assert (finding.severity, finding.message.partition("the unfreezing ")[2]) == ("warning", said)
+
+
+def test_near_miss_a_share_of_a_model_that_trains():
+    assert play(FrozenLayersForgotten, replace(STAGE, why="percent", frozen=10)) == []
+
+
 def test_near_miss_most_of_the_model_trains():
     assert play(FrozenLayersForgotten, replace(STAGE, frozen=100, trainable=900)) == []
 

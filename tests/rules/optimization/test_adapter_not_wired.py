@@ -2,7 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import AdaptersNotMade, ParameterFacts, ParametersAudited, RandomFrozen, RunEnded, Where
+from flatline.events import (
+    AdaptersNotMade,
+    LayerNumbers,
+    NumbersSampled,
+    OptimizerFacts,
+    ParameterFacts,
+    ParametersAudited,
+    RandomFrozen,
+    RunEnded,
+    Where,
+)
 from flatline.rules.optimization.adapter_not_wired import AdapterNotWired
 from flatline.testing import play
 
@@ -155,3 +165,73 @@ def test_near_miss_a_small_classifier_that_is_not_used():
 def test_near_miss_nothing_is_frozen():
     body = replace(BASE, trainable=True, optimizers=(0,), gradient_zero=False)
     assert play(AdapterNotWired, audit(body, DOWN, UP, HEAD), RunEnded()) == []
+
+
+ASTRAY = [replace(p, name=f"Bank.{p.name}", shape=(*p.shape, 3), model="") for p in (DOWN, UP)]
+
+
+def test_fires_on_adapters_of_hooks_that_return_nothing():
+    (finding,) = play(AdapterNotWired, audit(BASE, HEAD, astray=tuple(ASTRAY)), RunEnded(step=90))
+    assert "first Bank.adapters.0.down.weight and Bank.adapters.0.up.weight" in finding.message
+    assert "O3" in finding.consequences
+    cut = [replace(p, cut="before x") for p in ASTRAY]
+    (finding,) = play(AdapterNotWired, audit(BASE, HEAD, astray=tuple(cut)), RunEnded(step=90))
+    assert "O3" not in finding.consequences
+
+
+def test_near_miss_convolutions_that_do_not_come_back():
+    heads = [replace(ASTRAY[0], shape=(16, 32, 3)), replace(ASTRAY[1], shape=(5, 16, 3))]
+    assert play(AdapterNotWired, audit(BASE, HEAD, astray=tuple(heads)), RunEnded()) == []
+
+
+PROMPT = parameter("net.prompt", 6, 32, kind="Net")
+
+
+def sampled(zeros, *, index=40, others=1):
+    layers = [LayerNumbers(name=str(n), matrix=True, gradient_rms=0.1 * (n >= zeros)) for n in range(zeros + others)]
+    return NumbersSampled(step=index, index=index, optimizer=OptimizerFacts(key=0), layers=tuple(layers))
+
+
+def shut(*parameters, numbers=None, **facts):
+    base = replace(BASE, numel=9_000)
+    return play(AdapterNotWired, audit(base, *parameters, **facts), numbers or sampled(1), RunEnded(step=90))
+
+
+@pytest.mark.parametrize("others", [(), (HEAD,), (HEAD, parameter("head.bias", 5, 1, gradient_zero=False))])
+def test_fires_on_a_prompt_that_a_mask_hides(others):
+    (finding,) = shut(PROMPT, *others)
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 29))
+    assert finding.message.startswith(
+        "net.prompt (6, 32) got a gradient of exactly zero at every step that was looked at, though the loss reaches it; "
+    )
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"gradient_zero": False},
+        {"reached": False},
+        {"optimizers": ()},
+        {"kind": "Linear"},
+        {"dtype": "float16"},
+        {"shape": (192,)},
+        {"name": "head.prompt"},
+    ],
+)
+def test_near_miss_another_parameter(facts):
+    assert shut(replace(PROMPT, **facts), HEAD) == []
+
+
+def test_near_miss_a_gradient_came_later():
+    assert shut(PROMPT, HEAD, numbers=sampled(0, others=2)) == []
+    assert shut(PROMPT, HEAD, numbers=sampled(1, index=12)) == []
+
+
+def test_near_miss_adapters_learn_beside_a_prompt_that_is_not_chosen():
+    chosen = parameter("net.prompts.1", 6, 32, gradient_zero=False)
+    assert shut(PROMPT, chosen, HEAD) == []
+
+
+def test_near_miss_a_prompt_in_a_model_that_trains():
+    body = replace(BASE, trainable=True, optimizers=(0,), gradient_zero=False)
+    assert play(AdapterNotWired, audit(body, PROMPT), sampled(1), RunEnded(step=90)) == []
