@@ -399,6 +399,15 @@ def test_dead_units_of_functions_and_convolutions():
         train(Net(), IMAGES)
     (facts,) = answers(watched)
     assert (facts.layer, facts.units, facts.dead, facts.samples) == ("after conv", 6, 6, 5 * 36)
+    assert facts.filled == -99.0
+
+
+def test_biases_that_are_one_number_at_first():
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 2))
+    nn.init.constant_(net[0].bias, -2.5)
+    with Watched() as watched:
+        train(net, *(torch.randn(40, 6) for _ in range(3)), lr=0.1)
+    assert [facts.filled for facts in answers(watched)] == [-2.5, None] * 3
 
 
 def test_a_hinge_loss_is_no_layer():

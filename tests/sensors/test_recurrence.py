@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from watching import seen
 
-from flatline.events import RecurrenceSampled
+from flatline.events import RecurrenceSampled, RecurrentGradientsSampled
 
 
 def grown(weight, *, positions=20, activation=torch.relu, turned=False):
@@ -61,3 +61,44 @@ def test_few_positions():
 def test_a_state_that_is_zero_or_not_finite():
     assert seen(grown(scaled(0.0)), RecurrenceSampled) == []
     assert seen(grown(scaled(1e30)), RecurrenceSampled) == []
+
+
+def test_gradients_that_come_to_the_positions():
+    (event,) = seen(grown(scaled(1.5)), RecurrentGradientsSampled)
+    assert (event.positions, event.shape, event.weight) == (20, (6, 6), "")
+    assert event.gradients[-1] == pytest.approx(1.0)
+    assert event.gradients[0] == pytest.approx(1.5**19)
+    assert len(event.gradients) == 9
+
+
+def test_gradients_of_a_layer_on_input_and_state():
+    layer = nn.Linear(10, 6)
+
+    def run():
+        state = torch.zeros(4, 6)
+        for _ in range(12):
+            state = torch.tanh(layer(torch.cat([torch.randn(4, 4), state], 1)))
+        state.sum().backward()
+
+    (event,) = seen(run, RecurrentGradientsSampled)
+    assert event.positions == 12
+    assert event.gradients[0] < event.gradients[-1]
+
+
+def test_gradients_are_the_same_as_without():
+    weight, other = scaled(1.1), scaled(1.1)
+    grown(other)()
+    seen(grown(weight), RecurrentGradientsSampled)
+    assert torch.equal(weight.grad, other.grad)
+
+
+def test_no_gradients_over_few_positions_or_none_behind_a_cut():
+    assert seen(grown(scaled(1.5), positions=6), RecurrentGradientsSampled) == []
+
+    def cut():
+        state = torch.ones(4, 6)
+        for _ in range(20):
+            state = torch.relu(state.detach() @ scaled(1.5))
+        state.sum().backward()
+
+    assert seen(cut, RecurrentGradientsSampled) == []

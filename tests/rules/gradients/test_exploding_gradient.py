@@ -1,4 +1,13 @@
-from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts, RecurrenceSampled
+from flatline.events import (
+    Curve,
+    CurvesUpdated,
+    LayerNumbers,
+    NumbersSampled,
+    OptimizerFacts,
+    RecurrenceSampled,
+    RecurrentGradientsSampled,
+    RunEnded,
+)
 from flatline.rules.gradients.exploding_gradient import ExplodingGradient
 from flatline.testing import play
 
@@ -125,6 +134,48 @@ def test_near_miss_a_state_that_settles_or_grows_little():
 
 def test_near_miss_a_state_that_leaps_once():
     assert play(ExplodingGradient, recurrence([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e5])) == []
+
+
+BACKWARD = tuple(4.0 * 0.3**i for i in range(9))  # 0.00026 at the last position
+
+
+def recurrent_run(gradients=BACKWARD, *, looks=3, losses=(1.1, 1.1), steps=600):
+    """Some looks at the gradients of the positions, and a loss that goes evenly from one number to another."""
+    seen = [
+        RecurrentGradientsSampled(step=step, weight="cell.w", shape=(96, 96), positions=24, gradients=tuple(gradients))
+        for step in range(1, looks + 1)
+    ]
+    fall = losses[1] - losses[0]
+    numbers = [
+        sample(at, [0.1, 0.1], loss=losses[0] + fall * at / steps, optimizer=ADAM) for at in range(0, steps + 1, 10)
+    ]
+    return [*seen, *numbers, RunEnded(step=steps)]
+
+
+def test_fires_on_gradients_that_grow_over_the_positions():
+    (finding,) = play(ExplodingGradient, *recurrent_run())
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "cell.w is applied to its own result at 24 positions, and the gradient grows on its way back from rms 0.00026 at "
+        "the last to 4 at the first, 1.52 × at each; the loss stands at 1.1"
+    )
+    assert "C2" in ExplodingGradient.consequences
+
+
+def test_near_miss_gradients_that_grow_over_the_positions_and_a_loss_that_falls():
+    assert play(ExplodingGradient, *recurrent_run(losses=(1.1, 0.9))) == []
+
+
+def test_near_miss_gradients_that_fade_or_hardly_grow_over_the_positions():
+    assert play(ExplodingGradient, *recurrent_run(BACKWARD[::-1])) == []
+    assert play(ExplodingGradient, *recurrent_run([1.5**-i for i in range(9)])) == []
+    assert play(ExplodingGradient, *recurrent_run([1e5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])) == []
+
+
+def test_near_miss_gradients_over_the_positions_seen_twice_or_in_a_short_run():
+    assert play(ExplodingGradient, *recurrent_run(looks=2)) == []
+    assert play(ExplodingGradient, *recurrent_run(steps=250)) == []
+    assert play(ExplodingGradient, *recurrent_run()[:-1]) == []
 
 
 def noisy(*, gradients=(300.0, 90.0, 0.01), weight=0.2, losses=(0.4, 0.2), samples=60, optimizers=1):

@@ -1,4 +1,4 @@
-from flatline.events import LayerNumbers, NumbersSampled
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, RunEnded
 from flatline.rules.gradients.vanishing_gradient import VanishingGradient
 from flatline.testing import play
 
@@ -48,3 +48,50 @@ def test_near_miss_few_layers_or_biases():
 
 def test_near_miss_order_unknown():
     assert play(VanishingGradient, *sampled(*[0.1 ** (9 - i) for i in range(10)], depth=-20)) == []
+
+
+FADED = [2e-6, 2e-6, 1e-5, 1e-4, 1e-3, 2e-2]
+
+
+def whole_run(gradients=FADED, losses=(1.61, 1.61), steps=600, optimizer=None):
+    """Sampled at every tenth step: the loss goes evenly from the first of the two to the second."""
+    optimizer = optimizer or OptimizerFacts(key=1)
+    layers = tuple(LayerNumbers(name=f"net.{i}", depth=i, gradient_rms=g) for i, g in enumerate(gradients))
+    return [
+        *(
+            NumbersSampled(
+                step=step,
+                index=step,
+                layers=layers,
+                lr=0.03,
+                optimizer=optimizer,
+                loss=losses[0] + (losses[1] - losses[0]) * step / steps,
+            )
+            for step in range(0, steps + 1, 10)
+        ),
+        RunEnded(step=steps),
+    ]
+
+
+def test_fires_on_a_milder_decay_where_the_loss_stands():
+    (finding,) = play(VanishingGradient, *whole_run())
+    assert finding.message.endswith(
+        "over 6 weight matrices (0.16 × per layer); at lr=0.03 the first layers hardly move, and the loss stands at 1.61"
+    )
+
+
+def test_near_miss_a_milder_decay_and_the_loss_falls():
+    assert play(VanishingGradient, *whole_run(losses=(1.61, 1.2))) == []
+
+
+def test_near_miss_a_milder_decay_that_the_optimizer_evens_out():
+    assert play(VanishingGradient, *whole_run(optimizer=OptimizerFacts(key=1, name="Adam", adaptive=True))) == []
+
+
+def test_near_miss_a_run_of_few_steps_or_without_an_end():
+    assert play(VanishingGradient, *whole_run(steps=250)) == []
+    assert play(VanishingGradient, *whole_run()[:-1]) == []
+
+
+def test_near_miss_a_loss_that_stands_over_ordinary_gradients():
+    assert play(VanishingGradient, *whole_run([2e-4, 4e-4, 1e-3, 2e-3, 4e-3, 2e-2])) == []

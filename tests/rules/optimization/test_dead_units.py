@@ -71,6 +71,39 @@ def test_fires_on_a_saturated_layer(kind):
     assert finding.message == f"97% of what the {kind} 3 makes lies within 0.01 of its limits, in 3 steps looked at"
 
 
+def two_layers(first, second, *, lasting=40, looks=3, samples=100):
+    """Two ReLUs of 64 units, and the number that the biases under each were filled with."""
+    some = {"units": 64, "dead": lasting, "samples": samples, "looks": looks, "total": samples * looks}
+    return ForwardObserved(
+        step=looks,
+        dead=(
+            DeadFacts(layer="1", lasting=lasting, filled=first, **some),
+            DeadFacts(layer="3", lasting=3, filled=second, **some),
+        ),
+    )
+
+
+def test_fires_on_hidden_layers_with_the_bias_of_the_output():
+    (finding,) = play(DeadUnits, two_layers(-2.59, -2.59))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "40 of 64 units of the ReLU 1 are zero on all 300 samples of 3 steps; the biases under 2 ReLUs all began at -2.59"
+    )
+    assert "output layer alone" in finding.fix
+
+
+def test_near_miss_filled_with_little_or_one_layer_or_two_numbers():
+    assert play(DeadUnits, two_layers(-0.1, -0.1)) == []
+    assert play(DeadUnits, two_layers(-2.59, None)) == []
+    assert play(DeadUnits, two_layers(-2.59, -1.5)) == []
+
+
+def test_near_miss_filled_but_most_units_answer():
+    assert play(DeadUnits, two_layers(-2.59, -2.59, lasting=20)) == []
+    assert play(DeadUnits, two_layers(-2.59, -2.59, looks=2)) == []
+    assert play(DeadUnits, two_layers(-2.59, -2.59, samples=10)) == []
+
+
 def test_near_miss_hinge_loss_satisfied():
     silent = NumbersSampled(layers=(LayerNumbers(gradient_rms=0.0),))
     assert play(DeadUnits, silent, *seen(64, 64, 64, layer="")) == []

@@ -133,6 +133,17 @@ def test_fires_where_scores_are_multiplied_by_what_should_divide_them():
     assert "q·k is multiplied by 5.66, which is √32, and it stayed so" in finding.message
 
 
+def test_fires_where_scores_that_should_be_divided_make_training_worse():
+    slip = layers((0.2, 0.29), (0.2, 0.29), scale=32**0.5, width=32)
+    (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *slip, RunEnded(step=800, loss=0.2, first_loss=1.9))
+    assert finding.message.endswith("loss 1.9 at first, 0.2 at the end")
+
+
+def test_near_miss_scores_that_should_be_divided_and_the_task_is_solved():
+    slip = layers((0.2, 0.29), (0.2, 0.29), scale=32**0.5, width=32)
+    assert play(AttentionEntropyCollapse, UNTRAINED, *slip, RunEnded(step=800, loss=0.02, first_loss=1.9)) == []
+
+
 def test_near_miss_soft_attention_of_another_scale():
     soft = (0.2, 0.29)
     for scale, width in ((5.0, 32), (32**-0.5, 32), (32**0.5, 0)):

@@ -62,9 +62,7 @@ class DeadUnits(Rule):
     samples_needed: int = 96  # in the steps taken together: fewer miss rare units
     units_needed: int = 8  # a handful of units may well be zero together
     steps_needed: int = 3  # taken together: one batch may miss a unit by chance
-    below: float = (
-        -1.0
-    )  # a number that all biases under several ReLUs were filled with: inputs of variance 1 rarely reach it
+    below: float = -1.0  # what all biases under several ReLUs were filled with; inputs of variance 1 reach less
     filled_layers: int = 2  # of them, with one and the same number
     filled_share: float = 0.5  # of the units of one of them
     saturated: float = 0.9  # share of a layer's numbers within a hundredth of the limits
