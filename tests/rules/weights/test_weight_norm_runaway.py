@@ -133,17 +133,27 @@ def alike(*, paces=(1.0, 0.6, 1.0), slows=0.0, rises=3.0, count=120):
 def test_fires_where_all_matrices_grow_alike():
     finding, *_ = play(WeightNormRunaway, *alike())
     assert (
-        "all 3 weight matrices grow by about 0.0005 of their size at every step, and none slows down" in finding.message
+        "all 3 weight matrices grow by about 0.0005 of their size at every step, and do not slow down"
+        in finding.message
     )
     assert finding.cause.startswith(
-        "the step adds a share of the weights to the weights, as a decay with the wrong sign"
+        "something adds a share of the weights to the weights at every step, as a decay with the wrong sign"
     )
+
+
+def test_fires_on_one_pace_of_all_whatever_the_loss_does():
+    assert play(WeightNormRunaway, *alike(paces=(1.0, 1.0, 1.02), rises=1.0, count=160))
+
+
+def test_fires_where_two_tables_are_multiplied():
+    finding, *_ = play(WeightNormRunaway, *alike(paces=(1.0, 1.0, -0.5), count=160))
+    assert "2 of 3 weight matrices grow by about 0.0005 of their size" in finding.message
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"paces": (1.0, 0.1, 1.0)},  # a gradient drives two of them
+        {"paces": (1.0, 0.1, 0.9)},  # a gradient drives two of them
         {"slows": 1e-3},  # as the steps of Adam do
         {"rises": 1.0},  # the loss does not mind
         {"paces": (1.0,)},

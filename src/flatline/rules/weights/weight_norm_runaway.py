@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 from flatline.events import LayerNumbers, NumbersSampled, PenaltySubtracted, RunEnded
 from flatline.findings import Finding
-from flatline.history import History, median
+from flatline.history import FEW, History, median
 from flatline.rules import Rule
 
 
@@ -72,6 +73,9 @@ class WeightNormRunaway(Rule):
 
     pace: float = 0.9  # growth per step of the newest quarter over that of the one before; Adam's drift slows to 0.7
     abreast: float = 0.4  # slowest matrix's pace over the typical one's; measured with the sign turned: 0.5 to 1
+    same: float = 0.01  # how far two paces may be apart; measured where the loop multiplies two tables: 0.004
+    together: float = 0.05  # the same for all matrices of an optimizer; measured: 0.04
+    doubled: float = 0.7  # logarithm of the growth, for those
     lost: float = 1.3  # loss over its lowest, meanwhile
 
     def __init__(self) -> None:
@@ -162,24 +166,49 @@ class WeightNormRunaway(Rule):
         known = [past for past in pasts if past is not None and past.first >= self.smallest]
         if len(known) < 2 or len(known) < len(pasts) or losses.count < self.samples_needed:
             return None
-        paces = [_paces(past) for past in known] if losses.last >= self.lost * min(losses.values) > 0 else [None]
-        told = [each for each in paces if each is not None]
-        if len(told) < len(paces) or any(late < self.pace * early or early <= 0 for early, late, _ in told):
+        told = [each for past in known if (each := _paces(past)) is not None]
+        if len(told) == len(known) and self._in_step(told):
+            return median(late for _, late, _ in told)
+        if not losses.last >= self.lost * _lowest(losses) > 0:
+            return None
+        same = self._the_same(told)
+        if same is not None:
+            return same
+        if len(told) < len(known) or any(late < self.pace * early or early <= 0 for early, late, _ in told):
             return None
         typical = median(late for _, late, _ in told)
         alike = min(late for _, late, _ in told) >= self.abreast * typical
         return typical if alike and median(far for _, _, far in told) >= self.turned_growth else None
 
+    def _in_step(self, told: list[tuple[float, float, float]]) -> bool:
+        """All of them keep one and the same pace: no gradient does that, whatever the loss shows."""
+        steady = all(early > 0 and abs(late / early - 1) <= self.together for early, late, _ in told)
+        paces = [late for _, late, _ in told]
+        return (
+            steady and max(paces) <= (1 + self.together) * min(paces) and min(far for *_, far in told) >= self.doubled
+        )
+
+    def _the_same(self, told: list[tuple[float, float, float]]) -> float | None:
+        """The pace of two matrices or more that keep it, and that no gradient would make the same."""
+        steady = sorted(late for early, late, far in told if self._is_near(late, early) and far >= self.doubled)
+        pairs = [each for each, following in pairwise(steady) if self._is_near(following, each)]
+        return pairs[0] if pairs else None
+
+    def _is_near(self, one: float, other: float) -> bool:
+        return other > 0 and abs(one / other - 1) <= self.same
+
     def _tell_alike(self, event: NumbersSampled, losses: History, pace: float) -> Finding:
-        layer = next(each for each in event.layers if each.matrix)
-        count = sum(each.matrix for each in event.layers)
+        matrices = [each for each in event.layers if each.matrix]
+        layer = max(matrices, key=lambda each: self._factor(event, each))
+        growing = [each for each in matrices if self._factor(event, each) > 1]
+        which = f"all {len(matrices)}" if len(growing) == len(matrices) else f"{len(growing)} of {len(matrices)}"
         return self.finding(
             event,
-            f"all {count} weight matrices grow by about {pace:.2g} of their size at every step, and none slows down: "
-            f"{layer.name or 'the first'} grew {self._factor(event, layer):.3g}-fold in {event.index} steps, while the loss rose "
-            f"from {min(losses.values):.4g} to {losses.last:.4g}",
-            cause="the step adds a share of the weights to the weights, as a decay with the wrong sign does; no gradient of a loss "
-            "grows all of them alike",
+            f"{which} weight matrices grow by about {pace:.2g} of their size at every step, and do not slow down: "
+            f"{layer.name or 'the first'} grew {self._factor(event, layer):.3g}-fold in {event.index} steps, while the loss went "
+            f"from {_lowest(losses):.4g} to {losses.last:.4g}",
+            cause="something adds a share of the weights to the weights at every step, as a decay with the wrong sign does; no "
+            "gradient of a loss grows them alike",
             fix="shrink the weights, `p.mul_(1 - lr * weight_decay)`, or use torch.optim.AdamW or SGD",
             where=event.optimizer.where or event.where,
             layer=layer.name,
@@ -235,12 +264,20 @@ def _shares_of_decay(layer: LayerNumbers, past: History) -> tuple[float, float, 
 
 
 def _paces(past: History) -> tuple[float, float, float] | None:
-    """Growth of each step in the third quarter of the run so far, and in the last one; and all that of both."""
+    """Growth of each step in the earlier half of the newer part of a run, and in the later one; and all that of both."""
     points = list(zip(past.steps, past.values, strict=True))
     end = points[-1][0]
-    ends = [next(((s, v) for s, v in points if s >= share * end), points[-1]) for share in (0.5, 0.75)] + [points[-1]]
-    steps, sizes = [step for step, _ in ends], [max(size, 1e-30) for _, size in ends]
-    if steps[0] > 0.6 * end or not steps[0] < steps[1] < steps[2]:
+    late = [(step, size) for step, size in points if step >= 0.4 * end]
+    (first, size), (last, newest) = late[0], late[-1]
+    inner = [each for each in late if 0.25 <= (each[0] - first) / max(1, last - first) <= 0.75]
+    if first > 0.6 * end or not inner or min(size, newest, inner[0][1]) <= 0:
         return None
-    early, late = (math.log(sizes[i + 1] / sizes[i]) / (steps[i + 1] - steps[i]) for i in (0, 1))
-    return early, late, math.log(sizes[2] / sizes[0])
+    middle, between = inner[len(inner) // 2]
+    early, now = math.log(between / size) / (middle - first), math.log(newest / between) / (last - middle)
+    return early, now, math.log(newest / size)
+
+
+def _lowest(losses: History) -> float:
+    """The lowest median of five samples in a row."""
+    values = list(losses.values)
+    return min(median(values[at : at + FEW]) for at in range(max(1, len(values) - FEW + 1)))
