@@ -140,6 +140,41 @@ def test_a_count_that_is_not_meant_to_come_there(missed, by, after):
     assert missed(COUNT.format(by=by, after=after)) is None
 
 
+STAGED = """
+class Stages:
+    def __init__(self, body, epochs, items):
+        self.body, self.seen = body, 0
+        self.settle = epochs * items
+        self.stage = "head"
+
+    def after_step(self):
+        self.seen += 1
+        if self.stage == "head" and self.seen >= self.settle:
+            self.stage = "all"
+            self.body.requires_grad_(True)
+
+    def fit(self):
+        for step in range(400):
+            look(step)
+            self.after_step()
+
+Stages(None, 6, 1_600).fit()
+"""
+
+
+def test_a_product_of_settings_under_a_stage_that_the_code_sets(missed):
+    found = missed(STAGED)
+    assert (found.why, found.condition) == ("samples", "self.seen >= self.settle, which is 9,600")
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [('self.stage = "all"', "self.done = True"), ("epochs * items", "epochs * 100_000"), ("epochs * items", "items")],
+)
+def test_a_stage_or_a_number_that_somebody_sets(missed, was, now):
+    assert missed(STAGED.replace(was, now)) is None
+
+
 def handler(name="on_epoch_begin", guard="if epoch == self.at:", hook='"on_epoch_start"', at=3):
     return HANDLER.format(name=name, guard=guard, hook=hook, at=at)
 

@@ -130,7 +130,7 @@ class Source:
         """A flag or a mode that somebody sets; one that the code itself turns over, such as ``self.unlocked``, is none."""
         if isinstance(part, ast.Compare):
             modes = any(isinstance(getattr(each, "value", None), str) for each in (part.left, *part.comparators))
-            return modes and ast.unparse(part.left) != "__name__"
+            return modes and ast.unparse(part.left) != "__name__" and not self._is_stage(part)
         if not isinstance(part, (ast.Name, ast.Attribute)):
             return False
         name = _last_name(part)
@@ -140,6 +140,13 @@ class Source:
         values = given_to(self.tree, part)
         known = [v.value for v in values if isinstance(v, ast.Constant)]
         return not known or len(known) < len(values) or any(bool(v) is not true for v in known) or _in_command(name)
+
+    def _is_stage(self, part: ast.Compare) -> bool:
+        """A word that the code itself sets, and sets to another one: ``self.stage == "head"``."""
+        name = _last_name(part.left)
+        set_ = [n.value for n in self.nodes if isinstance(n, ast.Assign) and _sets(n, name)]
+        words = {each.value for each in set_ if isinstance(each, ast.Constant)}
+        return len(words) > 1 and len(set_) == sum(isinstance(each, ast.Constant) for each in set_)
 
     def _in_other_units(self, quantity: ast.expr, number: ast.expr, scope: ast.AST, run: Run) -> Missed | None:
         """A share and per cent; a count of steps and of samples."""
@@ -216,6 +223,9 @@ class Source:
             return []
         values = [v for v in (*given_to(self.tree, node), *self._by_place(name)) if v is not None]
         values = [v for v in values if ast.unparse(v).rpartition(".")[2] != name]
+        if values and all(_is_product(v) for v in values):  # epochs * steps: nobody says never so
+            made = self._seen(node, scope, run.seen, 2)
+            return [made.high] if made is not None and not made.changes else []
         if any(type(getattr(v, "value", None)) not in (int, float) for v in values):
             return []
         numbers = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, (int, float))]
@@ -311,6 +321,14 @@ def _compared(part: ast.expr, true: bool) -> Iterator[tuple[ast.expr, ast.expr]]
         yield part.left, part.comparators[0]
     if issubclass(op, LESS):
         yield part.comparators[0], part.left
+
+
+def _is_product(node: ast.expr) -> bool:
+    """Of settings and sizes, with no power of ten among them."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return False
+    sides = [getattr(each, "value", None) for each in (node.left, node.right)]
+    return not any(isinstance(each, (int, float)) and _is_power_of_ten(each) for each in sides)
 
 
 def _is_power_of_ten(number: float) -> bool:
