@@ -114,6 +114,7 @@ class LifecycleSensor:
         self.loads: list[Load] = []
         self._left_out: list[tuple[Any, tuple[str, ...], Where | None]] = []  # module, its keys that a load missed
         self._loaded: dict[int, Any] = {}  # id of a parameter that was loaded -> weak reference
+        self._filled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that a state dict went into
         self._over = False
         self._numbers: dict[tuple[str, str, int], Any] = {}  # of functions that train, when they began to
         self._shares = 0, 0  # elements frozen and trainable, at the newest close step
@@ -138,6 +139,7 @@ class LifecycleSensor:
 
     def loaded(self, module: nn.Module, state: Any, missing: tuple[str, ...], assign: bool) -> None:
         """A state dict went into a module."""
+        self._filled.add(module)
         if self._over and self._built_anew(module, state):
             return
         if self._over and not self._next_stage(module):
@@ -374,13 +376,14 @@ class LifecycleSensor:
         return [s for s in (*self.loop.retired, *self.loop.states) if s.steps]
 
     def _frozen_and_trainable(self) -> tuple[int, int]:
-        """Elements of the models that train now, and of those that did before they were frozen."""
+        """Elements of the models that train now, and of frozen ones that did before, or that were loaded."""
         now = {key for state in self.loop.states for key in state.ids}
         trained = now.union(*(state.held for state in self.loop.retired))
         both: dict[int, Tensor] = {}
         for model in self.models.alive():
             mine = [p for p in parameters(model) if id(p) in trained]
-            if any(p.requires_grad for p in mine) or (mine and not any(p.requires_grad for p in parameters(model))):
+            frozen = not any(p.requires_grad for p in parameters(model))
+            if any(p.requires_grad for p in mine) or (frozen and (mine or model in self._filled)):
                 both.update((id(p), p) for p in parameters(model))
         sizes = [(p.requires_grad, p.numel()) for p in both.values()]
         return sum(n for trains, n in sizes if not trains), sum(n for trains, n in sizes if trains)
