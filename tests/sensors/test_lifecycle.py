@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import runpy
 import sys
 
 import pytest
 import torch
+from tests.sensors.watching import seen
 from torch import nn
 
 import flatline
-from flatline.events import CheckpointLost, RandomFrozen, RateRead, ScheduleObserved
+from flatline.events import CheckpointLost, RandomFrozen, RateRead, ScheduleObserved, StageNotReached
 from flatline.sensors import stages
 from flatline.sensors.built_anew import built_anew as is_built_anew
 from flatline.sensors.stages import unreached_unfreezing
@@ -602,3 +604,28 @@ def test_stages_in_a_function(body, written, tmp_path):
     found = unreached_unfreezing(str(path), seen)
     assert (found and found.written) == written
     assert unreached_unfreezing(str(path)) is None
+
+
+LATE = """
+import torch
+from torch import nn
+body, head = nn.Linear(8, 32), nn.Linear(32, 3)
+{load}
+body.requires_grad_(False)
+optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+for epoch in range(5):
+    if epoch == 5:
+        body.requires_grad_(True)
+    for _ in range(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(body(torch.randn(16, 8))), torch.randint(0, 3, (16,))).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("load", "told"), [("body.load_state_dict(nn.Linear(8, 32).state_dict())", [288]), ("", [])])
+def test_a_loaded_body_that_is_a_model_of_its_own_counts_as_frozen(load, told, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(LATE.format(load=load), encoding="utf-8")
+    found = seen(lambda: runpy.run_path(str(path)), StageNotReached)
+    assert [event.frozen for event in found] == told
