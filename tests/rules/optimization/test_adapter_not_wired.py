@@ -235,3 +235,29 @@ def test_near_miss_adapters_learn_beside_a_prompt_that_is_not_chosen():
 def test_near_miss_a_prompt_in_a_model_that_trains():
     body = replace(BASE, trainable=True, optimizers=(0,), gradient_zero=False)
     assert play(AdapterNotWired, audit(body, PROMPT), sampled(1), RunEnded(step=90)) == []
+
+
+def gated(number, **facts):
+    """A bottleneck behind a gate, in the stream alone."""
+    place = f"blocks.{number}.adapter"
+    gate = ParameterFacts(
+        name=f"{place}.alpha", shape=(1,), numel=1, optimizers=(0,), **{"gradient_zero": True, **facts}
+    )
+    return parameter(f"{place}.down.weight", 4, 32, **facts), parameter(f"{place}.up.weight", 32, 4, **facts), gate
+
+
+def test_fires_on_gates_and_ways_up_that_both_begin_at_zero():
+    (finding,) = play(AdapterNotWired, audit(BASE, *gated(0), *gated(1), HEAD))
+    assert finding.message.startswith(
+        "2 of 2 adapters got a gradient of exactly zero in both of their matrices at every step"
+    )
+
+
+def test_near_miss_gates():
+    opens = replace(gated(0)[2], gradient_zero=False)
+    assert play(AdapterNotWired, audit(BASE, *gated(0)[:2], opens, *gated(1), HEAD)) == []
+    assert play(AdapterNotWired, audit(BASE, *gated(0), HEAD)) == []
+    assert (
+        play(AdapterNotWired, audit(replace(BASE, trainable=True, optimizers=(0,)), *gated(0), *gated(1), HEAD)) == []
+    )
+    assert play(AdapterNotWired, audit(BASE, *gated(0), *gated(1, gradient_zero=False), HEAD)) == []

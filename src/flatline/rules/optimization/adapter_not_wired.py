@@ -156,6 +156,9 @@ class AdapterNotWired(Rule):
         found = [pair for family in families if (pair := _pair(family)) is not None]
         pairs = {first.name: (first, second) for first, second in found}
         dead = [pair for pair in pairs.values() if all(p.gradient_zero for p in pair)]
+        if not pairs:
+            dead = self._dead_bottlenecks(event, families)
+            pairs = {first.name: (first, second) for first, second in dead}
         if not dead:
             return
         first, second = dead[0]
@@ -171,6 +174,19 @@ class AdapterNotWired(Rule):
             dead=len(dead),
             adapters=len(pairs),
         )
+
+    def _dead_bottlenecks(
+        self, event: ParametersAudited, families: list[list[ParameterFacts]]
+    ) -> list[tuple[ParameterFacts, ParameterFacts]]:
+        """Adapters that stand in the stream alone, if most is frozen and none of them all gets a gradient anywhere."""
+        found = {p[0].name: (p, family) for family in families if (p := _bottleneck(family)) is not None}
+        parts = [p for _, family in found.values() for p in family if p.trainable]
+        frozen = sum(p.numel for p in event.parameters if not p.trainable)
+        trains = sum(p.numel for p in event.parameters if p.trainable and p.optimizers)
+        reached = all(p.ran and p.reached and p.gradient_zero for p in parts)
+        if len(found) < 2 or not reached or frozen < self.mostly * (frozen + trains):
+            return []
+        return [pair for pair, _ in found.values()]
 
     def on_adapters_not_made(self, event: AdaptersNotMade) -> Iterator[Finding]:
         """A loop over the layers that chose none of them, in a model that is frozen for its adapters."""
