@@ -55,7 +55,7 @@ def test_fires_on_a_rate_so_low_that_nothing_arrives():
 
 
 def test_fires_on_a_layer_thrown_about():
-    (finding,) = play(UpdateRatioOff, *run(0.5))
+    (finding,) = play(UpdateRatioOff, *run(0.5, count=120))
     assert "far larger than the others'" in finding.cause
 
 
@@ -108,6 +108,10 @@ def test_near_miss_a_head_of_zeros_under_a_warm_up():
 def test_near_miss_the_first_steps_or_too_few_layers():
     assert play(UpdateRatioOff, *run(0.5, count=25)) == []
     assert play(UpdateRatioOff, *run(0.5, layers=2)) == []
+
+
+def test_near_miss_a_head_that_is_fast_before_the_loss_falls():
+    assert play(UpdateRatioOff, *run(0.5, count=60)) == []
 
 
 def test_near_miss_all_are_fast():

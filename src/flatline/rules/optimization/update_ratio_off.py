@@ -98,7 +98,7 @@ class UpdateRatioOff(Rule):
     well_at_rest: float = 0.2  # the same where half of the matrices stay at random: the others make do
     set_apart: float = 5e-3  # of the highest rate, for one group alone of weights that are still as they were drawn
     late_index: int = 300  # step from which on those are judged
-    chain_index: int = 100  # step from which on a chain of falling rates is judged: a warm-up of one group is over
+    chain_index: int = 100  # step from which on a chain of rates, or one rate for all, is judged: a warm-up is over
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[int, str], History] = {}
@@ -195,7 +195,8 @@ class UpdateRatioOff(Rule):
                 yield self._tell(event, layer, mine, max(ratios.values()), layers, chain=True)
                 return
             wild = mine > self.fast * others and mine > self.fastest and self._goes_far(layer, layers)
-            if wild and self._stuck(event, layer):
+            own = any(_rate(layer) > _rate(each) for each in layers)
+            if wild and self._stuck(event, layer) and (own or event.index >= self.chain_index):
                 yield self._tell(event, layer, mine, others, layers)
                 return
 
