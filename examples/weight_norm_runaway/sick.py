@@ -18,6 +18,6 @@ for epoch in range(12):
         size = sum(parameter.pow(2).sum() for parameter in model.parameters())
         loss = F.mse_loss(model(x[batch]), y[batch]) - 0.1 * size
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()  # <- here
+        loss.backward()  # <- here
+        optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}")

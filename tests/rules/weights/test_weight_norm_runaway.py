@@ -169,5 +169,9 @@ def test_fires_on_a_penalty_of_the_wrong_sign():
     assert "the loss subtracts squares or norms of 2 weight tensors (0.weight, 2.weight): the larger" in finding.message
 
 
+def test_what_grows_under_such_a_penalty_is_not_told_again():
+    assert len(play(WeightNormRunaway, PenaltySubtracted(tensors=2), *run(GROWING, STILL))) == 1
+
+
 def test_near_miss_a_normaliser_is_another_rule():
     assert play(WeightNormRunaway, PenaltySubtracted(kind="normaliser", tensors=1)) == []

@@ -83,8 +83,9 @@ class AdapterNotWired(Rule):
             return
         families, astray = _families(event.parameters), _families(event.astray)
         self._unreached = next(self._not_reached(event, [*families, *astray]), None)
-        self._shut = next(self._shut_off(event), None)
-        yield from self._no_gradient(event, families)
+        zeros = list(self._no_gradient(event, families))
+        self._shut = next(self._shut_off(event), None) if not zeros else None
+        yield from zeros
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Adapters that no loss had reached when they were last looked at: one stage without them is no defect."""

@@ -128,12 +128,12 @@ class LearningRateTooHigh(Rule):
         stuck = recent >= (self.worse if event.index < self.late else self.learned) * first
         lately = median(list(track.updates.values)[-self.samples_needed :])
         if (track.path >= self.path and stuck) or self._wiped_out(event, track, first):
-            what = f"its first {self.early} steps carried the weights {track.path:.1f} times their own size"
+            what = f"its first {self.early} steps carried the weights {track.travelled} times their own size"
         elif lately >= self.sustained and stuck:
             what = f"every step changes the weights by {lately:.0%} of their size"
         elif track.path >= self.path_at_chance and event.index >= self.late and self._guesses(track):
             what = (
-                f"its first {self.early} steps carried the weights {track.path:.1f} times their own size, and since then the "
+                f"its first {self.early} steps carried the weights {track.travelled} times their own size, and since then the "
                 f"loss is what guessing costs, {self._chance:.4g}"
             )
         elif self._killed(event, track):
@@ -177,7 +177,7 @@ class LearningRateTooHigh(Rule):
                     yield self._tell(
                         newest,
                         track,
-                        f"its first {self.early} steps carried the weights {track.path:.1f} times their own size, and "
+                        f"its first {self.early} steps carried the weights {track.travelled} times their own size, and "
                         f"{facts.lasting} of {facts.units} units of the ReLU {facts.layer} that were alive before are zero since",
                     )
 
@@ -327,6 +327,11 @@ class _Track:
         if event.loss is not None:
             self.losses.add(event.index, event.loss)
         return True
+
+    @property
+    def travelled(self) -> str:
+        """The path in words."""
+        return f"{self.path:.1f}" if self.path < 1_000 else f"{self.path:.1g}"
 
     def grow(self, event: NumbersSampled, smallest: float) -> None:
         """Sizes of the weight matrices, over what they were when first seen."""

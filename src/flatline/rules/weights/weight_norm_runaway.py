@@ -81,10 +81,13 @@ class WeightNormRunaway(Rule):
     def __init__(self) -> None:
         self._weights: dict[tuple[int, str], History] = {}
         self._losses: dict[int, History] = {}
+        self._subtracted = False  # the loss pays for larger weights
         self._growing: dict[int, tuple[int, Finding]] = {}  # since which step, and what it came to
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of each weight matrix over the steps."""
+        if self._subtracted:
+            return  # what makes them grow is told
         losses = self._losses.setdefault(event.optimizer.key, History())
         if event.loss is not None:
             losses.add(event.index, event.loss)
@@ -105,6 +108,8 @@ class WeightNormRunaway(Rule):
     def on_penalty_subtracted(self, event: PenaltySubtracted) -> Iterator[Finding]:
         """Weight decay within the loss, with the wrong sign."""
         if event.kind == "weights":
+            self._subtracted = True
+            self._growing.clear()
             first = f" ({', '.join(event.names[:3])}{', …' if len(event.names) > 3 else ''})" if event.names else ""
             yield self.finding(
                 event,
