@@ -221,3 +221,13 @@ def test_nothing_is_kept_alive_or_put_into_what_locals_returned(missed, tmp_path
     assert missed(given).why == "percent"
     asked = SHARE.replace("acc = 0.1", "acc, had = 0.1, locals()\n    before = list(had)")
     assert missed(asked.format(test="acc >= at", at=30) + "\n") is None
+
+
+def test_nothing_is_read_while_a_debugger_traces(missed):
+    """A tracer writes what was read of a frame's names back into it."""
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: None)
+    try:
+        assert missed(SHARE.format(test="acc >= at", at=30)) is None
+    finally:
+        sys.settrace(before)

@@ -84,5 +84,10 @@ def test_nothing_is_told(loss):
     assert told(loss) == []
 
 
+def test_it_is_told_once_when_a_later_one_is_added():
+    rising = lambda net, s, y, i: cross_entropy(s, y) - (1e-4 if i < 3 else -1e-4) * net[0].weight.norm()  # noqa: E731
+    assert told(rising, steps=12) == [("weights", 1)]
+
+
 def test_an_optimizer_that_maximises():
     assert told(lambda net, s, y, i: -cross_entropy(s, y) - 1e-4 * net[0].weight.norm(), maximize=True) == []

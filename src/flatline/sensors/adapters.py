@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from flatline.sensors.callers import is_users, users_frame
-from flatline.sensors.sources import FUNCTIONS, tree_of
+from flatline.sensors.sources import FUNCTIONS, option_names, tree_of
 
 WALKS = ("named_modules", "modules", "named_children", "children")
 MATCHING = ("endswith", "startswith", "search", "match", "fullmatch", "isinstance", "any", "lower", "split", "type")
@@ -377,7 +377,7 @@ def _given_to(tree: ast.AST, name: str) -> Iterator[ast.expr]:
             if named and not isinstance(node.value, (ast.Name, ast.Attribute)):
                 yield node.value
         elif isinstance(node, ast.Call):
-            options = [str(a.value).lstrip("-").replace("-", "_") for a in node.args if isinstance(a, ast.Constant)]
+            options = option_names(node)
             yield from (k.value for k in node.keywords if k.arg == name or (k.arg == "default" and name in options))
         elif isinstance(node, ast.Dict):
             yield from (

@@ -52,9 +52,7 @@ class Order:
         self.served = 0
         self.hash = 0
         self.sequential = True
-        self.samples: deque[tuple[Any, ...]] = (
-            deque()
-        )  # the first indices of batches that are asked for, and not yet served
+        self.samples: deque[tuple[Any, ...]] = deque()  # first indices of batches asked for, and not yet served
         self._next = 0
 
     def add(self, indices: Any) -> int:
@@ -93,9 +91,10 @@ def asks_for_each(loader: Any) -> bool:
 
 def _torn_apart(where: Where | None, rows: int) -> tuple[str, Where | None]:
     """The statement that moves the rows of one side alone; an order by text may be the right one, so it takes many rows."""
-    text, place = lone_permutation(where.file, where.line) if where is not None else ("", None)
-    by_text = where is not None and not text and rows >= MANY_ROWS
-    return sorted_by_text(where.file) if by_text and where is not None else (text, place)
+    if where is None:
+        return "", None
+    text, place = lone_permutation(where.file, where.line)
+    return (text, place) if text or rows < MANY_ROWS else sorted_by_text(where.file)
 
 
 class Loader:

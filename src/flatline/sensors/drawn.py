@@ -7,10 +7,7 @@ import torch
 ENOUGH = 256  # numbers from which on a distribution shows
 SIDE = 256  # rows and columns that are looked at
 DEVIATIONS = 4  # standard errors of a mean and of a kurtosis
-KURTOSES = {
-    3.0: 24.0,
-    1.8: 1.4,
-}  # of a normal and of a uniform distribution -> variance of the estimate, times the count
+KURTOSES = {3.0: 24.0, 1.8: 1.4}  # normal and uniform: kurtosis -> variance of its estimate, times the count
 EDGE = 1.1  # over the largest singular value of a random matrix of this size (Marchenko and Pastur, 1967)
 
 

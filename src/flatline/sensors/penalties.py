@@ -39,8 +39,9 @@ class Penalties:
         for kind, leaf, sign in _penalties(graph.root, trained):
             found.setdefault(kind, []).append((leaf, sign))
         for kind, terms in found.items():
-            self._negative[kind] += all(sign < 0 for _, sign in terms)
-            if self._negative[kind] == SURE:
+            negative = all(sign < 0 for _, sign in terms)
+            self._negative[kind] += negative
+            if negative and self._negative[kind] == SURE:
                 self._tell(kind, where, [leaf for leaf, _ in terms])
 
     def _tell(self, kind: Kind, where: Where | None, leaves: list[Any]) -> None:

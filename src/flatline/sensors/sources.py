@@ -41,6 +41,18 @@ def called_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
+def option_names(call: ast.Call) -> list[str]:
+    """The names that an option of a command line may have in the code: ``n_layers`` of ``add_argument("--n-layers")``."""
+    return [str(a.value).lstrip("-").replace("-", "_") for a in call.args if isinstance(a, ast.Constant)]
+
+
+def value_pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast.expr | None]]:
+    """``a, b = 1, 2`` is two assignments."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
 def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a scope without those of functions in it."""
     for child in ast.iter_child_nodes(scope):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flatline.sensors.callers import is_users
-from flatline.sensors.sources import FUNCTIONS, tree_of
+from flatline.sensors.sources import FUNCTIONS, option_names, tree_of, value_pairs
 
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
 LOOPS = (ast.For, ast.AsyncFor)
@@ -54,7 +54,7 @@ def numbers_in(frame: FrameType | None) -> Numbers:
     found = {}
     while frame is not None:
         code = frame.f_code
-        if code.co_name != "<module>" and is_users(code.co_filename) and _speaks_of_freezing(code.co_filename):
+        if code.co_name != "<module>" and is_users(code.co_filename) and speaks_of_freezing(code.co_filename):
             held = {name: frame.f_globals[name] for name in code.co_names[:NAMES] if name in frame.f_globals}
             held.update(list(frame.f_locals.items())[:NAMES])
             wanted = code.co_names[:NAMES]
@@ -77,7 +77,8 @@ def _parts(name: str, value: Any, wanted: tuple[str, ...]) -> Iterator[tuple[str
         yield from ((f"{name}.{each}", _attribute(value, each)) for each in wanted)
 
 
-def _speaks_of_freezing(file: str) -> bool:
+def speaks_of_freezing(file: str) -> bool:
+    """Whether anything in a file may freeze or unfreeze."""
     return any("requires_grad" in line for line in linecache.getlines(file))
 
 
@@ -245,14 +246,13 @@ def given_to(tree: ast.AST, name: ast.expr) -> list[ast.expr | None]:
     given: list[tuple[str, ast.expr | None]] = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
-            pairs = [pair for target in _targets(node) for pair in _pairs(target, node.value)]
+            pairs = [pair for target in _targets(node) for pair in value_pairs(target, node.value)]
             given += [(ast.unparse(target).rpartition(".")[2], value) for target, value in pairs]
         elif isinstance(node, ast.arguments):
             given += [(a.arg, d) for a, d in zip(node.args[::-1], node.defaults[::-1], strict=False)]
         elif isinstance(node, ast.Call):
-            options = [str(a.value).lstrip("-").replace("-", "_") for a in node.args if isinstance(a, ast.Constant)]
             given += [(k.arg or "", k.value) for k in node.keywords]
-            given += [(option, k.value) for option in options for k in node.keywords if k.arg == "default"]
+            given += [(option, k.value) for option in option_names(node) for k in node.keywords if k.arg == "default"]
         elif isinstance(node, ast.Dict):
             keyed = zip(node.keys, node.values, strict=True)
             given += [(str(k.value), v) for k, v in keyed if isinstance(k, ast.Constant)]
@@ -262,13 +262,6 @@ def given_to(tree: ast.AST, name: ast.expr) -> list[ast.expr | None]:
 def _is_round(number: int) -> bool:
     """100, 999 or 10,000: a way to say never."""
     return number >= NEVER and any(len(str(each).rstrip("0")) == 1 for each in (number, number + 1))
-
-
-def _pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr, ast.expr | None]]:
-    """``a, b = 1, 2`` is two assignments."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return list(zip(target.elts, value.elts, strict=True))
-    return [(target, value)]
 
 
 def _inside(branch: ast.If) -> Iterator[Any]:

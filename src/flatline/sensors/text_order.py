@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flatline.events import Where
-from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of
+from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of, value_pairs
 
 READERS = ("DictReader", "reader", "split", "splitlines", "rsplit", "partition", "findall", "finditer")
 ORDERS = (
@@ -117,8 +117,8 @@ def _beside_others(array: str, tree: ast.Module) -> bool:
     """It is handed on, whole or in part, with an array that was not made from it, by a call or as ``x[i], y[i]``."""
     own = {array}
     for made in (n for n in ast.walk(tree) if isinstance(n, ast.Assign)):
-        for target, value in _pairs(made):
-            if any(ast.unparse(inner) in own for inner in ast.walk(value)):
+        for target, value in (pair for each in made.targets for pair in value_pairs(each, made.value)):
+            if value is not None and any(ast.unparse(inner) in own for inner in ast.walk(value)):
                 own.add(ast.unparse(target))
     for node in ast.walk(tree):
         sides = node.args if isinstance(node, ast.Call) and called_name(node) != "print" else getattr(node, "elts", [])
@@ -127,14 +127,6 @@ def _beside_others(array: str, tree: ast.Module) -> bool:
         if others and own & set(stems):
             return True
     return False
-
-
-def _pairs(made: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
-    """Each target with its own value: ``x, y = f(a), g(b)``."""
-    target, value = made.targets[0], made.value
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return list(zip(target.elts, value.elts, strict=True))
-    return [(each, value) for each in made.targets]
 
 
 def _stem(node: ast.expr) -> ast.expr:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flatline.sensors.callers import is_users
 from flatline.sensors.sources import FUNCTIONS, called_name, tree_of
+from flatline.sensors.stages import speaks_of_freezing
 
 SPREAD = 16  # looks are that part of the steps so far apart, and this many steps at least
 FRAMES = 16  # of the user's, from the innermost
@@ -54,8 +55,8 @@ class Witnessed:
         self._next = 0
 
     def look(self, frame: FrameType | None, step: int) -> None:
-        """Read numbers of the functions that run now; no object is kept."""
-        if step < self._next:
+        """Read numbers of the functions that run now; no object is kept. A debugger puts back what it reads: then nothing."""
+        if step < self._next or sys.gettrace() is not None:
             return
         self._next = step + max(SPREAD, step // SPREAD)
         for _ in range(FRAMES):
@@ -82,8 +83,8 @@ class Witnessed:
 
     def _names(self, file: str) -> frozenset[str]:
         if file not in self._wanted:
-            tree = tree_of(file) if is_users(file) else None
-            wanted = tree is not None and _unfreezes(tree) and not _reads_locals(tree)
+            tree = tree_of(file) if is_users(file) and speaks_of_freezing(file) else None
+            wanted = tree is not None and not _reads_locals(tree)
             self._wanted[file] = frozenset(_compared(tree)) if wanted and tree is not None else frozenset()
         return self._wanted[file]
 
@@ -133,10 +134,6 @@ def _users(value: Any) -> Iterator[Any]:
         file = getattr(module, "__file__", None)
         if file is not None and is_users(file) and type(getattr(each, "__dict__", None)) is dict:
             yield each
-
-
-def _unfreezes(tree: ast.AST) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr.startswith("requires_grad") for node in ast.walk(tree))
 
 
 def _compared(tree: ast.AST) -> Iterator[str]:

@@ -381,7 +381,6 @@ class _Sample:
     gradient_ratio: float
     turn: float | None
     loss: float | None
-    index: int
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:
@@ -397,7 +396,6 @@ def _measure(event: NumbersSampled) -> _Sample | None:
         gradient_ratio=median(each.gradient_rms / each.weight_rms for each in layers),
         turn=event.turn,
         loss=event.loss,
-        index=event.index,
     )
 
 

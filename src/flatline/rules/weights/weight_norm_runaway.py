@@ -171,6 +171,8 @@ class WeightNormRunaway(Rule):
         known = [past for past in pasts if past is not None and past.first >= self.smallest]
         if len(known) < 2 or len(known) < len(pasts) or losses.count < self.samples_needed:
             return None
+        if not any(past.values[-1] > math.exp(self.turned_growth) * min(past.values) for past in known):
+            return None  # the cheap question first: a model may have a thousand of them
         told = [each for past in known if (each := _paces(past)) is not None]
         if len(told) == len(known) and self._in_step(told):
             return median(late for _, late, _ in told)
