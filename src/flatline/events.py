@@ -647,6 +647,7 @@ class AttentionFacts:
     rows: int = 0  # looked at, those with too few keys left out
     spread: float | None = None  # standard deviation of the scores within a row, of fused attention
     projected: bool = False  # the scores are a product of what two linear layers made
+    normalised: bool = False  # and these were brought to one length before (cosine attention, qk-norm)
     scale: float | None = None  # constants that this product is multiplied by; None if one of them is not known
     width: int = 0  # numbers of a query; 0 if not known
     gain: float | None = None  # of those two layers: rms of the weight × √fan_in, their geometric mean

@@ -128,14 +128,21 @@ def test_scores_of_projections_and_others():
         scores = (query @ key.transpose(1, 2) / 3).masked_fill(hidden, -1e9)
         return scores.softmax(-1) @ key
 
+    scale = nn.Parameter(torch.tensor(3.0))
+    rms = lambda q: q * (q.square().mean(-1, keepdim=True) + 1e-6).rsqrt()  # noqa: E731
     found = observed(
         lambda: by_hand(one(x), other(x)),
         lambda: attention(x, x, x, need_weights=False)[0],
         lambda: attention(x, x, x)[0],
-        lambda: by_hand(F.normalize(one(x), dim=-1), other(x)),
+        lambda: by_hand(F.normalize(one(x), dim=-1), F.normalize(other(x), dim=-1) * scale.exp()),
+        lambda: by_hand((q := one(x)) / q.norm(dim=-1, keepdim=True), other(x)),
+        lambda: by_hand(rms(one(x)), nn.LayerNorm(8)(other(x))),
+        lambda: by_hand(F.normalize(one(x) + other(x), dim=-1), F.normalize(other(x), dim=-1)),
         lambda: (-torch.cdist(one(x), other(x))).softmax(-1) @ other(x),
     )
-    assert [layers[0].projected for layers in found] == [True, True, True, False, False]
+    assert [layers[0].projected for layers in found] == [True, True, True, True, True, True, False, False]
+    assert [layers[0].normalised for layers in found] == [False, False, False, True, True, True, False, False]
+    assert found[3][0].scale is None
 
 
 def test_other_softmaxes_are_no_attention():

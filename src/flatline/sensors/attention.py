@@ -28,6 +28,10 @@ PRODUCTS = ("Bmm", "Baddbmm")
 SCALES = ("Mul", "Div")
 UNMASKED = (*SCALES, "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "Expand", "Clone", "ToCopy")
 LAYERS = ("Addmm", "Mm", "Linear")
+NORMS = ("NativeLayerNorm", "FusedRmsNorm", "RmsNorm")
+LENGTHS = ("LinalgVectorNorm", "Norm", "Mean", "Sum")  # what a vector is divided by to have a given length
+RANGES = ("Exp", "Clamp", "ClampMax", "ClampMin", "Softplus", "Sigmoid")
+CHAIN = 8  # operations on such a length: a floor, a root, a reciprocal, an axis
 
 
 class AttentionSensor:
@@ -65,14 +69,16 @@ class AttentionSensor:
         finite = torch.where(logs > -math.inf, logs, math.nan)
         spread = (finite - finite.nanmean(-1, keepdim=True)).square().nanmean(-1).sqrt().nanmean()
         heads = evenness.mean(dim=(1, 2)).tolist() if int(kept.sum()) else []
+        normalised = _normalised(node)
         return AttentionFacts(
             layer=self._module(node),
             heads=tuple(heads),
             keys=int(counts[kept].float().mean()) if heads else 0,
             rows=int(kept.sum()) * scores.shape[1],
             spread=float(spread) if operation(node).startswith(FUSED) else None,
-            projected=_projected(node),
-            scale=_scale(node),
+            projected=normalised or _projected(node),
+            normalised=normalised,
+            scale=None if normalised else _scale(node),  # a temperature, whose usual size is another one
             width=_width(node),
             gain=_gain(node),
             one_query=not operation(node).startswith(FUSED) and _one_query(shape_of(node)),
@@ -154,6 +160,37 @@ def _projected(node: Node) -> bool:
     return len(factors) == 2 and all(_linear(_through(factor)) for factor in factors)
 
 
+def _normalised(node: Node) -> bool:
+    """They come from linear layers, one of them brought to a given length behind it: qk-norm, cosine attention."""
+    factors = [_through(factor) for factor in _factors(node)]
+    linear = len(factors) == 2 and all(_linear(_through(_unnormalised(each))) for each in factors)
+    return linear and not _projected(node)
+
+
+def _unnormalised(node: Node | None) -> Node | None:
+    """What a LayerNorm or a division by its own length was given."""
+    if node is not None and (operation(node) in NORMS or _by_length(node)):
+        return children(node)[0]
+    return node
+
+
+def _by_length(node: Node) -> bool:
+    """``q / q.norm()``, ``F.normalize(q)``, ``q * q.square().mean().rsqrt()``."""
+    below = children(node)
+    made = list(_chain(below[1])) if operation(node) in SCALES and len(below) == 2 else []
+    return bool(made) and below[0] in made and any(operation(each) in LENGTHS for each in made)
+
+
+def _chain(node: Node) -> Iterator[Node]:
+    """A node and what it is made from, as long as that is one thing."""
+    below = [node]
+    for _ in range(CHAIN):
+        if len(below) != 1:
+            return
+        yield below[0]
+        below = list(dict.fromkeys(children(below[0])))
+
+
 def _gain(node: Node) -> float | None:
     """Of the two linear layers: by how much they widen numbers that have nothing to do with each other."""
     layers = [_through(factor) for factor in _factors(node)]
@@ -232,7 +269,7 @@ def _through(node: Node | None) -> Node | None:
 
 def _passed(node: Node | None) -> Iterator[Node]:
     """Those changes of shape and constants."""
-    while node is not None and operation(node) in (*SHAPE_ONLY, *SCALES, "Add", "Where"):
+    while node is not None and operation(node) in (*SHAPE_ONLY, *SCALES, "Add", "Where") and not _by_length(node):
         yield node
         node = _only(node)
 
@@ -245,8 +282,14 @@ def _only(node: Node) -> Node | None:
 
 def _without_parameters(nodes: list[Node]) -> Node | None:
     """The one that is not a parameter."""
-    others = [node for node in nodes if not hasattr(node, "variable")]
+    others = [node for node in nodes if not _is_parameter(node)]
     return others[0] if len(others) == 1 else None
+
+
+def _is_parameter(node: Node) -> bool:
+    """Or what bounds it to a range: ``scale.exp().clamp(max=100)``."""
+    last = next((each for each in _chain(node) if operation(each) not in (*SHAPE_ONLY, *RANGES)), node)
+    return hasattr(last, "variable")
 
 
 def _linear(node: Node | None) -> bool:

@@ -83,9 +83,15 @@ def test_fires_on_layers_that_were_made_so():
     (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, (0.03, 0.12)), STUCK)
     assert finding.severity == "warning"
     assert finding.message == (
-        "all 2 attention layers attend to one key each since before the first step: the entropy of att1 was 0.015 of "
+        "both attention layers attend to one key each since before the first step: the entropy of att1 was 0.015 of "
         "ln(16 keys), where fresh projections give 0.9, and it stayed so; loss 1.72 at first, 1.5 at the end"
     )
+
+
+def test_says_what_to_do_where_queries_have_a_given_length():
+    (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, SHUT, normalised=True), STUCK)
+    assert finding.message.startswith("all 3 attention layers attend")
+    assert "begin at 10" in finding.fix
 
 
 def test_near_miss_made_so_and_the_task_is_solved():

@@ -24,7 +24,7 @@ class AttentionEntropyCollapse(Rule):
     The scores q·k grow with the weights of both projections. When they are spread over tens, softmax puts all weight
     on one key and its derivative vanishes, so nothing can bring the others back. Learning rates that are too high,
     without warm-up or normalisation of q and k, drive the scores there; without 1/√d, or with projections drawn too
-    widely, they are there before the first step.
+    widely, they are there before the first step; so they are under a learned scale that begins at 100 instead of 10.
 
     Fix
     ---
@@ -65,6 +65,14 @@ class AttentionEntropyCollapse(Rule):
     fix = (
         "normalise queries and keys before their product (qk-norm), warm the learning rate up longer or lower its peak; "
         "check that scores are scaled by 1/√d"
+    )
+    fix_born = (
+        "scale the scores by 1/√d (F.scaled_dot_product_attention does), keep nn.Linear's own initialisation for the "
+        "projections, or normalise queries and keys before their product (qk-norm)"
+    )
+    fix_cosine = (
+        "queries and keys are normalised, so only what their product is multiplied by spreads the scores: begin at 10, as "
+        "cosine attention in Swin v2 does, and let it be learned"
     )
     consequences = ("W1", "O7", "C2", "C3", "C5")
 
@@ -182,7 +190,8 @@ class AttentionEntropyCollapse(Rule):
     def _tell_born(self, event: RunEnded, seen: AttentionSampled, layers: list[AttentionFacts]) -> Finding:
         worst = min(layers, key=_mean)
         spread = f", scores of a row have std {worst.spread:.3g}" if worst.spread is not None else ""
-        several = f"all {len(layers)} attention layers attend" if len(layers) > 1 else "the attention attends"
+        many = "both" if len(layers) == 2 else f"all {len(layers)}"
+        several = f"{many} attention layers attend" if len(layers) > 1 else "the attention attends"
         times = f", q·k is multiplied by {worst.scale:.3g}" if (worst.scale or 0.0) > self.enlarged else ""
         times += f", which is √{worst.width}" if _multiplied_by_root(worst) else ""
         if (worst.gain or 0.0) >= self.widened:
@@ -194,8 +203,7 @@ class AttentionEntropyCollapse(Rule):
             f"ln({worst.keys} keys), where fresh projections give 0.9{spread}{times}, and it stayed so; "
             f"loss {event.first_loss:.3g} at first, {event.loss:.3g} at the end",
             where=seen.where,
-            fix="scale the scores by 1/√d (F.scaled_dot_product_attention does), keep nn.Linear's own initialisation for the "
-            "projections, or normalise queries and keys before their product (qk-norm)",
+            fix=self.fix_cosine if worst.normalised else self.fix_born,
             key="born",
             layer=worst.layer,
             entropy=_mean(worst),
