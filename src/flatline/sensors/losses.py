@@ -85,6 +85,7 @@ def read(graph: Graph, models: ModelSensor, *, step: int, where: Where | None) -
     found = [_loss(node, graph, models, step, where) for node in graph.nodes if operation(node) in LOSSES]
     found += list(_composite(graph, models, step, where))
     found += list(_hand_written(graph, step, where))
+    found += list(_picked(graph, step, where))
     return found
 
 
@@ -282,6 +283,18 @@ def _differences(root: Node) -> Iterator[tuple[Node, Node, str]]:
         elif name not in ELEMENTWISE:
             continue
         waiting += [(child, total, node) for child in below]
+
+
+def _picked(graph: Graph, step: int, where: Where | None) -> Iterator[LossComputed]:
+    """Logarithms of a softmax, picked by ``gather``, under a mask of sequences and a plain mean."""
+    for mean in graph.named("Mean"):
+        masked = _sequences_masked(mean)
+        node = next(iter(children(children(mean)[0])), None) if masked else None
+        while node is not None and operation(node) in (*SHAPE_ONLY, "Neg"):
+            node = next(iter(children(node)), None)
+        below = source(node)[0] if node is not None and operation(node) == "Gather" else None
+        if below is not None and operation(below) == "LogSoftmax":
+            yield LossComputed(step=step, where=where, kind="the loss", reduction="mean", masked_mean=masked)
 
 
 # --------------------------------------------------------------------------- composite cross entropy
