@@ -716,6 +716,7 @@ class ScheduleObserved(Event):
     others_stepped: bool = False  # another scheduler of the same optimizer advances
     trainer: OptimizerFacts | None = None  # trains the parameters in place of the scheduler's own, which does not step
     trainer_lr: float = 0.0
+    copied: bool = False  # or those of a model of the same shapes
     told: str = ""  # a setting that the loop tells as its rate, at the end
     told_where: Where | None = None
     built_where: Where | None = None

@@ -434,6 +434,38 @@ def test_the_optimizer_of_a_schedule_is_replaced_and_all_are_gone_at_the_end():
     assert told[-1].lr < 0.01
 
 
+def test_the_model_is_replaced_and_its_schedule_goes_on():
+    def script():
+        orphan = torch.optim.SGD(Net().parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(orphan, 0.5)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(10):
+            train(model, 1, optimizer)
+            scheduler.step()
+
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        told = watched(script, ScheduleObserved)
+    assert told[-1].copied
+    assert told[-1].trainer_lr == 0.1
+
+
+def test_the_schedule_of_another_model_goes_on():
+    def script():
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(
+            torch.optim.SGD(torch.nn.Linear(3, 2).parameters(), lr=0.1), 0.5
+        )
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(10):
+            train(model, 1, optimizer)
+            scheduler.step()
+
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        told = watched(script, ScheduleObserved)
+    assert told[-1].trainer is None
+
+
 # --------------------------------------------------------------------------- stages
 
 UNFREEZE = "        model.body.requires_grad_(True)\n"

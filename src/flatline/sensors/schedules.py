@@ -32,7 +32,8 @@ class Schedule:
         self.idle_calls = self._steps_then = 0  # calls since its optimizer stepped last
         self.calls_before_first_step = 0
         self.next_look = 2  # call at which an optimizer that never stepped is compared with the others
-        self.trainer: tuple[OptimizerFacts, float, float] | None = None  # that trains in its place; both rates then
+        # that trains in its place; both rates then; whether it trains a copy
+        self.trainer: tuple[OptimizerFacts, float, float, bool] | None = None
         self.first_lr = self.peak_lr = state.lr
         self.lr = state.lr
         self.floor_since: int | None = None
@@ -244,7 +245,7 @@ class ScheduleSensor:
             self._learn(schedule, scheduler)
         floor = schedule.floor_since
         self._look_beside(schedule)
-        trainer, trainer_lr, lr = schedule.trainer or (None, 0.0, _present(schedule))
+        trainer, trainer_lr, lr, copied = schedule.trainer or (None, 0.0, _present(schedule), False)
         at = schedule.stepped_at if ended and schedule.calls else None
         told = constant_told(at.file, at.line) if at is not None else None
         return ScheduleObserved(
@@ -270,6 +271,7 @@ class ScheduleSensor:
             ended=ended,
             others_stepped=any(o is not schedule and o.state is state and o.calls for o in everyone),
             trainer=trainer,
+            copied=copied,
             trainer_lr=trainer_lr,
             told=told.text if told is not None else "",
             told_where=told.where if told is not None else None,
@@ -280,13 +282,13 @@ class ScheduleSensor:
         state = schedule.state
         trainer = self._trainer(state, schedule.idle_calls)
         if trainer is not None:
-            schedule.trainer = trainer.facts, trainer.lr, _present(schedule)
+            schedule.trainer = trainer.facts, trainer.lr, _present(schedule), not state.ids <= trainer.ids
         elif state.ref() is not None and (state.steps or state.skipped):
             schedule.trainer = None
 
     def _trainer(self, state: OptimizerState, idle_calls: int) -> OptimizerState | None:
-        """Another optimizer that trains the parameters of this one, which never stepped, or no longer does, while its
-        schedule goes on. Wrappers share the groups."""
+        """Another optimizer that trains the parameters of this one, or of a copy of its model: this one never stepped, or
+        no longer does, while its schedule goes on. Wrappers share the groups."""
         own = state.ref()
         left = self.loop.steps - state.last_step >= ABANDONED and idle_calls >= IDLE_CALLS
         if own is None or ((state.steps or state.skipped) and not left):
@@ -294,13 +296,24 @@ class ScheduleSensor:
         groups = {id(group) for group in own.param_groups}
         for other in self.loop.states:
             theirs = other.ref()
-            if theirs is None or other.steps < 2 or other.last_step <= state.last_step or not state.ids <= other.ids:
+            if theirs is None or other.steps < 2 or other.last_step <= state.last_step:
+                continue
+            if not (state.ids <= other.ids or _alike(own, theirs)):
                 continue
             if any(each.state is other and each.calls for each in list(self.schedules.values())):
                 continue
             if not any(id(group) in groups for group in theirs.param_groups):
                 return other
         return None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Optimizers of one kind, for tensors of the same shapes: those of a model and of the one that took its place."""
+    return type(one) is type(other) and _shapes(one) == _shapes(other)
+
+
+def _shapes(optimizer: Any) -> list[tuple[int, ...]]:
+    return [tuple(each.shape) for group in optimizer.param_groups for each in group["params"]]
 
 
 def _present(schedule: Schedule) -> float:

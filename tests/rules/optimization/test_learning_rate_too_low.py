@@ -208,12 +208,12 @@ def test_near_miss_runs_with_small_gradients_or_few_steps_or_of_a_model_that_kno
     assert whole(guesses=FirstCrossEntropy(classes=10, value=0.9)) == []
 
 
-def steady(*, update=1.3e-4, turn=0.995, how="finished", optimizer=ADAM, loaded=False, last=7.0, slows=False):
+def steady(*, update=1.3e-4, turn=0.995, how="finished", optimizer=ADAM, loaded=False, last=7.0, slows=1.0):
     """A student at eight millionths: the loss falls in a straight line from 9.9, all steps go one way, and the run is over."""
     yield ParametersAudited(parameters=(ParameterFacts(optimizers=(optimizer.key,), loaded=loaded),))
     layer = LayerNumbers(weight_rms=0.05, gradient_rms=1e-2, update_ratio=update)
     for i in range(1, 1001, 20):
-        share = min(1.0, i / 300) if slows else i / 1000
+        share = min(1.0, i / 1000 / slows)
         loss, rate = 9.9 - (9.9 - last) * share, 8e-6
         yield NumbersSampled(
             step=i, index=i, lr=rate, layers=(layer,) * 3, loss=loss, first_loss=9.9, turn=turn, optimizer=optimizer
@@ -234,6 +234,26 @@ def test_fires_where_the_run_ends_in_the_middle_of_a_straight_fall():
     assert finding.message.startswith("at lr=8e-06 a step of Adam changes the weights by 1.3e-04 of their size")
 
 
+def test_fires_where_all_steps_of_plain_sgd_are_one_percent():
+    (finding,) = play(LearningRateTooLow, *steady(optimizer=PLAIN, update=8e-6, turn=None, slows=0.7))
+    assert finding.cause.endswith(
+        "but all steps together move the weights by 0.8% of their size, and the loss still falls"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"update": 2e-5, "slows": 0.7},  # 2 % of their size
+        {"update": 8e-6, "slows": 0.3},  # what is left is noise
+        {"update": 8e-6, "loaded": True},
+        {"update": 8e-6, "last": 5.0},
+    ],
+)
+def test_near_miss_small_steps_of_plain_sgd(changed):
+    assert play(LearningRateTooLow, *steady(**{"optimizer": PLAIN, "turn": None, **changed})) == []
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -243,7 +263,7 @@ def test_fires_where_the_run_ends_in_the_middle_of_a_straight_fall():
         {"loaded": True},  # fine-tuning
         {"last": 2.0},  # learns well
         {"last": 9.85},  # stands
-        {"slows": True},  # what is left is noise
+        {"slows": 0.3},  # what is left is noise
         {"optimizer": replace(ADAM, adaptive=False)},
         {"turn": None},
     ],

@@ -57,6 +57,11 @@ def test_fires_on_a_schedule_of_an_optimizer_that_was_replaced():
     assert "in an optimizer that is no longer stepped; the AdamW" in finding.message
 
 
+def test_fires_on_a_schedule_of_a_model_that_was_copied():
+    (finding,) = play(LoggedRateIsNotTheRate, replace(ORPHAN, copied=True))
+    assert finding.message.endswith("the AdamW that trains a model of the same shapes is at 0.1")
+
+
 def test_near_miss_its_own_optimizer_steps():
     assert play(LoggedRateIsNotTheRate, replace(ORPHAN, trainer=None)) == []
 

@@ -147,7 +147,7 @@ def test_fires_where_scores_that_should_be_divided_make_training_worse():
 
 def test_near_miss_scores_that_should_be_divided_and_the_task_is_solved():
     slip = layers((0.2, 0.29), (0.2, 0.29), scale=32**0.5, width=32)
-    assert play(AttentionEntropyCollapse, UNTRAINED, *slip, RunEnded(step=800, loss=0.02, first_loss=1.9)) == []
+    assert play(AttentionEntropyCollapse, UNTRAINED, *slip, RunEnded(step=800, loss=0.008, first_loss=1.9)) == []
 
 
 def test_near_miss_soft_attention_of_another_scale():

@@ -97,6 +97,7 @@ class LearningRateTooLow(Rule):
     held_straight: float = 0.985  # cosine of one update and the next, to the end of a run that is over too early
     unfinished: float = 0.35  # share of the first loss: the most that such a run came down
     undiminished: float = 0.6  # fall of the second half over that of the first
+    undiminished_plain: float = 0.3  # the same where all steps together are shorter than whole_path; converged: 0
     course: int = 200  # steps of a run whose schedule is judged
     floor: float = 0.02  # of the highest rate
     at_floor: float = 0.75  # share of the run that lies there; step decays come down to it in the last third
@@ -263,7 +264,8 @@ class LearningRateTooLow(Rule):
         elif self._still_warming(event, course, samples):
             yield self._tell(event, samples[-self.samples_needed :], why=STILL_WARMING, fix=SHORTER)
         elif key not in self._pretrained and self._unfinished(event, course, samples):
-            yield self._tell(event, samples, why=ENDS_EARLY)
+            whole = f"all steps together move the weights by {_path(course, samples):.1%} of their size, and the loss still falls"
+            yield self._tell(event, samples, why=ENDS_EARLY if event.optimizer.adaptive else whole)
 
     def _rests(self, event: NumbersSampled, course: Course, tail: list[Stretch]) -> bool:
         """Nearly all of the run lies at the floor of its schedule, where the weights do not move."""
@@ -304,17 +306,18 @@ class LearningRateTooLow(Rule):
         return falls and self._steps_are_small(event, samples)
 
     def _unfinished(self, event: NumbersSampled, course: Course, samples: list[_Sample]) -> bool:
-        """Small steps that all go one way, and a loss that falls with the sum of the rates, as fast at last as at first."""
-        turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
-        if (
-            not event.optimizer.adaptive
-            or 4 * len(turns) < self.slow_samples
-            or not self._steps_are_small(event, samples)
-        ):
+        """Small steps of one way, or of next to no length in all, and a loss that falls with the sum of the rates to the end."""
+        if not self._steps_are_small(event, samples):
             return False
         first, middle, last = (course.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
-        falls = self.fallen * first < first - last < self.unfinished * first
-        return falls and middle - last >= self.undiminished * (first - middle) and median(turns) >= self.held_straight
+        if not self.fallen * first < first - last < self.unfinished * first:
+            return False
+        late, early = middle - last, first - middle
+        if not event.optimizer.adaptive:
+            return _path(course, samples) < self.whole_path and late >= self.undiminished_plain * early
+        turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
+        enough = 4 * len(turns) >= self.slow_samples and late >= self.undiminished * early
+        return enough and median(turns) >= self.held_straight
 
     def _steps_are_small(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Nine in ten of all that were looked at."""
@@ -381,6 +384,11 @@ class _Sample:
     gradient_ratio: float
     turn: float | None
     loss: float | None
+
+
+def _path(course: Course, samples: list[_Sample]) -> float:
+    """Weights' sizes that all steps would make if they went one way."""
+    return course.steps * median(each.update for each in samples)
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:

@@ -30,10 +30,10 @@ class LoggedRateIsNotTheRate(Rule):
     ----------
     ``get_lr()`` computes the next value of a chained schedule from the present one. Outside of ``step()`` it applies
     a factor that was applied already. And a scheduler writes into the groups of the optimizer that it was given: if
-    another optimizer was built over the same parameters since then, the schedule moves rates that nobody reads. Or the
-    number that is logged is the one of the configuration, which no schedule changes. Or the loop writes the rate to
-    ``optimizer.lr`` or ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``; or to a copy of a group, as
-    ``dict(group, lr=lr)`` and ``state_dict()`` give one.
+    another optimizer was built since then, over the same parameters or those of a copy of the model, the schedule moves
+    rates that nobody reads. Or the number that is logged is the one of the configuration, which no schedule changes. Or
+    the loop writes the rate to ``optimizer.lr`` or ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``;
+    or to a copy of a group, as ``dict(group, lr=lr)`` and ``state_dict()`` give one.
 
     Fix
     ---
@@ -111,7 +111,7 @@ class LoggedRateIsNotTheRate(Rule):
             event,
             f"{event.name} made {event.calls} steps and took the rate from {event.first_lr:.3g} to {event.lr:.3g}, in an "
             f"optimizer that {'is no longer stepped' if event.optimizer_steps else 'never stepped'}; the {trainer.name} "
-            f"that trains its parameters is at {event.trainer_lr:.3g}",
+            f"that trains {'a model of the same shapes' if event.copied else 'its parameters'} is at {event.trainer_lr:.3g}",
             cause="the scheduler was built for another optimizer than the one whose step() is called",
             fix="build the scheduler after the optimizer that trains, and from it",
             where=event.built_where,
