@@ -2,6 +2,7 @@ from flatline.events import (
     Curve,
     CurvesUpdated,
     LayerNumbers,
+    LossesRead,
     NumbersSampled,
     OptimizerFacts,
     RecurrenceSampled,
@@ -139,17 +140,16 @@ def test_near_miss_a_state_that_leaps_once():
 BACKWARD = tuple(4.0 * 0.3**i for i in range(9))  # 0.00026 at the last position
 
 
-def recurrent_run(gradients=BACKWARD, *, looks=3, losses=(1.1, 1.1), steps=600):
-    """Some looks at the gradients of the positions, and a loss that goes evenly from one number to another."""
+def recurrent_run(gradients=BACKWARD, *, looks=3, losses=(1.1, 1.1), until=1.0, steps=600):
+    """Some looks at the gradients of the positions, and a loss that goes evenly from one number to another, and stays."""
     seen = [
         RecurrentGradientsSampled(step=step, weight="cell.w", shape=(96, 96), positions=24, gradients=tuple(gradients))
         for step in range(1, looks + 1)
     ]
     fall = losses[1] - losses[0]
-    numbers = [
-        sample(at, [0.1, 0.1], loss=losses[0] + fall * at / steps, optimizer=ADAM) for at in range(0, steps + 1, 10)
-    ]
-    return [*seen, *numbers, RunEnded(step=steps)]
+    course = [losses[0] + fall * min(1.0, at / steps / until) for at in range(steps)]
+    read = LossesRead(optimizer=ADAM, steps=tuple(range(steps)), losses=tuple(course), rates=(1e-3,) * steps)
+    return [*seen, read, RunEnded(step=steps)]
 
 
 def test_fires_on_gradients_that_grow_over_the_positions():
@@ -160,10 +160,12 @@ def test_fires_on_gradients_that_grow_over_the_positions():
         "the last to 4 at the first, 1.52 × at each; the loss stands at 1.1"
     )
     assert "C2" in ExplodingGradient.consequences
+    assert len(play(ExplodingGradient, *recurrent_run(losses=(1.1, 0.88), until=0.2))) == 1
 
 
 def test_near_miss_gradients_that_grow_over_the_positions_and_a_loss_that_falls():
     assert play(ExplodingGradient, *recurrent_run(losses=(1.1, 0.9))) == []
+    assert play(ExplodingGradient, *recurrent_run(losses=(1.1, 0.6), until=0.2)) == []
 
 
 def test_near_miss_gradients_that_fade_or_hardly_grow_over_the_positions():

@@ -10,13 +10,14 @@ from typing import Any
 from flatline.events import (
     CurvesUpdated,
     LayerNumbers,
+    LossesRead,
     NumbersSampled,
     RecurrenceSampled,
     RecurrentGradientsSampled,
     RunEnded,
 )
 from flatline.findings import Finding
-from flatline.history import History, median
+from flatline.history import Course, History, median
 from flatline.rules import Rule
 from flatline.trends import falling_is_due, main, shown, trend
 
@@ -91,6 +92,8 @@ class ExplodingGradient(Rule):
     looks_needed: int = 3  # at gradients that grow so on their way back, under a state that is bounded
     steps_standing: int = 300  # of the whole run, for that
 
+    hardly: float = 0.65  # of the first losses: the spread of fresh outputs is soon gone; measured at gain 2: 0.75
+
     points_needed: int = 40  # of a logged norm
 
     def __init__(self) -> None:
@@ -98,6 +101,7 @@ class ExplodingGradient(Rule):
         self._past: dict[int, tuple[History, History]] = {}
         self._wild: dict[int, int] = {}
         self._sizes: dict[int, tuple[History, History]] = {}  # gradient over weight, and the loss
+        self._courses: dict[int, Course] = {}
         self._backward: dict[tuple[str, tuple[int, ...]], list[RecurrentGradientsSampled]] = {}  # those that grow
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
@@ -148,11 +152,12 @@ class ExplodingGradient(Rule):
             looks.clear()
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
-        """The gradient grew over the positions whenever it was looked at, and the loss stood from start to end."""
+        """The gradient grew over the positions whenever it was looked at, and the loss came to a stand soon after the start."""
         grown = [looks[-1] for looks in self._backward.values() if len(looks) >= self.looks_needed]
-        losses = [losses for _, losses in self._sizes.values()]
-        if not grown or len(losses) != 1 or event.step < self.steps_standing or not losses[0].stood:
+        courses = list(self._courses.values())
+        if not grown or len(courses) != 1 or event.step < self.steps_standing or not self._stood(courses[0]):
             return
+        loss = courses[0].level(0.8, 1.0)
         worst = max(grown, key=lambda each: each.gradients[0] / each.gradients[-1])
         first, last = worst.gradients[0], worst.gradients[-1]
         factor = (first / last) ** (1 / (worst.positions - 1))
@@ -160,8 +165,7 @@ class ExplodingGradient(Rule):
         yield self.finding(
             event,
             f"{name} is applied to its own result at {worst.positions} positions, and the gradient grows on its way back from "
-            f"rms {last:.2g} at the last to {first:.2g} at the first, {factor:.3g} × at each; the loss stands at "
-            f"{losses[0].last:.4g}",
+            f"rms {last:.2g} at the last to {first:.2g} at the first, {factor:.3g} × at each; the loss stands at {loss:.4g}",
             where=worst.where,
             cause="the weight multiplies by more than 1 at every position (its spectral radius is too large for the "
             "activation): the gradient is made of the first positions alone, and one batch says nothing about the next",
@@ -172,8 +176,19 @@ class ExplodingGradient(Rule):
             first=first,
             last=last,
             positions=worst.positions,
-            loss=losses[0].last,
+            loss=loss,
         )
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """Loss and rate of every step."""
+        course = self._courses.setdefault(event.optimizer.key, Course())
+        for loss, rate in zip(event.losses, event.rates, strict=True):
+            course.add(loss, rate)
+
+    def _stood(self, course: Course) -> bool:
+        """No lower at the end than in the middle, and that hardly lower than the start."""
+        start, middle, end = (course.level(*part) for part in ((0.0, 0.05), (0.3, 0.6), (0.8, 1.0)))
+        return end >= max(self.stands * middle, self.hardly * start) > 0
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The last logged norms beside those of the first half, and a loss that rose."""
