@@ -409,3 +409,14 @@ def test_near_miss_factors_and_rates_that_fit():
     assert play(LearningRateTooLow, swept(factor=None)) == []
     assert play(LearningRateTooLow, swept(configured=1.0)) == []  # the original recipe
     assert play(LearningRateTooLow, swept(factor=0.05, configured=1e-2)) == []
+
+
+def test_near_miss_an_embedding_under_plain_sgd_of_which_few_rows_move_at_a_step():
+    layer = LayerNumbers(weight_rms=0.5, gradient_rms=1e-3, update_ratio=2e-7, kind="Embedding")
+    events = [
+        NumbersSampled(step=i, index=i, lr=0.02, layers=(layer,), optimizer=PLAIN, loss=1.0, first_loss=1.0)
+        for i in range(1, 40)
+    ]
+    assert play(LearningRateTooLow, *events) == []
+    dense = [replace(each, layers=(replace(layer, kind="Linear"),)) for each in events]
+    assert len(play(LearningRateTooLow, *dense)) == 1

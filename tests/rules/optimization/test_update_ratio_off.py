@@ -8,8 +8,10 @@ from flatline.events import (
     LayerActivations,
     LayerNumbers,
     NumbersSampled,
+    OptimizerFacts,
     ParameterFacts,
     ParametersAudited,
+    RunEnded,
     Where,
 )
 from flatline.findings import causes
@@ -307,3 +309,52 @@ def test_near_miss_of_hooks():
     assert play(UpdateRatioOff, *hooked(0.1)) == []
     assert play(UpdateRatioOff, *hooked(1e-6, odd=8e-4)) == []
     assert play(UpdateRatioOff, *run(1e-6, kind="Embedding", count=110)) == []
+
+
+SGD, ADAM = OptimizerFacts(key=1, name="SGD"), OptimizerFacts(key=2, name="Adam", adaptive=True)
+
+
+def beside_adam(*, update=3e-6, count=600, elements=12_800, loss=0.65, loaded=False, fast=4e-3, how="finished"):
+    """Two optimizers: the tables are under plain SGD, the tower is under Adam."""
+    yield ParametersAudited(parameters=(ParameterFacts(name="ids.weight", loaded=loaded, kind="Embedding"),))
+    table = LayerNumbers(
+        name="ids.weight",
+        weight_rms=0.5,
+        gradient_rms=1e-4,
+        update_ratio=update,
+        kind="Embedding",
+        learning_rate=0.02,
+        elements=elements,
+    )
+    tower = LayerNumbers(name="tower", weight_rms=0.1, gradient_rms=1e-3, update_ratio=fast, elements=2048)
+    for i in range(20, count + 1, 20):
+        yield NumbersSampled(step=i, index=i, lr=0.02, layers=(table,), optimizer=SGD)
+        yield NumbersSampled(step=i, index=i, lr=1e-3, layers=(tower,), optimizer=ADAM)
+    yield RunEnded(step=count, how=how, loss=loss, first_loss=0.7)
+
+
+def test_fires_on_an_embedding_that_plain_sgd_leaves_as_it_was_drawn():
+    (finding,) = play(UpdateRatioOff, *beside_adam())
+    assert (finding.severity, finding.key) == ("warning", "left")
+    assert finding.message == (
+        "SGD at lr=0.02 moves ids.weight by 0.18% of their size in 600 steps, where the other optimizer changes its weights by "
+        "4.0e-03 at each: they stay what they were drawn as"
+    )
+    assert finding.fix == "SparseAdam or Adagrad scale every element; or raise lr to about 1"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"update": 3e-5},
+        {"count": 280},
+        {"elements": 1 << 20},
+        {"loss": 0.3},
+        {"loaded": True},
+        {"fast": 5e-5},
+        {"how": "interrupted"},
+    ],
+    ids=["it moves", "early", "few rows are used", "it learns", "a checkpoint", "all are slow", "interrupted"],
+)
+def test_near_miss_of_an_embedding_under_plain_sgd(facts):
+    assert play(UpdateRatioOff, *beside_adam(**facts)) == []

@@ -392,8 +392,9 @@ def _path(course: Course, samples: list[_Sample]) -> float:
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:
-    """Medians over the weight matrices that got a gradient."""
+    """Medians over the weight matrices that got a gradient; most rows of an embedding rest at any one step of SGD."""
     layers = [each for each in event.layers if each.matrix and each.gradient_rms > 0 and each.weight_rms > 0]
+    layers = [each for each in layers if event.optimizer.adaptive or "Embedding" not in each.kind]
     updates = [each.update_ratio for each in layers if each.update_ratio is not None]
     if not updates:
         return None

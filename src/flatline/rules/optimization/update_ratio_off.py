@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flatline.events import ActivationsSampled, HookFacts, LayerNumbers, NumbersSampled, ParametersAudited
+from flatline.events import ActivationsSampled, HookFacts, LayerNumbers, NumbersSampled, ParametersAudited, RunEnded
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -98,6 +98,8 @@ class UpdateRatioOff(Rule):
     well_at_rest: float = 0.2  # the same where half of the matrices stay at random: the others make do
     set_apart: float = 5e-3  # of the highest rate, for one group alone of weights that are still as they were drawn
     late_index: int = 300  # step from which on those are judged
+    whole_path: float = 0.01  # of their size, that weights move in a whole run: they stay what they were drawn as
+    small_table: int = 1 << 17  # elements of an embedding whose rows are all used in a run of that length
     chain_index: int = 100  # step from which on a chain of rates, or one rate for all, is judged: a warm-up is over
 
     def __init__(self) -> None:
@@ -107,6 +109,7 @@ class UpdateRatioOff(Rule):
         self._drawn: set[str] = set()  # those that a group of far too low a rate holds
         self._shares: dict[tuple[int, str], float] = {}  # of the highest rate, as it was first seen
         self._highest: dict[int, float] = {}  # rate of any group so far
+        self._typical: dict[int, tuple[NumbersSampled, History]] = {}  # change in one step, of each optimizer
         self._gains: dict[str, float] = {}  # of fresh layers with far too large weights, right under a normalisation
 
     def on_activations_sampled(self, event: ActivationsSampled) -> None:
@@ -128,6 +131,10 @@ class UpdateRatioOff(Rule):
         if event.index <= self.early:
             yield from self._first_steps(event, [each for each in event.layers if self._moves(each)])
         moving = [each for each in event.layers if self._moves(each)]
+        if moving and event.index >= self.first_index and not event.optimizer.by_hand:
+            _, past = self._typical.get(event.optimizer.key, (event, History()))
+            past.add(event.index, median(each.update_ratio or 0.0 for each in moving))
+            self._typical[event.optimizer.key] = event, past
         layers = [each for each in moving if self._comparable(each, event)]
         if event.index < self.first_index or len(layers) <= self.others:
             return
@@ -140,6 +147,45 @@ class UpdateRatioOff(Rule):
             ratios = {name: past.location for name, past in typical.items()}
             yield from self._compare(event, layers, ratios)
             yield from self._as_drawn(event, moving, ratios)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """Fresh weights that plain SGD hardly moved in a whole run, beside others that Adam moves."""
+        known = [each for each in self._typical.values() if each[1].count >= self.samples_needed]
+        fast = [past.location for newest, past in known if newest.optimizer.adaptive]
+        learned = event.loss is None or event.first_loss is None or event.loss < self.well * event.first_loss
+        if event.how != "finished" or learned or not fast or max(fast) < self.crawl:
+            return
+        for newest, past in known:
+            moving = [each for each in newest.layers if self._moves(each)]
+            fresh = bool(moving) and all(each.name in self._fresh and self._used(each) for each in moving)
+            path = newest.index * past.location
+            if not newest.optimizer.adaptive and fresh and newest.index >= self.late_index and path < self.whole_path:
+                yield self._tell_left(newest, moving, path, max(fast))
+
+    def _used(self, layer: LayerNumbers) -> bool:
+        """All of it, as far as can be said: of a large embedding most rows may never be."""
+        return self.few <= layer.elements and ("Embedding" not in layer.kind or layer.elements <= self.small_table)
+
+    def _tell_left(self, event: NumbersSampled, moving: list[LayerNumbers], path: float, fast: float) -> Finding:
+        layer, name = max(moving, key=lambda each: each.elements), event.optimizer.name
+        more = f" and {len(moving) - 1} more" if len(moving) > 1 else ""
+        return self.finding(
+            event,
+            f"{name} at lr={event.lr:g} moves {layer.name}{more} by {path:.2%} of their size in {event.index:,} steps, where the "
+            f"other optimizer changes its weights by {fast:.1e} at each: they stay what they were drawn as",
+            cause="the rate is a usual one, but the gradient is small: of a mean over the batch, each row of an embedding gets "
+            "a few samples' part"
+            if "Embedding" in layer.kind
+            else "the rate is far too low for gradients of this size",
+            fix=f"{'SparseAdam or Adagrad scale' if 'Embedding' in layer.kind else 'Adam scales'} every element; or raise lr to "
+            f"about {event.lr * self.whole_path / max(path, 1e-12) * 10:.1g}",
+            where=event.optimizer.where or event.where,
+            key="left",
+            layer=layer.name,
+            path=path,
+            others=fast,
+            lr=event.lr,
+        )
 
     def _note_rates(self, event: NumbersSampled) -> None:
         key, highest = event.optimizer.key, max((each.learning_rate for each in event.layers), default=0.0)
