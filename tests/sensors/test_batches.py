@@ -357,6 +357,12 @@ class Signs:
 images = sorted(glob.glob('images/*.png'))
 masks = list(Path('masks').glob('*.png'))
 pairs = zip(images, masks)
+---
+def read(folder, sheet):
+    files = sorted([f for f in os.listdir(folder) if f.endswith('.npy')])
+    images = np.stack([np.load(os.path.join(folder, f)) for f in files])
+    images = (images - images.mean()) / images.std()
+    return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(sheet)
 """
 TOGETHER = """
 rng = np.random.default_rng(0)
@@ -552,6 +558,29 @@ class Signs:
         self.rows = rows
 ---
 z[:, 3] = z[torch.randperm(n), 3]
+---
+rows = torch.randperm(n)
+train, test = rows[:900], rows[900:]
+for epoch in range(8):
+    order = train[torch.randperm(len(train))]
+    for b in order.split(32):
+        fit(x[b], y[b])
+---
+def read(folder, sheet):
+    files = sorted(os.listdir(folder))
+    images = np.stack([np.load(os.path.join(folder, f)) for f in files])
+    return images, np.array([sheet[f] for f in files])
+---
+def read(folder, sheet):
+    files = sorted(os.listdir(folder))
+    images = np.stack([np.load(os.path.join(folder, f)) for f in files])
+    sheet = sheet.reindex(files)
+    return images, sheet
+---
+def read(folder, size):
+    files = sorted(os.listdir(folder), key=number)
+    images = np.stack([np.load(os.path.join(folder, f)) for f in files])
+    return images, size
 ---
 def broken(:
 """

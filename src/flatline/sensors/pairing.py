@@ -218,8 +218,15 @@ def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
         for node in (*moved, *_sorted_apart(scope, tree)):
             if _to_come(scope, node, before):
                 continue
-            return ast.unparse(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
+            return _written(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
     return "", None
+
+
+def _written(node: ast.expr) -> str:
+    """As people write it: without parentheses around a generator that is the one argument."""
+    args = node.args if isinstance(node, ast.Call) else []
+    text = ast.unparse(node)
+    return text.replace("((", "(", 1)[:-1] if len(args) == 1 and isinstance(args[0], ast.GeneratorExp) else text
 
 
 def _own_names(tree: ast.Module) -> None:
@@ -237,13 +244,25 @@ def _permuted(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
     nodes = list(own_nodes(scope))
     for node in nodes:
         if isinstance(node, ast.Subscript) and any(_makes_order(inner) for inner in ast.walk(_rows(node))):
-            yield node
+            if not _is_of_indices(node, nodes):
+                yield node
         elif isinstance(node, ast.Assign) and _makes_order(_bare(node.value)):
             name = ast.unparse(node.targets[0])
             found = _uses(name, list(ast.walk(tree)) if "." in name else _until_made_anew(node, scope, nodes))
             alone = found is not None and (len(found.arrays) == 1 or _leaves_a_column(found.arrays, nodes))
             if found is not None and alone and not found.escaped and _goes_with_another(found, node, nodes):
                 yield found.node
+
+
+def _is_of_indices(part: ast.Subscript, nodes: list[ast.AST]) -> bool:
+    """``train[torch.randperm(len(train))]``, where that, or a part of it, is what other arrays are indexed with."""
+    names = {ast.unparse(part.value)}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and (_bare(node.value) is part or _is_part(node.value, names)):
+            names.add(ast.unparse(node.targets[0]))
+        elif isinstance(node, (ast.For, ast.comprehension)) and _is_part(node.iter, names):
+            names.add(ast.unparse(node.target))
+    return any(isinstance(node, ast.Subscript) and _mentions(node.slice, names) and node is not part for node in nodes)
 
 
 def _until_made_anew(made: ast.Assign, scope: ast.AST, nodes: list[ast.AST]) -> list[ast.AST]:
@@ -286,6 +305,7 @@ def _sorted_apart(scope: ast.AST, tree: ast.Module) -> Iterator[ast.expr]:
     else:
         given = {arg.arg for arg in scope.args.args} if isinstance(scope, FUNCTIONS) else set()
         yield from _sorted_beside_a_list(assigned, given, tree)
+        yield from _sorted_and_returned(scope, assigned, given)
 
 
 def _sorted_beside_a_list(assigned: list[ast.Assign], given: set[str], tree: ast.Module) -> Iterator[ast.expr]:
@@ -308,6 +328,31 @@ def _sorted_beside_a_list(assigned: list[ast.Assign], given: set[str], tree: ast
             if any(_indexed_alike(tree, each, label) or _zipped(tree, each, label) for each in names):
                 yield one.value
                 return
+
+
+def _sorted_and_returned(scope: ast.AST, assigned: list[ast.Assign], given: set[str]) -> Iterator[ast.expr]:
+    """``files = sorted(os.listdir(folder))``, read one by one, and ``return images, labels`` with labels that were ``given``."""
+    files = [n for n in assigned if isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "sorted"]
+    if len(files) != 1 or files[0].value.keywords or not _lists_a_folder(files[0].value):  # type: ignore[attr-defined]
+        return
+    names = set(_read_in_order(ast.unparse(files[0].targets[0]), assigned))
+    folder = {inner.id for inner in ast.walk(files[0].value) if isinstance(inner, ast.Name)}
+    for node in own_nodes(scope):
+        sides = node.value.elts if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) else []
+        read = [each for each in sides if _mentions(each, names)]
+        others = [each for each in sides if _mentions(each, given - folder - names) and each not in read]
+        if read and others and not any(_mentions(n.value, names) for n in assigned if _assigns(n, others)):
+            yield files[0].value
+            return
+
+
+def _lists_a_folder(value: ast.AST) -> bool:
+    return any(_of_folder(inner) for inner in ast.walk(value) if isinstance(inner, ast.Call))
+
+
+def _assigns(made: ast.Assign, values: list[ast.expr]) -> bool:
+    """It makes a name that one of the values is made from."""
+    return any(_mentions(each, {ast.unparse(made.targets[0])}) for each in values)
 
 
 def _read_in_order(name: str, assigned: list[ast.Assign]) -> list[str]:

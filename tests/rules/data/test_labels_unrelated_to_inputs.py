@@ -126,6 +126,12 @@ def test_is_told_as_soon_as_it_is_sure():
     assert len(played(LabelsUnrelatedToInputs, *early, losses(121, 40, 1.35))) == 1
 
 
+def test_is_told_of_a_loss_that_came_down_to_chance_first():
+    early = [losses(1, 60, 1.9), probed(), losses(61, 60, 1.4)]
+    assert len(played(LabelsUnrelatedToInputs, *early, losses(121, 40, 1.35))) == 1
+    assert played(LabelsUnrelatedToInputs, *early, losses(121, 40, 1.1)) == []
+
+
 @pytest.mark.parametrize("first", [1, 700])
 def test_near_miss_a_model_that_begins_to_learn_late(first):
     probe = probed(step=first + 59)

@@ -99,7 +99,10 @@ class LabelsUnrelatedToInputs(Rule):
             if len(late) < self.window:
                 continue
             self._waiting.remove(probe)
-            if fmean(late) >= self.still * fmean([loss for step, loss in read if step <= probe.step][-self.window :]):
+            then = fmean([loss for step, loss in read if step <= probe.step][-self.window :])
+            if fmean(late) >= self.still * (
+                min(then, probe.entropy) if probe.classes else then
+            ):  # it may begin above chance
                 yield from self._judge(probe)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
@@ -121,8 +124,10 @@ class LabelsUnrelatedToInputs(Rule):
         if event.apart:
             yield self._of_two_loaders(event, seen, *event.apart)
         elif event.permutation:
-            message = f"{seen}; and `{event.permutation}` moves the rows of one side alone"
-            fix = self.fix_of_order if event.permutation.startswith("sorted(") else self.fix
+            by_text = event.permutation.startswith("sorted(")
+            does = "puts one side alone into the order of text" if by_text else "moves the rows of one side alone"
+            message = f"{seen}; and `{event.permutation}` {does}"
+            fix = self.fix_of_order if by_text else self.fix
             yield self._told(event, message, where=event.permuted_where, fix=fix)
         else:
             yield self._told(
