@@ -139,6 +139,18 @@ def test_fires_where_scores_are_multiplied_by_what_should_divide_them():
     assert "q·k is multiplied by 5.66, which is √32, and it stayed so" in finding.message
 
 
+def test_fires_where_one_batch_is_attended_to_more_evenly():
+    soft, slip = (0.3, 0.32), {"scale": 96**0.5, "width": 96}
+    looks = [
+        *layers(soft, soft, looks=3, **slip),
+        *layers((0.44, 0.46), soft, looks=1, **slip),
+        *layers(soft, soft, **slip),
+    ]
+    assert len(play(AttentionEntropyCollapse, UNTRAINED, *looks, STUCK)) == 1
+    looks = [*looks, *layers((0.7, 0.7), soft, looks=1, **slip)]
+    assert play(AttentionEntropyCollapse, UNTRAINED, *looks, STUCK) == []
+
+
 def test_fires_where_scores_that_should_be_divided_make_training_worse():
     slip = layers((0.2, 0.29), (0.2, 0.29), scale=32**0.5, width=32)
     (finding,) = play(AttentionEntropyCollapse, UNTRAINED, *slip, RunEnded(step=800, loss=0.2, first_loss=1.9))

@@ -88,6 +88,7 @@ class AttentionEntropyCollapse(Rule):
     widened: float = 3.0  # rms × √fan_in of projections, from which on one layer is enough; nn.Linear 0.6, Kaiming 1.4
     born_wide: float = 0.2  # of ln(keys), for those
     born_upside_down: float = 0.4  # the same where q·k is multiplied by √d; measured: 0.1 to 0.3, with 1/√d 0.9
+    wavers: float = 1.5  # times that bound, at later looks: batches differ; measured: 0.3 to 0.44
     looks_needed: int = 5  # at those
     solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
     solved_upside_down: float = 0.005  # the same for q·k times √d, a slip and no choice; measured: 0.01 to 0.1
@@ -132,7 +133,7 @@ class AttentionEntropyCollapse(Rule):
         wide = all((each.gain or 0.0) >= self.widened and each.projected for each in layers)
         upside_down = all(map(_multiplied_by_root, layers))
         born = self.born_upside_down if upside_down else self.born_wide if wide else self.born
-        bound = born if self._born is None else max(born, self.open_at)
+        bound = born if self._born is None else max(self.wavers * born, self.open_at)
         several = len(layers) >= self.layers_needed and not any(each.one_query for each in layers)
         enough = several or wide or all((each.scale or 0.0) > self.enlarged for each in layers)
         made = enough and all(each.projected and _mean(each) < bound for each in layers)
