@@ -13,7 +13,7 @@ A training loop, with every event at its place::
                                                    # RecurrentGradientsSampled,
                                                    # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut,
-                                                   # MinorityObserved
+                                                   # MinorityObserved, AnswersBeyond
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited, UnitsFollowed,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
@@ -914,6 +914,18 @@ class BatchStoodOut(Event):
     usual_loss: float = 0.0  # median of those before
     loss_after: float | None = None
     place: tuple[int, int] | tuple[()] = ()  # batch of the pass, from 1, and how many it has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AnswersBeyond(Event):
+    """The loss jumped at an ordinary batch: the answers are farther off than all its targets lie apart."""
+
+    absent = "no loss over measured targets jumped"
+    defect = True
+    off: float = 0.0  # root of the mean square
+    low: float = 0.0  # least target of the batch
+    high: float = 0.0
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

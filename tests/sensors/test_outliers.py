@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -61,6 +62,34 @@ def test_targets():
     asked[25][3] = 1e5
     (told,) = train(batches(), targets=asked)
     assert (told.step, told.what, told.rows) == (26, "targets", (3,))
+
+
+def thrown(by, at=(25, 33), spread=1.0):
+    """A regression whose weights are thrown far away before some steps, and put back after them."""
+    torch.manual_seed(0)
+    model, (outliers, loop, told) = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), watching()
+    loop.optimizers[1] = object()
+    for step, x in enumerate(batches(), start=1):
+        model[2].weight.data.mul_(by if step in at else 1)
+        loss = nn.functional.mse_loss(model(x), spread * torch.randn(16, 1))
+        model[2].weight.data.div_(by if step in at else 1)
+        loop.steps = step - 1
+        outliers.after_graph(walk(loss.grad_fn), None)
+        outliers.add(step, loss.item(), loss)
+    outliers.finish()
+    return told
+
+
+def test_answers_beyond_all_targets_of_ordinary_batches():
+    told = thrown(300)
+    assert [event.step for event in told] == [25, 33]
+    assert all(event.off > event.high - event.low > 1 for event in told)
+    assert told[0].off == pytest.approx(told[0].loss ** 0.5)
+
+
+def test_answers_that_are_off_and_not_beyond_the_targets():
+    assert thrown(300, at=()) == []
+    assert thrown(40, spread=30.0) == []
 
 
 def test_larger_from_now_on():

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from flatline.events import BatchStoodOut, Where
+from flatline.events import AnswersBeyond, BatchStoodOut, Where
 from flatline.history import median
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, Node, operation, saved, sequence, walk
@@ -91,12 +91,18 @@ class Outliers:
         if root.grad_fn is None or self._pending is not None:
             return
         self._suspicions += 1
-        for key, tensor in batch_of(walk(root.grad_fn)):
+        graph = walk(root.grad_fn)
+        for key, tensor in batch_of(graph):
             others = ordinary([size for at, size in self._seen.get(key, ()) if at != step and size > 0])
             size = largest(tensor)
             if len(others) >= BATCHES and math.inf > size > OFF * max(others):
                 self._hold(step, loss, key, tensor, others)
                 return
+        for answers, targets in _asked(graph) if self.loop.wants(AnswersBeyond) else ():
+            low, high = (float(each) for each in torch.aminmax(targets))
+            off = float((answers - targets).square().mean().sqrt())
+            if high > low and math.inf > off > high - low:
+                self.loop.emit(AnswersBeyond(step=step, where=caller(), off=off, low=low, high=high, loss=loss))
 
     def _hold(self, step: int, loss: float, key: Key, tensor: torch.Tensor, others: list[float]) -> None:
         """An outlier; what follows tells whether it was alone."""
@@ -170,6 +176,16 @@ def batch_of(graph: Graph) -> Iterator[tuple[Key, torch.Tensor]]:
     found.sort(key=lambda each: sequence(each[0]))
     for at, (_, name, tensor) in enumerate(found):
         yield (name, at, tuple(tensor.shape[1:])), tensor
+
+
+def _asked(graph: Graph) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What a model answered, and the targets that were given with the batch."""
+    for node in graph.nodes:
+        if operation(node) in ASKED and len(node.next_functions) > 1 and node.next_functions[1][0] is None:
+            answers, targets = saved(node, "self"), saved(node, "target")
+            both = isinstance(answers, torch.Tensor) and isinstance(targets, torch.Tensor)
+            if both and _measurable(answers) and _measurable(targets) and answers.shape == targets.shape:
+                yield answers.detach(), targets.detach()
 
 
 def ordinary(sizes: list[float]) -> list[float]:

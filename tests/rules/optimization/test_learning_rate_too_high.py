@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from flatline.events import (
+    AnswersBeyond,
     DeadFacts,
     FirstCrossEntropy,
     ForwardObserved,
@@ -296,20 +297,29 @@ def test_near_miss_weights_that_grow(changed):
     assert play(LearningRateTooHigh, *growing(**changed)) == []
 
 
-def thrown(*, path=10.0, worst=350.0, end=1.1):
-    """RMSprop at 0.1: the first step leaves nothing of the initial weights; then it learns a little, and forgets."""
-    losses = [1.37, worst, 20.0, 5.0, 1.3] + [0.9] * 60 + [end] * 60
-    return run([path, 0.6, 0.5, 0.4, 0.4] + [0.005] * 120, losses)
+def thrown(*, off=(9.0, 20.0), last=5.4, update=0.04, gradient=1e-3, optimizers=1):
+    """The loss comes down, and then goes far up at one and the same rate; the answers lie beyond all targets now and then."""
+    losses = [0.5] * 16 + [0.23] * 48 + [last] * 160
+    samples = run([update] * 60 + [0.004] * 164, losses, optimizer=SGD, gradient=gradient)
+    read = LossesRead(step=224, optimizer=SGD, steps=tuple(range(1, 225)), losses=tuple(losses), rates=(1.28,) * 224)
+    others = [replace(read, optimizer=replace(SGD, key=2 + i)) for i in range(optimizers - 1)]
+    beyond = [AnswersBeyond(step=100 + i, off=each, low=-1.7, high=1.7, loss=5.0) for i, each in enumerate(off)]
+    return *samples, read, *others, *beyond, RunEnded(step=224)
 
 
-def test_fires_where_the_first_steps_left_nothing():
-    finding = play(LearningRateTooHigh, *thrown())[0]
-    assert finding.step >= 100
-    assert "its first 5 steps carried the weights 11.9 times their own size" in finding.message
-    assert finding.message.endswith("the loss went from 1.37 to 1.1 (worst 350)")
+def test_fires_where_answers_lie_beyond_all_targets():
+    (finding,) = play(LearningRateTooHigh, *thrown())
+    assert (finding.severity, finding.key) == ("warning", "beyond")
+    assert finding.message == (
+        "at lr=1.28 SGD overshoots: its steps changed the weights by up to 4.0% of their size (healthy: about 0.1 %), and the "
+        "loss went from 0.5 by way of 0.23 to 5.4: at step 101 the answers were 20 off, where all targets lie from -1.7 to 1.7"
+    )
 
 
-def test_near_miss_first_steps_that_it_got_over():
-    assert play(LearningRateTooHigh, *thrown(end=0.3)) == []
-    assert play(LearningRateTooHigh, *thrown(path=3.5)) == []
-    assert play(LearningRateTooHigh, *thrown(worst=9.0)) == []
+@pytest.mark.parametrize(
+    "changed",
+    [{"off": (9.0,)}, {"last": 1.2}, {"update": 0.02}, {"gradient": 0.2}, {"optimizers": 2}],
+    ids=["once", "it comes back", "ordinary steps", "the gradient is at fault", "adversaries"],
+)
+def test_near_miss_answers_beyond_all_targets(changed):
+    assert play(LearningRateTooHigh, *thrown(**changed)) == []

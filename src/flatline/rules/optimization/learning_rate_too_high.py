@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flatline.events import (
+    AnswersBeyond,
     FirstCrossEntropy,
     ForwardObserved,
     LossesRead,
@@ -98,6 +99,7 @@ class LearningRateTooHigh(Rule):
     looked_at: int = 96  # samples, for the same reason
     silenced: float = 1e-4  # of the largest step: gradients that came through dead units are exactly 0 or rounding
     lifeless: int = 6  # newest samples, all of them
+    jumps_needed: int = 2  # at which the answers lay beyond all targets; one may be an accident
     cycle: float = 2.0  # times the highest rate of the cycles before; and that over the rate where the loss was lowest
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
@@ -107,6 +109,7 @@ class LearningRateTooHigh(Rule):
         self._newest: dict[int, tuple[NumbersSampled, _Track]] = {}
         self._alive: dict[tuple[str, int], int] = {}  # units of a layer when it was first seen
         self._chance: float | None = None  # what guessing costs
+        self._beyond: list[AnswersBeyond] = []
         self._grown: dict[
             int, tuple[NumbersSampled, str]
         ] = {}  # where the loss is far above its first one, and since when
@@ -187,6 +190,10 @@ class LearningRateTooHigh(Rule):
         for step, loss, rate in zip(event.steps, event.losses, event.rates, strict=True):
             course.add(step, loss, rate)
 
+    def on_answers_beyond(self, event: AnswersBeyond) -> None:
+        """The loss jumped, and the batch was as any other."""
+        self._beyond.append(event)
+
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """The run is over while the loss is as far up, or as far back."""
         for key, (since, what) in self._grown.items():
@@ -197,6 +204,32 @@ class LearningRateTooHigh(Rule):
             ((key, course),) = self._courses.items()
             if key in self._tracks and course.best is not None and len(course.newest) >= self.after:
                 yield from self._lost(event, self._tracks[key], course, course.best)
+                yield from self._thrown_beyond(event, self._tracks[key], course, course.best)
+
+    def _thrown_beyond(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
+        """Large steps, answers beyond all targets, and a loss that stays far above what it was."""
+        last, first, optimizer = median(each.loss for each in course.newest), course.first or 0.0, track.optimizer
+        far = last >= self.grown * max(first, best.loss) > 0 and len(self._beyond) >= self.jumps_needed
+        tamed = optimizer is not None and (optimizer.adaptive or track.gradient_ratio < self.gradient_ratio)
+        update, rate = track.fastest(0), course.newest[-1].rate
+        if optimizer is None or not far or not tamed or update < self.fast:
+            return
+        worst = max(self._beyond, key=lambda each: each.off / (each.high - each.low))
+        yield self.finding(
+            event,
+            f"at lr={rate:.3g} {optimizer.name} overshoots: its steps changed the weights by up to {update:.1%} of their size "
+            f"(healthy: about 0.1 %), and the loss went from {first:.4g} by way of {best.loss:.4g} to {last:.4g}: at step "
+            f"{worst.step:,} the answers were {worst.off:.3g} off, where all targets lie from {worst.low:.3g} to {worst.high:.3g}",
+            cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
+            fix=f"divide lr by ten, from {rate:.3g} to {rate / 10:.3g}, and again until the loss falls; flatline lr-find finds it",
+            where=optimizer.where,
+            key="beyond",
+            lr=rate,
+            update_ratio=update,
+            first_loss=first,
+            lowest_loss=best.loss,
+            loss=last,
+        )
 
     def _lost(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
         """What was learned went as the rate rose, and did not come back."""
