@@ -420,3 +420,8 @@ def test_near_miss_an_embedding_under_plain_sgd_of_which_few_rows_move_at_a_step
     assert play(LearningRateTooLow, *events) == []
     dense = [replace(each, layers=(replace(layer, kind="Linear"),)) for each in events]
     assert len(play(LearningRateTooLow, *dense)) == 1
+
+
+def test_the_rate_to_try_is_larger_than_the_one_that_is_too_low():
+    (finding,) = play(LearningRateTooLow, *[replace(each, lr=0.02, optimizer=PLAIN) for each in samples()])
+    assert "raise lr from 0.02 to about 0.2 for SGD" in finding.fix

@@ -352,7 +352,8 @@ class LearningRateTooLow(Rule):
         update = median(s.update for s in samples)
         rate = max(event.lr, event.peak_lr) if why == ENDS_EARLY else event.lr
         name = event.optimizer.name
-        better = "1e-3" if event.optimizer.adaptive else "1e-2"
+        usual = 1e-3 if event.optimizer.adaptive else 1e-2
+        better = f"{usual:.0e}".replace("e-0", "e-") if 2 * rate < usual else f"{10 * rate:.1g}"
         return self.finding(
             event,
             f"at lr={rate:g} a step of {name} changes the weights by {update:.1e} of their size "
