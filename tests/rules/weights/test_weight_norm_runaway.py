@@ -120,14 +120,15 @@ def test_near_miss_growth_of_another_pace_than_decay():
     assert play(WeightNormRunaway, *decayed(-1.0, count=120)) == []
 
 
-def alike(*, paces=(1.0, 0.6, 1.0), slows=0.0, rises=3.0, count=60):
+def alike(*, paces=(1.0, 0.6, 1.0), slows=0.0, rises=3.0, count=60, rates=(1e-3, 1e-3)):
     """Matrices that grow by 0.05 % a step, in an optimizer of the user's own: of its decay nothing is known."""
     for i in range(count):
         step = 60 * i + 1
         grown = 5e-4 * step / (1 + slows * step)
         layers = tuple(LayerNumbers(name=str(n), weight_rms=0.06 * math.exp(grown * p)) for n, p in enumerate(paces))
         loss = 0.02 if i < count // 2 else 0.02 * (1 + (rises - 1) * (2 * i / count - 1))
-        yield NumbersSampled(step=step, index=step, layers=layers, loss=loss, first_loss=0.2)
+        lr = rates[0] * (rates[1] / rates[0]) ** (i / count)
+        yield NumbersSampled(step=step, index=step, layers=layers, loss=loss, first_loss=0.2, lr=lr)
 
 
 def test_fires_where_all_matrices_grow_alike():
@@ -156,6 +157,9 @@ def test_fires_where_two_tables_are_multiplied():
         {"paces": (1.0, 0.1, 0.9)},  # a gradient drives two of them
         {"slows": 1e-3},  # as the steps of Adam do
         {"rises": 1.0},  # the loss does not mind
+        {"paces": (0.6, 0.4, 0.6)},  # not far yet: targets may grow
+        {"paces": (0.6, 0.6)},  # of two, that may be by chance
+        {"rates": (1e-4, 1e-1)},  # a sweep
         {"paces": (1.0,)},
         {"paces": (-1.0, -1.0, -1.0)},
     ],

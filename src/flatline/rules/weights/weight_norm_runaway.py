@@ -11,6 +11,8 @@ from flatline.findings import Finding
 from flatline.history import FEW, History, median
 from flatline.rules import Rule
 
+LATE = 0.4  # of the run so far: the part whose growth is judged
+
 
 class WeightNormRunaway(Rule):
     """The weights grow without bound.
@@ -76,11 +78,16 @@ class WeightNormRunaway(Rule):
     same: float = 0.01  # how far two paces may be apart; measured where the loop multiplies two tables: 0.004
     together: float = 0.05  # the same for all matrices of an optimizer; measured: 0.04
     doubled: float = 0.7  # logarithm of the growth, for those
+    tripled: float = (
+        1.1  # the same, where paces are only near each other, or there are two; by Adam's drift at most 0.92
+    )
+    raised: float = 1.05  # rate over what it was at the start of that growth: a sweep makes all grow faster
     lost: float = 1.3  # loss over its lowest, meanwhile
 
     def __init__(self) -> None:
         self._weights: dict[tuple[int, str], History] = {}
         self._losses: dict[int, History] = {}
+        self._rates: dict[int, History] = {}
         self._subtracted = False  # the loss pays for larger weights
         self._growing: dict[int, tuple[int, Finding]] = {}  # since which step, and what it came to
 
@@ -91,6 +98,7 @@ class WeightNormRunaway(Rule):
         losses = self._losses.setdefault(event.optimizer.key, History())
         if event.loss is not None:
             losses.add(event.index, event.loss)
+        self._rates.setdefault(event.optimizer.key, History(64)).add(event.index, event.lr)
         grown = [layer for layer in event.layers if layer.matrix and self._runs_away(event, layer)]
         if self._turned(event):
             yield self._tell_turned(event, losses)
@@ -173,6 +181,10 @@ class WeightNormRunaway(Rule):
             return None
         if not any(past.values[-1] > math.exp(self.turned_growth) * min(past.values) for past in known):
             return None  # the cheap question first: a model may have a thousand of them
+        past = self._rates[event.optimizer.key]
+        rates = [rate for step, rate in zip(past.steps, past.values, strict=True) if step >= LATE * event.index]
+        if max(rates) > self.raised * rates[0]:
+            return None
         told = [each for past in known if (each := _paces(past)) is not None]
         if len(told) == len(known) and self._in_step(told):
             return median(late for _, late, _ in told)
@@ -185,15 +197,13 @@ class WeightNormRunaway(Rule):
             return None
         typical = median(late for _, late, _ in told)
         alike = min(late for _, late, _ in told) >= self.abreast * typical
-        return typical if alike and median(far for _, _, far in told) >= self.turned_growth else None
+        return typical if alike and median(far for _, _, far in told) >= self.farther else None
 
     def _in_step(self, told: list[tuple[float, float, float]]) -> bool:
         """All of them keep one and the same pace: no gradient does that, whatever the loss shows."""
         steady = all(early > 0 and abs(late / early - 1) <= self.together for early, late, _ in told)
-        paces = [late for _, late, _ in told]
-        return (
-            steady and max(paces) <= (1 + self.together) * min(paces) and min(far for *_, far in told) >= self.doubled
-        )
+        paces, enough = [late for _, late, _ in told], self.doubled if len(told) > 2 else self.farther
+        return steady and max(paces) <= (1 + self.together) * min(paces) and min(far for *_, far in told) >= enough
 
     def _the_same(self, told: list[tuple[float, float, float]]) -> float | None:
         """The pace of two matrices or more that keep it, and that no gradient would make the same."""
@@ -274,7 +284,7 @@ def _paces(past: History) -> tuple[float, float, float] | None:
     """Growth of each step in the earlier half of the newer part of a run, and in the later one; and all that of both."""
     points = list(zip(past.steps, past.values, strict=True))
     end = points[-1][0]
-    late = [(step, size) for step, size in points if step >= 0.4 * end]
+    late = [(step, size) for step, size in points if step >= LATE * end]
     (first, size), (last, newest) = late[0], late[-1]
     inner = [each for each in late if 0.25 <= (each[0] - first) / max(1, last - first) <= 0.75]
     if first > 0.6 * end or not inner or min(size, newest, inner[0][1]) <= 0:
