@@ -78,9 +78,7 @@ class WeightNormRunaway(Rule):
     same: float = 0.01  # how far two paces may be apart; measured where the loop multiplies two tables: 0.004
     together: float = 0.05  # the same for all matrices of an optimizer; measured: 0.04
     doubled: float = 0.7  # logarithm of the growth, for those
-    tripled: float = (
-        1.1  # the same, where paces are only near each other, or there are two; by Adam's drift at most 0.92
-    )
+    farther: float = 0.9  # the same, where paces are only near each other, or there are two; healthy, at one pace: 0.5
     raised: float = 1.05  # rate over what it was at the start of that growth: a sweep makes all grow faster
     lost: float = 1.3  # loss over its lowest, meanwhile
 
