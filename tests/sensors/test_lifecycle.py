@@ -466,6 +466,24 @@ def test_the_schedule_of_another_model_goes_on():
     assert told[-1].trainer is None
 
 
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_schedule_before_the_first_step_of_its_optimizer(members):
+    def script():
+        models = [Net() for _ in range(members)]
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models]
+        schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers]
+        for turn in range(9):
+            if members == 1:
+                schedules[0].step()
+            train(models[turn % members], 1, optimizers[turn % members])
+            for schedule in schedules if members > 1 else ():
+                schedule.step()
+
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        told = watched(script, ScheduleObserved)
+    assert max(each.calls_before_first_step for each in told) == (members == 1)
+
+
 # --------------------------------------------------------------------------- stages
 
 UNFREEZE = "        model.body.requires_grad_(True)\n"

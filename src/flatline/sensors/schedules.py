@@ -31,6 +31,7 @@ class Schedule:
         self.calls = 0
         self.idle_calls = self._steps_then = 0  # calls since its optimizer stepped last
         self.calls_before_first_step = 0
+        self.total_steps = 0  # of all optimizers, at the newest call
         self.next_look = 2  # call at which an optimizer that never stepped is compared with the others
         # that trains in its place; both rates then; whether it trains a copy
         self.trainer: tuple[OptimizerFacts, float, float, bool] | None = None
@@ -147,8 +148,12 @@ class ScheduleSensor:
                 self._patch(cls)
         state = self.loop.optimizer(optimizer, caller())
         if id(scheduler) not in self.schedules or self.schedules[id(scheduler)].ref() is not scheduler:
-            self.schedules[id(scheduler)] = Schedule(scheduler, state, caller())
+            schedule = self.schedules[id(scheduler)] = Schedule(scheduler, state, caller())
+            schedule.total_steps = self._total_steps()
             weakref.finalize(scheduler, self._retire, id(scheduler)).atexit = False
+
+    def _total_steps(self) -> int:
+        return sum(each.steps for each in self.loop.states)
 
     def _retire(self, identity: int) -> None:
         schedule = self.schedules.pop(identity, None)
@@ -176,7 +181,9 @@ class ScheduleSensor:
         state = schedule.state
         schedule.called()
         if not state.steps and not state.skipped:
-            schedule.calls_before_first_step += 1
+            total = self._total_steps()
+            schedule.calls_before_first_step += total <= schedule.total_steps  # or another one of several had its turn
+            schedule.total_steps = total
         if schedule.calls <= 3:
             schedule.stepped_at = caller() or schedule.stepped_at
         self._follow_rate(schedule, state)
