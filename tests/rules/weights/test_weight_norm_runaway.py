@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,11 @@ def test_fires_when_the_loss_runs_to_minus_infinity():
 def test_fires_on_geometric_growth_though_the_loss_falls():
     """A decay with the wrong sign: the same share at every step."""
     assert len(play(WeightNormRunaway, *run(GROWING, [2.3 * 0.9**i for i in range(40)]), RunEnded())) == 1
+
+
+def test_near_miss_growth_in_a_sweep_of_the_rate():
+    sweep = [replace(event, lr=1e-4 * 1.2**i) for i, event in enumerate(run(GROWING, STILL))]
+    assert play(WeightNormRunaway, *sweep, RunEnded()) == []
 
 
 def test_near_miss_growth_that_slows_under_a_falling_loss():

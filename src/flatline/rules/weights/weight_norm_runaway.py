@@ -98,6 +98,7 @@ class WeightNormRunaway(Rule):
             losses.add(event.index, event.loss)
         self._rates.setdefault(event.optimizer.key, History(64)).add(event.index, event.lr)
         grown = [layer for layer in event.layers if layer.matrix and self._runs_away(event, layer)]
+        grown = [] if self._raised(event) else grown
         if self._turned(event):
             yield self._tell_turned(event, losses)
         elif (pace := self._all_alike(event, losses)) is not None:
@@ -179,9 +180,7 @@ class WeightNormRunaway(Rule):
             return None
         if not any(past.values[-1] > math.exp(self.turned_growth) * min(past.values) for past in known):
             return None  # the cheap question first: a model may have a thousand of them
-        past = self._rates[event.optimizer.key]
-        rates = [rate for step, rate in zip(past.steps, past.values, strict=True) if step >= LATE * event.index]
-        if max(rates) > self.raised * rates[0]:
+        if self._raised(event):
             return None
         told = [each for past in known if (each := _paces(past)) is not None]
         if len(told) == len(known) and self._in_step(told):
@@ -196,6 +195,12 @@ class WeightNormRunaway(Rule):
         typical = median(late for _, late, _ in told)
         alike = min(late for _, late, _ in told) >= self.abreast * typical
         return typical if alike and median(far for _, _, far in told) >= self.farther else None
+
+    def _raised(self, event: NumbersSampled) -> bool:
+        """The rate went up meanwhile: a sweep, or a warm-up."""
+        past = self._rates[event.optimizer.key]
+        rates = [rate for step, rate in zip(past.steps, past.values, strict=True) if step >= LATE * event.index]
+        return max(rates) > self.raised * rates[0]
 
     def _in_step(self, told: list[tuple[float, float, float]]) -> bool:
         """All of them keep one and the same pace: no gradient does that, whatever the loss shows."""
