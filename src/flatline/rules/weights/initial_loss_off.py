@@ -70,6 +70,8 @@ class InitialLossOff(Rule):
     targets_needed: int = 8  # fewer may be hard by chance
     steps_needed: int = 50  # of a run that never came down; a default initialisation comes down within some dozen
     never: float = 100.0  # last loss over ln(classes); an 8-bit image under a default layer begins at 65
+    above: float = 1.2  # the same, of one that began at ``never``: worse than to give all classes equal scores
+    late: int = 200  # steps after which that is judged
     same: float = 0.05  # relative distance of the run's first loss from the cross entropy: it is that, and no sum
 
     def __init__(self) -> None:
@@ -122,11 +124,14 @@ class InitialLossOff(Rule):
             return
         equal = math.log(max(2, high.classes))
         that_one = abs(event.first_loss - high.value) <= self.same * high.value
-        if that_one and event.loss >= self.never * equal and equal < self._lowest < math.inf:
+        never = event.loss >= self.never * equal and equal < self._lowest < math.inf
+        far = high.value >= self.never * equal and event.loss >= self.above * equal and event.step >= self.late
+        if that_one and (never or far):
             yield self.finding(
                 event,
-                f"the cross entropy began at {high.value:.3g} and is still {event.loss:.3g} after {event.step} steps, never as low "
-                f"as ln {high.classes} = {equal:.3g}, which equal scores for all {high.classes} classes give",
+                f"the cross entropy began at {high.value:.3g} and is still {event.loss:.3g} after {event.step} steps, "
+                f"{'never as low as' if never else 'above'} "
+                f"ln {high.classes} = {equal:.3g}, which equal scores for all {high.classes} classes give",
                 where=high.where,
                 cause=self._cause(high) + self._depth(),
                 fix="put a normalisation layer (nn.LayerNorm) between the layers; take means instead of sums over neighbours or "
