@@ -226,6 +226,7 @@ class LifecycleSensor:
             self.resuming.first_step(state)
             self._tell_merged(state)
             self._tell_fresh(state)
+        self.resuming.look()
         self._rows = max([self._rows, *(model.rows for model in self.models.known)])
         if self._numbers:
             self._shares = self._frozen_and_trainable()
@@ -360,6 +361,7 @@ class LifecycleSensor:
 
     def _watch(self) -> None:
         """On a light step now and then."""
+        self.resuming.look()
         self._seen.look(users_frame(), self.loop.steps)
         if self._modules.changed():
             self.loop.look_closely()
