@@ -326,10 +326,11 @@ class LifecycleSensor:
 
     def _tell_missed(self, files: set[str], told: dict[str, Any]) -> bool:
         self._seen.end(self.loop.steps)
-        run = Run(self._seen, self.loop.steps, self._rows)
+        run = Run(self._seen, self.loop.steps, self._rows, self._numbers)
         found = next((m for f in sorted(files) if (m := missed_unfreezing(f, run)) is not None), None)
         if found is not None:
             told |= {"condition": found.condition, "why": found.why, "low": found.low, "high": found.high}
+            told["counted"] = found.counted
             self.loop.emit(StageNotReached(where=Where(found.file, found.line), **told))
         return found is not None
 
