@@ -304,6 +304,8 @@ def train():
         ("return scaled.item(), acc", "loss, acc = step(s, x)", "print(f'{loss:.4f}')", 8),
         ("return {'loss': float(scaled)}", "out = step(s, x)", "log.append(out['loss'])", 8),
         ("return Out(loss=scaled.item())", "out = step(s, x)", "table[0] = out.loss", 8),
+        ("return scaled.item()", "loss = step(s, x)", "print(loss); print(s.get_scale())", 8),
+        ("return scaled.item()", "loss = step(s, x); k = s.get_scale()", "print(loss)", None),
         ("return scaled.item(), acc", "loss, acc = step(s, x)", "print(acc)", None),
         ("return scaled.item()", "step(s, x)", "pass", None),
         ("return scaled.item()", "loss = step(s, x)", "if isfinite(loss): pass", None),

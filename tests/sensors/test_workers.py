@@ -100,6 +100,21 @@ def once_more_apart(worker_id):
     random.seed(SEED + worker_id)
 
 
+def default_apart(worker_id, seed=0):
+    seed = seed + worker_id
+    random.seed(seed)
+
+
+def option_apart(worker_id):
+    args.seed += worker_id
+    random.seed(args.seed)
+
+
+def setting_apart(worker_id):
+    settings["train"]["seed"] = worker_id
+    random.seed(settings["train"]["seed"])
+
+
 class Pipeline:
     seed = 4
 
@@ -150,6 +165,9 @@ def test_a_seed_that_is_held_elsewhere(init):
     "init",
     [
         by_helper_apart,
+        default_apart,
+        option_apart,
+        setting_apart,
         once_more_apart,
         Pipeline().start_apart,
         made_apart(6),

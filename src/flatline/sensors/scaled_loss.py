@@ -47,7 +47,7 @@ def _followed(things: list[Thing], made: ast.stmt, ways: Sequence[Where]) -> tup
         if read is not None:
             return ast.unparse(read), Where(where.file, read.lineno, where.function)
     outer = function_around(above[0].file, above[0].line) if above else None
-    if outer is None or _undoes(scope) or _undoes(outer):
+    if outer is None or _undoes(scope, where.file) or _undoes(outer, above[0].file):
         return "", None
     returned = [pair for thing in things for node in _later(scope, thing, made) for pair in _returned(node, thing)]
     call = next((node for node in _statements(outer) if _covers(node, above[0].line)), None)
@@ -64,9 +64,15 @@ def _covers(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def _undoes(node: ast.AST) -> bool:
-    """It speaks of the scale itself."""
+def _mentions_scale(node: ast.AST) -> bool:
     return any(getattr(n, "attr", "") in UNDOING for n in ast.walk(node))
+
+
+def _undoes(scope: ast.AST, file: str) -> bool:
+    """Somebody reckons with the scale, or keeps it; who only prints it does not."""
+    tree = tree_of(file)
+    reckons = any(isinstance(n, ast.BinOp) and _mentions_scale(n) for n in (ast.walk(tree) if tree else ()))
+    return reckons or any(_mentions_scale(node) for node in _statements(scope) if not isinstance(node, ast.Expr))
 
 
 def _scales(node: ast.stmt, line: int) -> bool:
@@ -103,7 +109,7 @@ def _within(node: ast.stmt, block: list[ast.stmt]) -> bool:
 
 
 def _tells(node: ast.stmt, thing: Thing, file: str) -> bool:
-    if isinstance(node, ast.Return) or _undoes(node) or (thing.number and "inv" in ast.unparse(node)):
+    if isinstance(node, ast.Return) or _mentions_scale(node) or (thing.number and "inv" in ast.unparse(node)):
         return False
     return _kept(node, thing.text, file) if thing.number else _reads(node, thing.text)
 

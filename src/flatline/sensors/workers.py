@@ -75,28 +75,35 @@ class Scope:
             return node.value
         if isinstance(node, ast.Name):
             return self._named(node.id)
-        if isinstance(node, ast.Attribute):
-            owner = self.held(node.value)
-            look = (
-                getattr if isinstance(owner, ModuleType) else inspect.getattr_static
-            )  # no property of the user's runs
-            return look(owner, node.attr, None) if owner is not None else None
-        if isinstance(node, ast.Subscript):
-            table = self.held(node.value)
-            return table.get(self.held(node.slice)) if type(table) is dict else None
+        if isinstance(node, (ast.Attribute, ast.Subscript)):
+            return self._part(node) if not self._stores(ast.unparse(node)) else None
         sides = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
         return self.held(sides[0]) if sides and all(type(self.held(each)) is int for each in sides) else None
 
+    def _part(self, node: ast.Attribute | ast.Subscript) -> Any:
+        """An attribute, without a property of the user's being run, or an entry of a table."""
+        owner = self.held(node.value)
+        if isinstance(node, ast.Subscript):
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            return owner.get(key) if type(owner) is dict else None
+        look = getattr if isinstance(owner, ModuleType) else inspect.getattr_static
+        return look(owner, node.attr, None) if owner is not None else None
+
+    def _stores(self, text: str) -> list[ast.AST]:
+        """The places at which something gets a value."""
+        nodes = (n for n in self.nodes() if isinstance(getattr(n, "ctx", None), ast.Store))
+        return [node for node in nodes if ast.unparse(node) == text]
+
     def _named(self, name: str) -> Any:
         """A variable that is set once, one that was given, or one of the module's."""
-        code = self.function.__code__
-        if name in self.known:
-            return self.known[name]
-        stored = [n for n in self.nodes() if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
-        if not stored and name not in code.co_varnames:
-            return self.function.__globals__.get(name)
-        made = [n for n in self.nodes() if isinstance(n, ast.Assign) and n.targets == stored]
-        return self.held(made[0].value) if made else None
+        stored = self._stores(name)
+        if stored and name not in self.known:
+            made = [n.value for n in self.nodes() if isinstance(n, ast.Assign) and n.targets == stored]
+            own = any(isinstance(n, ast.Name) and n.id == name for value in made for n in ast.walk(value))
+            return self.held(made[0]) if made and not own else None
+        if stored or name in self.function.__code__.co_varnames:
+            return self.known.get(name) if not stored else None
+        return self.known.get(name, self.function.__globals__.get(name))
 
     def called(self, call: ast.Call) -> Scope | None:
         """The user's function that is called by its name, with what it is given."""
@@ -127,9 +134,8 @@ def _variables(function: FunctionType, given: list[Any], named: Mapping[str, Any
     """Arguments, their defaults, and variables of functions around."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
-    defaults = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False)) | (
-        function.__kwdefaults__ or {}
-    )
+    defaults = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     around = {name: _content(cell) for name, cell in cells}
     return around | defaults | dict(zip(names, given, strict=False)) | dict(named)
