@@ -175,6 +175,79 @@ def test_a_stage_or_a_number_that_somebody_sets(missed, was, now):
     assert missed(STAGED.replace(was, now)) is None
 
 
+ROUNDS = """
+class Net:
+    def requires_grad_(self, flag):
+        pass
+
+class Tuner:
+    def __init__(self, net, at=3, per=1000):
+        self.net, self.at, self.per = net, at, per
+        self.steps = self.epoch = 0
+
+    def begin(self{given}):
+        {made}
+        if {test}:
+            self.net.requires_grad_(True)
+
+    def fit(self):
+        for turn in {turns}:
+            self.begin({gives})
+            for batch in range(50):
+                look(self.steps)
+                self.steps += {by}
+
+Tuner(Net()).fit()
+"""
+
+
+def rounds(made="epoch = self.steps // 1000", test="epoch == self.at", given="", gives="", turns="range(8)", by=1):
+    given = f", {given}" if given else ""
+    return ROUNDS.format(made=made, test=test, given=given, gives=gives, turns=turns, by=by)
+
+
+@pytest.mark.parametrize(
+    ("source", "counted"),
+    [
+        (rounds(), "self.steps // 1000"),
+        (rounds(made="epoch = int(self.steps / self.per)"), "int(self.steps / self.per)"),
+        (rounds(made="self.epoch = self.steps // self.per", test="self.epoch >= 3"), "self.steps // self.per"),
+        (rounds(made="", given="epoch", gives="self.steps // 1000"), "self.steps // 1000"),
+        (rounds(made="", test="self.epoch >= self.at"), "self.epoch"),
+    ],
+)
+def test_a_round_that_is_not_counted_by_rounds(missed, source, counted):
+    found = missed(source)
+    assert (found.why, found.counted, found.low, found.high) == ("rounds", counted, 8, 0)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        rounds(made="epoch = self.steps // 50"),
+        rounds(made="epoch = self.steps // 133"),
+        rounds(made="part = self.steps // 1000", test="part == self.at"),
+        rounds(test="epoch == 8"),
+        rounds(test="epoch == 12"),
+        rounds(turns="range(3)"),
+        rounds(made="", test="self.epoch >= self.at").replace(
+            "per=1000):", "per=1000, first=0):\n        self.epoch = first"
+        ),
+        rounds(turns="forever()").replace("class Tuner", "def forever(): return iter([1] * 8)\nclass Tuner"),
+        rounds(by=32).replace("look(self.steps)", "look(self.steps // 32)"),
+        rounds(made="epoch = self.steps // unknown()").replace(
+            "class Tuner", "def unknown(): return 1000\nclass Tuner"
+        ),
+        rounds(made="", test="self.epoch >= self.at").replace(
+            "range(50):", "range(50):\n                self.epoch += 1"
+        ),
+        rounds(made="", test="self.epoch >= self.at").replace("range(50):", "range(1):"),
+    ],
+)
+def test_a_round_that_is_counted_or_not_meant(missed, source):
+    assert missed(source) is None
+
+
 def handler(name="on_epoch_begin", guard="if epoch == self.at:", hook='"on_epoch_start"', at=3):
     return HANDLER.format(name=name, guard=guard, hook=hook, at=at)
 

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 from watching import seen
 
-from flatline.events import LossNotFinite, OptimizerStateSampled, PrecisionObserved, RunEnded, ScalerObserved, Where
+from flatline.events import LossNotFinite, OptimizerStateSampled, PrecisionObserved, RunEnded, ScalerObserved
 from flatline.sensors.live import LiveSensors
 from flatline.sensors.precision import counts, half_step, spread
-from flatline.sensors.sources import scaled_loss_read
 
 
 def train(model, optimizer, *, scaler=None, dtype=torch.float16, shrink=1.0, count=4, autocast=True):
@@ -243,33 +242,3 @@ def test_optimizers_without_squares():
     model = net()
     events = seen(train(model, sgd(model)), OptimizerStateSampled)
     assert {(e.state, e.eps) for e in events} == {("", None)}
-
-
-# --------------------------------------------------------------------------- the scaled loss
-
-
-LOGGING = """def train(scaler, loss):
-    {first}
-    {second}
-    {third}
-"""
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "third", "line"),
-    [
-        ("loss = scaler.scale(loss)", "loss.backward()", "total += loss.item()", 4),
-        ("big = scaler.scale(loss)", "print(float(big))", "pass", 3),
-        ("big = scaler.scale(loss)", "big.backward()", "print(loss.item())", None),
-        ("big = scaler.scale(loss)", "log(big.item() / scaler.get_scale())", "pass", None),
-        ("loss = scaler.scale(loss)", "loss = loss.mean()", "log(loss.item())", None),
-        ("scaler.scale(loss).backward()", "log(loss.item())", "pass", None),
-        ("loss = scaler.scale(loss)", "loss /= 1024", "log(loss.item())", None),
-        ("if amp: loss = scaler.scale(loss)", "else: log(loss.item())", "pass", None),
-    ],
-)
-def test_reading_the_scaled_loss(tmp_path, first, second, third, line):
-    file = tmp_path / "train.py"
-    file.write_text(LOGGING.format(first=first, second=second, third=third), encoding="utf-8")
-    _, where = scaled_loss_read(Where(str(file), 2, "train"))
-    assert (where.line if where else None) == line

@@ -120,6 +120,31 @@ def test_another_optimizer(script, build):
     assert script(build) == []
 
 
+LOWERED = """
+for _ in range(3):
+    optimizer.param_groups[0]["lr"] *= {factor}
+    step()
+"""
+
+
+@pytest.mark.parametrize(("factor", "told"), [(0.9, 1), (0.8, 0), (1.0, 0)])
+def test_a_rate_that_is_lowered_by_hand(script, tmp_path, factor, told):
+    saved = torch.load(tmp_path / "last.pt")["optim"]
+    saved["param_groups"][0]["lr"] = 0.02 * 0.9**12
+    build = ADAMW.replace("())", "(), lr=0.02)")
+    assert len(script(build, load=LOWERED.format(factor=factor), instead={"optim": saved})) == told
+    load = "optimizer.load_state_dict(checkpoint['optim'])" + LOWERED.format(factor=factor)
+    assert script(build, load=load, instead={"optim": saved}) == []
+
+
+@pytest.mark.parametrize(("rate", "told"), [(0.00098, 1), (0.0005, 0)])
+def test_a_rate_that_is_written_from_the_count(script, rate, told):
+    build = ADAMW.replace("())", "(), lr=0.02)")
+    write = f"optimizer.param_groups[0]['lr'] = {rate}"  # the file has 0.001
+    assert len(script(build, load=write)) == told
+    assert script(ADAMW.replace("())", f"(), lr={rate})")) == []  # of another stage
+
+
 @pytest.mark.parametrize(
     "instead", [{"rng": torch.get_rng_state()}, {"schedule": {"last_epoch": 12, "base_lrs": [0.1]}}]
 )

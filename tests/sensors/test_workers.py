@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ import torch
 from flatline.sensors.workers import seeded_alike
 
 SEED = 3
+args = SimpleNamespace(seed=7)
+settings = {"train": {"seed": 5}}
 
 
 class Drawn:
@@ -64,6 +68,115 @@ def fresh(worker_id):
 
 def other(worker_id):
     torch.manual_seed(0)
+
+
+def by_option(worker_id):
+    random.seed(args.seed)
+
+
+def by_setting(worker_id):
+    base = settings["train"]["seed"] + 1
+    random.seed(base)
+
+
+def seed_all(seed, offset=0):
+    random.seed(seed + offset)
+
+
+def by_helper(worker_id):
+    seed_all(args.seed)
+
+
+def by_helper_apart(worker_id):
+    seed_all(args.seed, offset=worker_id)
+
+
+def by_default(worker_id, seed=0):
+    random.seed(seed)
+
+
+def once_more_apart(worker_id):
+    random.seed(SEED)
+    random.seed(SEED + worker_id)
+
+
+def default_apart(worker_id, seed=0):
+    seed = seed + worker_id
+    random.seed(seed)
+
+
+def option_apart(worker_id):
+    args.seed += worker_id
+    random.seed(args.seed)
+
+
+def setting_apart(worker_id):
+    settings["train"]["seed"] = worker_id
+    random.seed(settings["train"]["seed"])
+
+
+class Pipeline:
+    seed = 4
+
+    def start(self, worker_id):
+        random.seed(self.seed)
+
+    def start_apart(self, worker_id):
+        random.seed(self.seed + worker_id)
+
+
+class Starter:
+    def __init__(self, seed):
+        self.seed = seed
+
+    def __call__(self, worker_id):
+        random.seed(self.seed)
+
+
+def made_with(seed):
+    def init(worker_id):
+        random.seed(seed)
+
+    return init
+
+
+def made_apart(seed):
+    return lambda worker_id: random.seed(seed + worker_id)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        by_option,
+        by_setting,
+        by_helper,
+        by_default,
+        functools.partial(by_default, seed=9),
+        Pipeline().start,
+        Starter(3),
+        made_with(6),
+    ],
+)
+def test_a_seed_that_is_held_elsewhere(init):
+    assert seeded_alike(init, Drawn())[1] == "random"
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        by_helper_apart,
+        default_apart,
+        option_apart,
+        setting_apart,
+        once_more_apart,
+        Pipeline().start_apart,
+        made_apart(6),
+        functools.partial(by_number),
+        Drawn(),
+    ],
+)
+def test_a_seed_that_knows_the_worker(init):
+    assert seeded_alike(init, Drawn()) is None
 
 
 @pytest.mark.parametrize("init", [constant, by_global])

@@ -44,6 +44,17 @@ def caller() -> Where | None:
     return frame and Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
+def callers_above(most: int) -> list[Where]:
+    """The functions of the user's that called the innermost one, without one of a library between them."""
+    frame = users_frame()
+    found: list[Where] = []
+    while frame is not None and (frame := frame.f_back) is not None and len(found) < most:
+        if not is_users(frame.f_code.co_filename):
+            break
+        found.append(Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+    return found
+
+
 def users_line(traceback: TracebackType | None) -> Where | None:
     """The innermost line of the user's code in a traceback."""
     found = None

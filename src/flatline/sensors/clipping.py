@@ -11,12 +11,13 @@ import torch
 
 from flatline.events import ClipFacts, ScaledLossRead, ScalerObserved
 from flatline.sensors.backward import BackwardSensor
-from flatline.sensors.callers import caller
+from flatline.sensors.callers import caller, callers_above
 from flatline.sensors.loop import Loop, OptimizerState, Window
 from flatline.sensors.patching import Patches
-from flatline.sensors.sources import scaled_loss_read
+from flatline.sensors.scaled_loss import scaled_loss_read
 
 HALF_WINDOW = 20  # updates
+CALLERS = 3  # functions that the scaled loss may be returned through
 DEFERRED = 32  # scales on a device are read this many at a time
 
 
@@ -110,7 +111,7 @@ class ClipSensor:
             state.window.scaled = True
         if not self._source_read and self.scale > 1:
             self._source_read = True
-            statement, where = scaled_loss_read(caller())
+            statement, where = scaled_loss_read(caller(), callers_above(CALLERS))
             if statement:
                 self.loop.emit(ScaledLossRead(step=self.loop.step, where=where, statement=statement, scale=self.scale))
 

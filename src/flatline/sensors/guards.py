@@ -10,10 +10,12 @@ import ast
 import sys
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeGuard
 
-from flatline.sensors.sources import FUNCTIONS, called_name, tree_of
-from flatline.sensors.stages import given_to, unfreezes, unfreezing_functions
+from flatline.sensors.rounds import Share, made_in, share_of, speaks_of_rounds
+from flatline.sensors.sources import FUNCTIONS, called_name, tree_of, value_pairs
+from flatline.sensors.stages import Numbers, given_to, rounds_of, unfreezes, unfreezing_functions
 from flatline.sensors.witnessed import Series, Witnessed
 
 Guard = tuple[ast.expr, bool, ast.AST]  # a condition, what it has to be, and the function that it stands in
@@ -33,10 +35,11 @@ class Missed(NamedTuple):
     file: str
     line: int
     condition: str
-    why: Literal["percent", "samples", "uncalled"]
+    why: Literal["percent", "samples", "uncalled", "rounds"]
     low: float = 0.0  # what was seen in place of the number
     high: float = 0.0
     number: float = 0.0  # that was waited for
+    counted: str = ""  # by what
 
 
 class Run(NamedTuple):
@@ -45,6 +48,7 @@ class Run(NamedTuple):
     seen: Witnessed
     steps: int
     rows: int  # samples of a step
+    numbers: Numbers = MappingProxyType({})  # that its functions began with
 
 
 def missed_unfreezing(file: str, run: Run) -> Missed | None:
@@ -52,7 +56,7 @@ def missed_unfreezing(file: str, run: Run) -> Missed | None:
     tree = tree_of(file)
     if tree is None:
         return None
-    source, told = Source(tree), {name: True for name, flag in unfreezing_functions(tree).items() if flag}
+    source, told = Source(tree, file), {name: True for name, flag in unfreezing_functions(tree).items() if flag}
     for node in source.nodes:
         if isinstance(node, (ast.Assign, ast.Call)) and unfreezes(node, told):
             ways = [source.blocked(way, run) for way in source.ways(node, DEEPEST)]
@@ -65,8 +69,8 @@ def missed_unfreezing(file: str, run: Run) -> Missed | None:
 class Source:
     """A file of the user's, asked from the inside out."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.tree, self.nodes = tree, list(ast.walk(tree))
+    def __init__(self, tree: ast.Module, file: str) -> None:
+        self.tree, self.file, self.nodes = tree, file, list(ast.walk(tree))
         self.above = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
     @cached_property
@@ -121,6 +125,7 @@ class Source:
                 return self._uncalled(parts, scope, run)
             for quantity, number in _compared(part, true):
                 found = self._in_other_units(quantity, number, scope, run)
+                found = found or self._in_other_rounds(quantity, number, scope, run)
                 if found is not None:
                     told = "" if isinstance(number, ast.Constant) else f", which is {found.number:,.10g}"
                     return found._replace(condition=_said(part, true) + told)
@@ -163,6 +168,71 @@ class Source:
         if least <= end * run.rows and not _is_power_of_ten(least):
             return Missed("", 0, "", "samples", series.first[1], end, least)
         return None
+
+    def _in_other_rounds(self, quantity: ast.expr, number: ast.expr, scope: ast.AST, run: Run) -> Missed | None:
+        """A round that the loop came to, counted by a number of steps that is not that of a round, or by nothing."""
+        numbers = self._numbers(number, scope, run) if speaks_of_rounds(quantity, number) else []
+        rounds = self._rounds(quantity, run, DEEPEST) if numbers else 0
+        if not 0 < min(numbers, default=0) < rounds:
+            return None
+        counted, reached = self._counted(quantity, scope, run)
+        if reached is None or reached >= min(numbers):
+            return None
+        return Missed("", 0, "", "rounds", rounds, reached, min(numbers), counted)
+
+    def _counted(self, quantity: ast.expr, scope: ast.AST, run: Run) -> tuple[str, float | None]:
+        """What counts, and how far it came at most; None where that is not known."""
+        given, made = self._given(quantity, scope), made_in(quantity, scope, self.nodes)
+        value, around = (made, scope) if made is not None or given is None else given
+        counts = value if value is not None else quantity
+        share = share_of(counts)
+        if share is None:
+            return ast.unparse(counts), self._stood_still(quantity, scope, run) if value is None else None
+        if isinstance(quantity, ast.Attribute):
+            around = next(self._functions_around(counts), scope)
+        return ast.unparse(counts), self._whole(share, around, run)
+
+    def _whole(self, share: Share, scope: ast.AST, run: Run) -> float | None:
+        """How often a count of steps has come to that number of them."""
+        series, sizes = self._seen(share[0], scope, run.seen, 2), self._numbers(share[1], scope, run)
+        if series is None or not series.counts or series.looks < LOOKS or not series.changes:
+            return None
+        end = series.last[1] + run.steps - series.last[0]
+        return end // sizes[0] if len(sizes) == 1 and sizes[0] > 0 else None
+
+    def _stood_still(self, quantity: ast.expr, scope: ast.AST, run: Run) -> float | None:
+        """The one value of an attribute that was seen for half of the training, and that its class writes as a number."""
+        owner = self.above.get(scope)
+        if not isinstance(owner, ast.ClassDef) or not _is_own(quantity):
+            return None
+        made = [n for n in ast.walk(owner) if isinstance(n, ast.Assign)]
+        pairs = [pair for n in made for target in n.targets for pair in value_pairs(target, n.value)]
+        values = [value for target, value in pairs if ast.unparse(target) == ast.unparse(quantity)]
+        if not values or not all(isinstance(value, ast.Constant) for value in values):
+            return None  # a setting
+        series = run.seen.series.get((owner.name, quantity.attr))
+        if series is None or series.changes or series.looks < LOOKS:
+            return None
+        return series.high if 2 * (series.last[0] - series.first[0]) >= run.steps else None
+
+    def _functions_around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """From the inside out."""
+        while node in self.above:
+            node = self.above[node]
+            if isinstance(node, FUNCTIONS):
+                yield node
+
+    def _rounds(self, node: ast.AST, run: Run, deep: int) -> int:
+        """Of the loop around a place, or else around the calls of its function; the fewest, where there are several."""
+        found, at = [], node
+        while at in self.above and not isinstance(at, FUNCTIONS):
+            at = self.above[at]
+            rounds = rounds_of(self.tree, at, self.file, run.numbers) if isinstance(at, ast.For) else 0
+            found += [rounds] if rounds else []
+        if found or not deep or not isinstance(at, FUNCTIONS):
+            return min(found, default=0)
+        calls = [self.above[each] for each in self.mentions.get(at.name, [])]
+        return min((self._rounds(call, run, deep - 1) for call in calls), default=0)
 
     def _uncalled(self, parts: list[tuple[ast.expr, bool, ast.AST]], scope: Any, run: Run) -> Missed | None:
         """A method of an object that there is, which waits for a round that would come; its other methods are called."""
@@ -253,16 +323,30 @@ class Source:
             return None
         name = getattr(scope, "name", "")
         found = seen.series.get((name, node.id))
-        arguments = [a.arg for a in scope.args.args] if isinstance(scope, FUNCTIONS) else []
-        if found is not None or node.id not in arguments or not deep:
+        if found is not None or node.id not in _arguments(scope) or not deep:
             return found or seen.of(name, node.id)
-        place = arguments.index(node.id) - (arguments[:1] == ["self"])
-        calls = [n for n in self.nodes if isinstance(n, ast.Call) and called_name(n) == name]
-        if len(calls) != 1:
+        given = self._given(node, scope)
+        return self._seen(*given, seen, deep - 1) if given is not None else None
+
+    def _given(self, node: ast.expr, scope: ast.AST) -> tuple[ast.expr, ast.AST] | None:
+        """What the only call of a function gives for this argument, and where that stands."""
+        arguments = _arguments(scope)
+        if not isinstance(node, ast.Name) or node.id not in arguments or not isinstance(scope, FUNCTIONS):
             return None
-        named = [k.value for k in calls[0].keywords if k.arg == node.id]
-        given = named[0] if named else calls[0].args[place] if place < len(calls[0].args) else None
-        return self._seen(given, self._around(calls[0])[0], seen, deep - 1) if given is not None else None
+        place = arguments.index(node.id) - (arguments[:1] == ["self"])
+        calls = [n for n in self.nodes if isinstance(n, ast.Call) and called_name(n) == scope.name]
+        named = [k.value for call in calls for k in call.keywords if k.arg == node.id]
+        given = named or [call.args[place] for call in calls if place < len(call.args)]
+        return (given[0], self._around(calls[0])[0]) if len(calls) == len(given) == 1 else None
+
+
+def _arguments(scope: ast.AST) -> list[str]:
+    return [a.arg for a in scope.args.args] if isinstance(scope, FUNCTIONS) else []
+
+
+def _is_own(node: ast.expr) -> TypeGuard[ast.Attribute]:
+    """``self.epoch``."""
+    return isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
 
 
 def _last_name(node: ast.expr) -> str:

@@ -226,6 +226,7 @@ class LifecycleSensor:
             self.resuming.first_step(state)
             self._tell_merged(state)
             self._tell_fresh(state)
+        self.resuming.look()
         self._rows = max([self._rows, *(model.rows for model in self.models.known)])
         if self._numbers:
             self._shares = self._frozen_and_trainable()
@@ -325,10 +326,11 @@ class LifecycleSensor:
 
     def _tell_missed(self, files: set[str], told: dict[str, Any]) -> bool:
         self._seen.end(self.loop.steps)
-        run = Run(self._seen, self.loop.steps, self._rows)
+        run = Run(self._seen, self.loop.steps, self._rows, self._numbers)
         found = next((m for f in sorted(files) if (m := missed_unfreezing(f, run)) is not None), None)
         if found is not None:
             told |= {"condition": found.condition, "why": found.why, "low": found.low, "high": found.high}
+            told["counted"] = found.counted
             self.loop.emit(StageNotReached(where=Where(found.file, found.line), **told))
         return found is not None
 
@@ -360,6 +362,7 @@ class LifecycleSensor:
 
     def _watch(self) -> None:
         """On a light step now and then."""
+        self.resuming.look()
         self._seen.look(users_frame(), self.loop.steps)
         if self._modules.changed():
             self.loop.look_closely()

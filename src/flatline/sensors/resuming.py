@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, optim, uint8
 
@@ -15,6 +16,9 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.sources import FUNCTIONS, own_nodes, tree_of
 
 FILES = 8
+NEAR = 0.05  # by which a rate that follows the count differs from one step or epoch to the next
+TIMES = 3  # changes from which on it is no chance that they lead to the rate of the file
+EXACT = 1e-6  # of their number
 RNG = 1_000  # bytes; the generator of the CPU has 5,056, that of CUDA 16
 BOTH = ("state", "param_groups")
 
@@ -73,6 +77,15 @@ def _running(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() > 0
 
 
+class Waiting(NamedTuple):
+    """An optimizer that began anew at another rate than the file's: that of another stage, or one that is lowered by hand."""
+
+    event: OptimizerBeganAnew
+    saved: frozenset[float]
+    rates: list[float]  # as it began
+    state: OptimizerState
+
+
 class Resuming:
     """The files that were read before the first step of an optimizer; any state that is loaded by anyone ends the question."""
 
@@ -80,6 +93,7 @@ class Resuming:
         self.loop, self.patches = loop, patches
         self.files: list[Saved] = []
         self.loaded = False
+        self._waiting: Waiting | None = None
 
     def attach(self) -> None:
         """Patch ``Optimizer.load_state_dict``."""
@@ -104,34 +118,77 @@ class Resuming:
             counter = _goes_on(file)
             if not counter or not _is_fresh(optimizer) or not self._alone(state, file):
                 continue
-            if file.rates and not file.rates & set(_rates(optimizer.param_groups)):
-                continue  # another stage, with a rate of its own
-            for key, tensors, kept, names in file.states:
-                if tensors == len(state.parameters) and names <= _running_names(optimizer):
-                    self._tell(file, key, counter, kept, state)
-                    return
-            if not file.states and _keeps_means(optimizer):
-                self._tell(file, "", counter, len(state.parameters), state)
+            left = _left_in(file, optimizer, len(state.parameters))
+            if left is None:
+                continue
+            event = self._event(file, left, counter, state)
+            if not file.rates or _same_rate(file, optimizer):
+                self.loop.emit(event)
                 return
+            self._waiting = Waiting(event, file.rates, _rates_of(optimizer), state)
+
+    def look(self) -> None:
+        """Has a rate that the loop lowers by hand moved, and was it lowered just so from here to that of the file?"""
+        waiting = self._waiting
+        optimizer: Any = waiting.state.ref() if waiting is not None else None
+        if waiting is None or optimizer is None or (now := _rates_of(optimizer)) == waiting.rates:
+            return
+        self._waiting = None
+        if not self.loaded and any(_is_ahead(waiting, each) for each in zip(waiting.rates, now, strict=False)):
+            self.loop.emit(waiting.event)
 
     def _alone(self, state: OptimizerState, file: Saved) -> bool:
         """No other optimizer trains on: those of an earlier leg in this process took their last step before the file was read."""
         others = [each for each in self.loop.states if each is not state]
         return all(other.steps and other.last_step <= file.step for other in others)
 
-    def _tell(self, file: Saved, key: str, counter: str, tensors: int, state: OptimizerState) -> None:
-        self.loop.emit(
-            OptimizerBeganAnew(
-                step=self.loop.step,
-                where=file.where,
-                key=key,
-                counter=counter,
-                count=file.counts[counter],
-                tensors=tensors,
-                others=file.others,
-                optimizer=state.facts.name,
-            )
+    def _event(self, file: Saved, left: tuple[str, int], counter: str, state: OptimizerState) -> OptimizerBeganAnew:
+        key, tensors = left
+        return OptimizerBeganAnew(
+            step=self.loop.step,
+            where=file.where,
+            key=key,
+            counter=counter,
+            count=file.counts[counter],
+            tensors=tensors,
+            others=file.others,
+            optimizer=state.facts.name,
         )
+
+
+def _left_in(file: Saved, optimizer: Any, parameters: int) -> tuple[str, int] | None:
+    """(key, tensors) of the state for such an optimizer; no key where the file has everything but that."""
+    for key, tensors, kept, names in file.states:
+        if tensors == parameters and names <= _running_names(optimizer):
+            return key, kept
+    return ("", parameters) if not file.states and _keeps_means(optimizer) else None
+
+
+# --------------------------------------------------------------------------- is it the same stage, by its rate?
+
+
+def _rates_of(optimizer: Any) -> list[float]:
+    return list(_rates(optimizer.param_groups))
+
+
+def _same_rate(file: Saved, optimizer: Any) -> bool:
+    """Another stage has a rate of its own; one that was written since the optimizer was built may have moved on a little."""
+    rates, built = _rates_of(optimizer), optimizer.defaults.get("lr")
+    if file.rates & set(rates):
+        return True
+    written = [rate for rate in rates if rate != built]
+    return any(math.isclose(one, other, rel_tol=NEAR) for one in written for other in file.rates)
+
+
+def _is_ahead(waiting: Waiting, rate: tuple[float, float]) -> bool:
+    """As often as the file counts, the change that was seen leads from this run's first rate to that of the file."""
+    first, now = rate
+    count = waiting.event.count
+    for saved in waiting.saved if min(rate) > 0 and first != now else ():
+        times = math.log(saved / first) / math.log(now / first) if saved > 0 else 0.0
+        if times >= TIMES and any(math.isclose(times, count + more, rel_tol=EXACT) for more in (-1, 0, 1)):
+            return True
+    return False
 
 
 def _running_names(optimizer: Any) -> frozenset[str]:

@@ -185,14 +185,25 @@ def _held(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _last_round(loop: Any, names: Mapping[str, Any]) -> int | None:
-    """Of ``for epoch in range(n)`` or ``range(m, n)``; a wrapper around it, like tqdm, is looked through."""
+    """Of ``for epoch in range(n)``."""
+    end = _end_of_range(loop, names) if isinstance(loop.target, ast.Name) else None
+    return end - 1 if end is not None else None
+
+
+def _end_of_range(loop: Any, names: Mapping[str, Any]) -> int | None:
+    """``n`` of ``range(n)`` or ``range(m, n)``; a wrapper around it, like tqdm, is looked through."""
     call = loop.iter
     while isinstance(call, ast.Call) and not _is_range(call) and call.args:
         call = call.args[0]
-    if not _is_range(call) or not isinstance(loop.target, ast.Name) or len(call.args) > 2 or call.keywords:
+    if not _is_range(call) or len(call.args) > 2 or call.keywords:
         return None
     end = _number(call.args[-1], names)
-    return end - 1 if end is not None and end > 0 else None
+    return end if end is not None and end > 0 else None
+
+
+def rounds_of(tree: ast.AST, loop: ast.For, file: str, numbers: Numbers) -> int:
+    """Where a loop over a range ends; 0 where that is not known."""
+    return _end_of_range(loop, _known(tree, loop, file, _globals(file), numbers)) or 0
 
 
 def _is_range(node: Any) -> bool:

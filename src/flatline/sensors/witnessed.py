@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from flatline.sensors.callers import is_users
+from flatline.sensors.rounds import share_of
 from flatline.sensors.sources import FUNCTIONS, called_name, tree_of
 from flatline.sensors.stages import speaks_of_freezing
 
@@ -137,10 +138,10 @@ def _users(value: Any) -> Iterator[Any]:
 
 
 def _compared(tree: ast.AST) -> Iterator[str]:
-    """Names and attributes in comparisons, and names that the file's own functions are given."""
+    """Names and attributes in comparisons, those that are counted in rounds, and names that the file's own functions are given."""
     own = {node.name for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
+        if isinstance(node, ast.Compare) or share_of(node) is not None:
             for inner in ast.walk(node):
                 if isinstance(inner, (ast.Name, ast.Attribute)):
                     yield inner.id if isinstance(inner, ast.Name) else inner.attr

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import random
 import sys
-from collections.abc import Iterator
-from types import CodeType, FunctionType
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,35 +29,140 @@ DEPTH = 2  # functions called by functions of the data set
 
 def seeded_alike(init: Any, dataset: Any) -> tuple[str, str, Where] | None:
     """(the call, the generator, its line) of a seed that is the same in every worker, of a generator the data set draws from."""
-    if not isinstance(init, FunctionType) or not is_users(init.__code__.co_filename):
+    scope = _scope_of(init)
+    if scope is None or not is_users(scope.file):
         return None
-    for call in _seeding_calls(init):
-        name = _generator(call, init)
-        if name and _same_everywhere(call, init) and any(_draws(each, name) for each in _functions(dataset)):
-            return ast.unparse(call), name, Where(init.__code__.co_filename, call.lineno, init.__name__)
+    seeds = list(_seeds(scope, DEPTH))
+    apart = {seed.generator for seed in seeds if not seed.alike}
+    for seed in seeds:
+        if seed.generator not in apart and any(_draws(each, seed.generator) for each in _functions(dataset)):
+            return ast.unparse(seed.call), seed.generator, Where(scope.file, seed.call.lineno, scope.function.__name__)
     return None
 
 
-def _seeding_calls(function: FunctionType) -> Iterator[ast.Call]:
-    """Calls of ``seed(…)`` in the function's own lines."""
-    code, tree = function.__code__, tree_of(function.__code__.co_filename)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node.lineno == code.co_firstlineno:
-            for call in ast.walk(node):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in SEEDS:
-                    yield call
+# --------------------------------------------------------------------------- what worker_init_fn seeds, and with what
 
 
-def _generator(call: ast.Call, function: FunctionType) -> str:
+class Seed(NamedTuple):
+    """A call that seeds one of the global generators."""
+
+    call: ast.Call
+    generator: str
+    alike: bool  # with what is known before any worker is there
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A function of the user's, with what is known of its variables; nothing of the worker's number."""
+
+    function: FunctionType
+    known: Mapping[str, Any]
+
+    @property
+    def file(self) -> str:
+        """Where it is written."""
+        return self.function.__code__.co_filename
+
+    def nodes(self) -> list[ast.AST]:
+        """Those of its own lines."""
+        first, tree = self.function.__code__.co_firstlineno, tree_of(self.file)
+        found = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda))) if tree else ()
+        return [inner for node in found if node.lineno == first for inner in ast.walk(node)]
+
+    def held(self, node: ast.AST) -> Any:
+        """What an expression is in every worker; None where that is not known. A sum of such is told by its first part."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self._named(node.id)
+        if isinstance(node, (ast.Attribute, ast.Subscript)):
+            return self._part(node) if not self._stores(ast.unparse(node)) else None
+        sides = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+        return self.held(sides[0]) if sides and all(type(self.held(each)) is int for each in sides) else None
+
+    def _part(self, node: ast.Attribute | ast.Subscript) -> Any:
+        """An attribute, without a property of the user's being run, or an entry of a table."""
+        owner = self.held(node.value)
+        if isinstance(node, ast.Subscript):
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            return owner.get(key) if type(owner) is dict else None
+        look = getattr if isinstance(owner, ModuleType) else inspect.getattr_static
+        return look(owner, node.attr, None) if owner is not None else None
+
+    def _stores(self, text: str) -> list[ast.AST]:
+        """The places at which something gets a value."""
+        nodes = (n for n in self.nodes() if isinstance(getattr(n, "ctx", None), ast.Store))
+        return [node for node in nodes if ast.unparse(node) == text]
+
+    def _named(self, name: str) -> Any:
+        """A variable that is set once, one that was given, or one of the module's."""
+        stored = self._stores(name)
+        if stored and name not in self.known:
+            made = [n.value for n in self.nodes() if isinstance(n, ast.Assign) and n.targets == stored]
+            own = any(isinstance(n, ast.Name) and n.id == name for value in made for n in ast.walk(value))
+            return self.held(made[0]) if made and not own else None
+        if stored or name in self.function.__code__.co_varnames:
+            return self.known.get(name) if not stored else None
+        return self.known.get(name, self.function.__globals__.get(name))
+
+    def called(self, call: ast.Call) -> Scope | None:
+        """The user's function that is called by its name, with what it is given."""
+        function = self.held(call.func) if isinstance(call.func, ast.Name) else None
+        if not isinstance(function, FunctionType) or not is_users(function.__code__.co_filename):
+            return None
+        if function is self.function or any(isinstance(each, ast.Starred) for each in call.args):
+            return None
+        named = {k.arg: self.held(k.value) for k in call.keywords if k.arg}
+        return Scope(function, _variables(function, [self.held(each) for each in call.args], named))
+
+
+def _scope_of(init: Any) -> Scope | None:
+    """Of a function, a method, an object that can be called, and of functools.partial of them."""
+    given, named = [], {}
+    if isinstance(init, partial):
+        given, named, init = list(init.args), dict(init.keywords), init.func
+    if isinstance(init, MethodType):
+        given, init = [init.__self__, *given], init.__func__
+    elif not isinstance(init, FunctionType):
+        given, init = [init, *given], inspect.getattr_static(type(init), "__call__", None)
+    if not isinstance(init, FunctionType):
+        return None
+    return Scope(init, _variables(init, [*given, None], named))  # None: the worker's number
+
+
+def _variables(function: FunctionType, given: list[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments, their defaults, and variables of functions around."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    defaults = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    around = {name: _content(cell) for name, cell in cells}
+    return around | defaults | dict(zip(names, given, strict=False)) | dict(named)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it has none yet
+        return None
+
+
+def _seeds(scope: Scope, deep: int) -> Iterator[Seed]:
+    """Calls of ``seed(…)`` in its own lines, and of functions that make one."""
+    for call in (node for node in scope.nodes() if isinstance(node, ast.Call)):
+        generator = _generator(call, scope)
+        if generator:
+            yield Seed(call, generator, bool(call.args) and all(type(scope.held(each)) is int for each in call.args))
+        elif deep and (helper := scope.called(call)) is not None:
+            yield from (seed._replace(call=call) for seed in _seeds(helper, deep - 1))
+
+
+def _generator(call: ast.Call, scope: Scope) -> str:
     """Which global generator a call seeds."""
-    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    names: list[str] = []
-    while isinstance(owner, ast.Attribute):
-        names.insert(0, owner.attr)
-        owner = owner.value
-    found = function.__globals__.get(owner.id) if isinstance(owner, ast.Name) else None
-    for name in names:
-        found = getattr(found, name, None)
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in SEEDS:
+        return ""
+    found = scope.held(call.func.value)
     return next((name for name, module in _modules().items() if found is module), "")
 
 
@@ -63,13 +171,7 @@ def _modules() -> dict[str, Any]:
     return {name: module for name, module in known.items() if module is not None}
 
 
-def _same_everywhere(call: ast.Call, function: FunctionType) -> bool:
-    """Its argument is made of constants and of globals: nothing in it knows the worker."""
-    local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
-    parts = [node for value in call.args for node in ast.walk(value)]
-    plain = all(isinstance(p, (ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.operator)) for p in parts)
-    names = [p.id for p in parts if isinstance(p, ast.Name)]
-    return bool(parts) and plain and not any(n in local or type(function.__globals__.get(n)) is not int for n in names)
+# --------------------------------------------------------------------------- what a sample is made with
 
 
 def _functions(dataset: Any) -> list[FunctionType]:

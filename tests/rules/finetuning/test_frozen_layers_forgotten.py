@@ -49,6 +49,18 @@ def test_fires_on_a_number_in_another_unit_and_a_method_nobody_calls(why, said):
     assert (finding.severity, finding.message.partition("the unfreezing ")[2]) == ("warning", said)
 
 
+def test_fires_on_rounds_that_are_not_counted():
+    event = replace(STAGE, condition="epoch == 3", why="rounds", low=9, high=0, counted="step // 1000")
+    (finding,) = play(FrozenLayersForgotten, event)
+    assert finding.message.partition("the unfreezing ")[2] == (
+        "waits for epoch == 3, and step // 1000 came to 0, while the loop went round 9 times"
+    )
+
+
+def test_near_miss_rounds_of_a_model_that_trains():
+    assert play(FrozenLayersForgotten, replace(STAGE, why="rounds", frozen=10)) == []
+
+
 def test_near_miss_a_share_of_a_model_that_trains():
     assert play(FrozenLayersForgotten, replace(STAGE, why="percent", frozen=10)) == []
 

@@ -21,8 +21,8 @@ class FrozenLayersForgotten(Rule):
     The layers are frozen at the start, and unfrozen under a condition on the epoch. The loop ends before the
     condition is true, often since the number of epochs was lowered, or since epochs are counted from 0. Or the stage sets
     ``requires_grad`` on a module: modules have no such attribute, so it is made, and no parameter changes. Or it waits for
-    an accuracy of 30 where accuracy is a share, for a count of samples where batches are counted, or stands in a method of
-    a callback that the trainer never calls.
+    an accuracy of 30 where accuracy is a share, for a count of samples where batches are counted, for an epoch that
+    is counted by too large a number of steps, or stands in a method of a callback that the trainer never calls.
 
     Fix
     ---
@@ -104,6 +104,12 @@ class FrozenLayersForgotten(Rule):
                 f"waits for {event.condition}, where {event.low:,.0f} to {event.high:,.0f} was counted, one for each step",
                 "the number is reached where samples are counted, and what is counted are batches",
                 "count the samples of a batch, or give the number in steps",
+            ),
+            "rounds": (
+                f"waits for {event.condition}, and {event.counted} came to {event.high:,.0f}, while the loop went round "
+                f"{event.low:,.0f} times",
+                "what is taken for the number of the round is not advanced by each round",
+                "take the number from the loop itself: for epoch in range(epochs), and hand epoch on",
             ),
             "uncalled": (
                 f"stands in {event.condition}, which nothing calls",
