@@ -103,6 +103,14 @@ def test_fires_where_it_never_came_down():
     assert finding.cause.endswith("outputs have std 0.7 at l0, 1.9e+04 at l3")
 
 
+def test_fires_where_it_is_worse_than_guessing_for_long():
+    (finding,) = loud(
+        first(**{**HUGE, "value": 325.0}), *ended(losses=(325.0, 1.2), loss=2.2, first_loss=325.0, step=378)
+    )
+    assert "is still 2.2 after 378 steps, above ln 4 = 1.39" in finding.message
+    assert loud(first(**{**HUGE, "value": 90.0}), *ended(losses=(90.0, 1.2), loss=2.2, first_loss=90.0, step=378)) == []
+
+
 def test_near_miss_it_comes_down():
     assert loud(first(**HUGE), *ended(loss=1.1)) == []
     assert loud(first(**HUGE), *ended(losses=(7e6, 1.3, 9e4))) == []
