@@ -71,6 +71,13 @@ def test_by_way_of_a_function(script):
     assert script(ADAMW, loop.format("0")) == []
 
 
+def test_a_generator_that_goes_on_whatever_the_rate_is(script, tmp_path):
+    kept = {"rng": torch.get_rng_state(), "optim": torch.load(tmp_path / "last.pt")["optim"]}
+    build = "optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)"
+    assert len(script(build, load="torch.set_rng_state(checkpoint['rng'])", instead=kept)) == 1
+    assert script(build, instead=kept) == []
+
+
 def test_an_optimizer_that_has_its_state_at_once(script, tmp_path):
     net = nn.Linear(4, 2)
     trained = torch.optim.Adagrad(net.parameters())

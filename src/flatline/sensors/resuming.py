@@ -13,13 +13,14 @@ from torch import Tensor, optim, uint8
 from flatline.events import OptimizerBeganAnew, Where
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
-from flatline.sensors.sources import FUNCTIONS, own_nodes, tree_of
+from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of
 
 FILES = 8
 NEAR = 0.05  # by which a rate that follows the count differs from one step or epoch to the next
 TIMES = 3  # changes from which on it is no chance that they lead to the rate of the file
 EXACT = 1e-6  # of their number
 RNG = 1_000  # bytes; the generator of the CPU has 5,056, that of CUDA 16
+RESTORING = ("set_state", "set_rng_state", "set_rng_state_all")
 BOTH = ("state", "param_groups")
 
 
@@ -122,7 +123,7 @@ class Resuming:
             if left is None:
                 continue
             event = self._event(file, left, counter, state)
-            if not file.rates or _same_rate(file, optimizer):
+            if not file.rates or _same_rate(file, optimizer) or _restores_generator(file):
                 self.loop.emit(event)
                 return
             self._waiting = Waiting(event, file.rates, _rates_of(optimizer), state)
@@ -178,6 +179,14 @@ def _same_rate(file: Saved, optimizer: Any) -> bool:
         return True
     written = [rate for rate in rates if rate != built]
     return any(math.isclose(one, other, rel_tol=NEAR) for one in written for other in file.rates)
+
+
+def _restores_generator(file: Saved) -> bool:
+    """``generator.set_state(checkpoint["rng"])``: another stage has no use for the very numbers of this one."""
+    tree = tree_of(file.where.file)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
+    kept = dict.fromkeys(file.others, 0)
+    return any(called_name(call) in RESTORING and any(_count_in(each, kept) for each in call.args) for call in calls)
 
 
 def _is_ahead(waiting: Waiting, rate: tuple[float, float]) -> bool:

@@ -265,7 +265,7 @@ class LearningRateTooLow(Rule):
             yield self._tell(event, samples[-self.samples_needed :], why=STILL_WARMING, fix=SHORTER)
         elif key not in self._pretrained and self._unfinished(event, course, samples):
             whole = f"all steps together move the weights by {_path(course, samples):.1%} of their size, and the loss still falls"
-            yield self._tell(event, samples, why=ENDS_EARLY if event.optimizer.adaptive else whole)
+            yield self._tell(event, samples, why=whole if _path(course, samples) < self.whole_path else ENDS_EARLY)
 
     def _rests(self, event: NumbersSampled, course: Course, tail: list[Stretch]) -> bool:
         """Nearly all of the run lies at the floor of its schedule, where the weights do not move."""
@@ -313,8 +313,10 @@ class LearningRateTooLow(Rule):
         if not self.fallen * first < first - last < self.unfinished * first:
             return False
         late, early = middle - last, first - middle
+        if _path(course, samples) < self.whole_path:
+            return late >= self.undiminished_plain * early
         if not event.optimizer.adaptive:
-            return _path(course, samples) < self.whole_path and late >= self.undiminished_plain * early
+            return False
         turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
         enough = 4 * len(turns) >= self.slow_samples and late >= self.undiminished * early
         return enough and median(turns) >= self.held_straight
@@ -350,13 +352,13 @@ class LearningRateTooLow(Rule):
         self, event: NumbersSampled, samples: list[_Sample], told: str = "", why: str = "", fix: str = ""
     ) -> Finding:
         update = median(s.update for s in samples)
-        rate = max(event.lr, event.peak_lr) if why == ENDS_EARLY else event.lr
+        rate = max(event.lr, event.peak_lr) if why and not fix else event.lr
         name = event.optimizer.name
         usual = 1e-3 if event.optimizer.adaptive else 1e-2
         better = f"{usual:.0e}".replace("e-0", "e-") if 2 * rate < usual else f"{10 * rate:.1g}"
         return self.finding(
             event,
-            f"at lr={rate:g} a step of {name} changes the weights by {update:.1e} of their size "
+            f"at lr={rate:.3g} a step of {name} changes the weights by {update:.1e} of their size "
             f"(healthy: about 1e-3), over {len(samples)} sampled steps; {_loss(event)}{told}",
             cause=f"the learning rate is far too low: the gradients are healthy (rms {samples[-1].gradient:.1e}), but "
             + (
@@ -367,7 +369,7 @@ class LearningRateTooLow(Rule):
                 else why or "step by step hardly gets anywhere"
             ),
             fix=fix
-            or f"raise lr from {rate:g} to about {better} for {name}, or find it with a learning-rate range test",
+            or f"raise lr from {rate:.3g} to about {better} for {name}, or find it with a learning-rate range test",
             where=event.optimizer.where or event.where,
             lr=event.lr,
             update_ratio=update,
@@ -388,8 +390,9 @@ class _Sample:
 
 
 def _path(course: Course, samples: list[_Sample]) -> float:
-    """Weights' sizes that all steps would make if they went one way."""
-    return course.steps * median(each.update for each in samples)
+    """Weights' sizes that all steps would make if they went one way; a step is in proportion to its rate."""
+    rates = sum(each.steps * each.rate for each in course.stretches)
+    return rates * median(each.update / each.lr if each.lr else 0.0 for each in samples)
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:
