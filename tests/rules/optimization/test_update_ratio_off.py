@@ -358,3 +358,52 @@ def test_fires_on_an_embedding_that_plain_sgd_leaves_as_it_was_drawn():
 )
 def test_near_miss_of_an_embedding_under_plain_sgd(facts):
     assert play(UpdateRatioOff, *beside_adam(**facts)) == []
+
+
+def oversized(*, size=1e4, update=2e-7, lr=2e-3, loaded=False, count=600, loss=0.56, kind="Linear"):
+    """One matrix of an Adam that was drawn far too large."""
+    yield ParametersAudited(parameters=(ParameterFacts(name="style.weight", loaded=loaded),))
+    same = [
+        LayerNumbers(
+            name=f"{i}.weight", weight_rms=1.0, gradient_rms=1e-3, update_ratio=1e-3, learning_rate=2e-3, elements=256
+        )
+        for i in range(3)
+    ]
+    one = LayerNumbers(
+        name="style.weight",
+        weight_rms=size,
+        gradient_rms=1e-3,
+        update_ratio=update,
+        learning_rate=lr,
+        elements=192,
+        kind=kind,
+    )
+    for i in range(20, count + 1, 20):
+        yield NumbersSampled(step=i, index=i, lr=2e-3, layers=(*same, one), optimizer=ADAM, loss=loss, first_loss=1.3)
+    yield RunEnded(step=count, how="finished", loss=loss, first_loss=1.3)
+
+
+def test_fires_on_weights_too_large_for_the_steps_of_adam():
+    (finding,) = play(UpdateRatioOff, *oversized())
+    assert (finding.severity, finding.key) == ("warning", "oversized")
+    assert finding.message == (
+        "the weights of style.weight have rms 1e+04, the other matrices 1: a step of Adam at lr=0.002 changes them by 2.0e-07 of "
+        "their size, 0.01% in 600 steps, the others by 1.0e-03: they stay what they were drawn as"
+    )
+    assert finding.fix.endswith("a rate of about 20")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"size": 100.0, "update": 2e-5},
+        {"size": 50.0},
+        {"loaded": True},
+        {"count": 280},
+        {"loss": 0.2},
+        {"kind": "Embedding"},
+    ],
+    ids=["StyleGAN's mapping network", "as the others", "a checkpoint", "early", "it learns", "few rows are used"],
+)
+def test_near_miss_of_weights_that_are_larger(facts):
+    assert play(UpdateRatioOff, *oversized(**facts)) == []

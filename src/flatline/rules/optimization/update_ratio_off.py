@@ -99,6 +99,7 @@ class UpdateRatioOff(Rule):
     set_apart: float = 5e-3  # of the highest rate, for one group alone of weights that are still as they were drawn
     late_index: int = 300  # step from which on those are judged
     whole_path: float = 0.01  # of their size, that weights move in a whole run: they stay what they were drawn as
+    oversized: float = 100.0  # times the rms of the typical matrix; StyleGAN's mapping network has exactly that
     small_table: int = 1 << 17  # elements of an embedding whose rows are all used in a run of that length
     chain_index: int = 100  # step from which on a chain of rates, or one rate for all, is judged: a warm-up is over
 
@@ -152,15 +153,56 @@ class UpdateRatioOff(Rule):
         """Fresh weights that plain SGD hardly moved in a whole run, beside others that Adam moves."""
         known = [each for each in self._typical.values() if each[1].count >= self.samples_needed]
         fast = [past.location for newest, past in known if newest.optimizer.adaptive]
-        learned = event.loss is None or event.first_loss is None or event.loss < self.well * event.first_loss
-        if event.how != "finished" or learned or not fast or max(fast) < self.crawl:
+        if (
+            event.how != "finished"
+            or event.loss is None
+            or event.first_loss is None
+            or not fast
+            or max(fast) < self.crawl
+        ):
             return
-        for newest, past in known:
+        for newest, past in known if event.loss >= self.well_at_rest * event.first_loss else ():
             moving = [each for each in newest.layers if self._moves(each)]
+            if newest.optimizer.adaptive and newest.index >= self.late_index and past.location >= self.crawl:
+                yield from self._oversized(newest, moving, past.location)
+            if event.loss < self.well * event.first_loss:
+                continue
             fresh = bool(moving) and all(each.name in self._fresh and self._used(each) for each in moving)
             path = newest.index * past.location
             if not newest.optimizer.adaptive and fresh and newest.index >= self.late_index and path < self.whole_path:
                 yield self._tell_left(newest, moving, path, max(fast))
+
+    def _oversized(self, event: NumbersSampled, moving: list[LayerNumbers], others: float) -> Iterator[Finding]:
+        """Fresh weights so large beside the others that the same steps of Adam, at the same rate, leave them as drawn."""
+        usual = median(each.weight_rms for each in moving)
+        for layer in moving:
+            past = self._ratios.get((event.optimizer.key, layer.name))
+            if past is None or layer.name not in self._fresh or "Embedding" in layer.kind or layer.elements < self.few:
+                continue
+            alike = layer.learning_rate == max(each.learning_rate for each in moving)
+            path = event.index * past.location
+            if alike and layer.weight_rms >= self.oversized * usual and path < self.whole_path:
+                yield self._tell_oversized(event, layer, past.location, path, others, usual)
+                return
+
+    def _tell_oversized(
+        self, event: NumbersSampled, layer: LayerNumbers, mine: float, path: float, others: float, usual: float
+    ) -> Finding:
+        return self.finding(
+            event,
+            f"the weights of {layer.name} have rms {layer.weight_rms:.3g}, the other matrices {usual:.2g}: a step of "
+            f"{event.optimizer.name} at lr={layer.learning_rate:g} changes them by {mine:.1e} of their size, {path:.2%} in "
+            f"{event.index:,} steps, the others by {others:.1e}: they stay what they were drawn as",
+            cause="a step of an adaptive optimizer has the size of its rate, however large the weight is",
+            fix="draw these weights at the size of the others and scale what the layer makes, or give them a group with a rate "
+            f"of about {layer.learning_rate * layer.weight_rms / usual:.2g}",
+            where=event.optimizer.where or event.where,
+            key="oversized",
+            layer=layer.name,
+            update_ratio=mine,
+            others=others,
+            path=path,
+        )
 
     def _used(self, layer: LayerNumbers) -> bool:
         """All of it, as far as can be said: of a large embedding most rows may never be."""
