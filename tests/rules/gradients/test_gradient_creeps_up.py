@@ -33,6 +33,12 @@ def test_near_miss_the_loss_falls():
     assert play(GradientCreepsUp, *run(RISING, [2.0 - 0.02 * i for i in range(60)])) == []
 
 
+def test_near_miss_targets_that_grow():
+    growing = [0.01 * 1.1**i for i in range(60)]
+    assert play(GradientCreepsUp, *run(growing, [0.03 * 1.1**i for i in range(60)])) == []
+    assert play(GradientCreepsUp, *run(growing, [2.0 + 0.01 * i for i in range(60)])) != []
+
+
 def test_near_miss_two_optimizers_take_turns():
     judge = OptimizerFacts(key=2)
     turns = [e for event in run(RISING, STILL) for e in (replace(event, optimizer=judge), event)]

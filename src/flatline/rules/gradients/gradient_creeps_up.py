@@ -56,7 +56,7 @@ class GradientCreepsUp(Rule):
     consequences = ("N1", "N2", "C1", "C3", "C6")
 
     samples_needed: int = 40  # fewer say nothing about a trend
-    growth: float = 30.0  # median gradient now over that of the beginning
+    growth: float = 30.0  # median gradient now over that of the beginning; over what the loss grew: targets may grow
     rising: float = 0.85  # share of pairs of samples where the later gradient is larger; 0.5 without a trend
     small: float = 1e-7  # gradients that begin under this were vanishing, not healthy
     lately: int = 24  # newest samples whose trend counts
@@ -90,7 +90,7 @@ class GradientCreepsUp(Rule):
             return
         if self._runs_down(losses) and all(each.depth >= 0 for each in event.layers if each.matrix):
             yield self._tell_bottomless(event, gradients, losses)
-        elif self._no_better(losses):
+        elif self._no_better(losses) and gradients.last >= self.growth * usual * losses.last / losses.first:
             yield self.finding(
                 event,
                 f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to "
