@@ -651,6 +651,7 @@ class AttentionFacts:
     scale: float | None = None  # constants that this product is multiplied by; None if one of them is not known
     width: int = 0  # numbers of a query; 0 if not known
     gain: float | None = None  # of those two layers: rms of the weight × √fan_in, their geometric mean
+    alone: float | None = None  # deviation of q·k within a row, where a bias is added to it; None where nothing is
     one_query: bool = False  # to each sample: the rows looked at are those of several samples
 
 

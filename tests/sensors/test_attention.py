@@ -145,6 +145,29 @@ def test_scores_of_projections_and_others():
     assert found[3][0].scale is None
 
 
+def test_what_the_products_are_without_a_bias():
+    x = torch.randn(4, 20, 8)
+    query, key = nn.Linear(8, 8), nn.Linear(8, 8)
+    places = torch.arange(20.0)
+    near = -8 * (places[:, None] - places).abs()
+    scores = lambda: query(x) @ key(x).mT / 2  # noqa: E731
+    heads = lambda t: t.view(4, 20, 2, 4).transpose(1, 2)  # noqa: E731
+    fused = lambda **mask: F.scaled_dot_product_attention(heads(query(x)), heads(key(x)), heads(x), **mask)  # noqa: E731
+    found = observed(
+        lambda: scores().softmax(-1) @ x,
+        lambda: scores().masked_fill(near < -40, -math.inf).softmax(-1) @ x,
+        lambda: (scores() + near).softmax(-1) @ x,
+        fused,
+        lambda: fused(attn_mask=near),
+        lambda: fused(attn_mask=near > -40),
+    )
+    plain, hidden, biased, free, local, window = [layers[0].alone for layers in found]
+    assert (plain, hidden, free) == (None,) * 3
+    assert window == local  # torch makes numbers of it
+    assert biased == pytest.approx(float(scores().std(-1).mean()), rel=0.05)
+    assert local == pytest.approx(float((heads(query(x)) @ heads(key(x)).mT / 2).std(-1).mean()), rel=0.05)
+
+
 def test_other_softmaxes_are_no_attention():
     query, key, value = tensors()
     gate = torch.randn(6, 20, requires_grad=True)

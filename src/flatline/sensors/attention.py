@@ -81,6 +81,7 @@ class AttentionSensor:
             scale=None if normalised else _scale(node),  # a temperature, whose usual size is another one
             width=_width(node),
             gain=_gain(node),
+            alone=_alone(node),
             one_query=not operation(node).startswith(FUSED) and _one_query(shape_of(node)),
         )
 
@@ -189,6 +190,35 @@ def _chain(node: Node) -> Iterator[Node]:
             return
         yield below[0]
         below = list(dict.fromkeys(children(below[0])))
+
+
+def _alone(node: Node) -> float | None:
+    """How widely q·k is spread within a row by itself, where a mask or a bias of numbers is added; 0 where that is not known."""
+    if operation(node).startswith(FUSED):
+        masks = [mask for name in MASKS if (mask := saved(node, name)) is not None]
+        if not any(isinstance(mask, Tensor) and mask.is_floating_point() for mask in masks):
+            return None
+        query, key = saved(node, "query"), saved(node, "key")
+        scale = saved(node, "scale") or (1 / math.sqrt(query.shape[-1]) if _usable(query) else 0.0)
+        return _deviation(query, key.transpose(-1, -2) if _usable(key) else None, scale)
+    passed = list(_passed(next(iter(children(node)), None)))
+    if not any(operation(each) == "Add" for each in passed):
+        return None
+    product = _through(next(iter(children(node)), None))
+    known = product is not None and operation(product) == "Bmm"
+    return (
+        _deviation(saved(product, "self"), saved(product, "mat2"), _scale(node))
+        if product is not None and known
+        else 0.0
+    )
+
+
+def _deviation(query: Any, key: Any, scale: float | None) -> float:
+    """Of the products of queries [..., rows, width] and keys [..., width, keys], within a row."""
+    if not (_usable(query) and _usable(key)) or query.shape[:-2] != key.shape[:-2] or query.dim() < 3:
+        return 0.0
+    few, keys = query.detach().flatten(0, -3)[:HEADS, :ROWS].float(), key.detach().flatten(0, -3)[:HEADS].float()
+    return float((few @ keys * (scale or 0.0)).std(-1).mean())
 
 
 def _gain(node: Node) -> float | None:

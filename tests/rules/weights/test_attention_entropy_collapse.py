@@ -111,6 +111,11 @@ def test_near_miss_made_so_and_opens():
     assert play(AttentionEntropyCollapse, UNTRAINED, *looks, STUCK) == []
 
 
+def test_near_miss_a_bias_makes_attention_local():
+    assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, alone=0.4), STUCK) == []
+    assert len(play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, alone=9.0), STUCK)) == 1
+
+
 def test_near_miss_no_projections():
     assert play(AttentionEntropyCollapse, UNTRAINED, *layers(SHUT, SHUT, projected=False), STUCK) == []
 

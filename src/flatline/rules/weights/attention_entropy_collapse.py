@@ -47,8 +47,9 @@ class AttentionEntropyCollapse(Rule):
     Healthy look-alikes
     -------------------
     A few sharp heads, as induction heads are; sharp attention and a falling loss, as in retrieval and pointing;
-    a first layer alone that large embeddings make sharp; a low temperature over distances or similarities;
-    rows that may attend to few keys: the first rows under a causal mask, padded rows, windows.
+    a first layer alone that large embeddings make sharp; a bias on the scores that makes attention local; a low
+    temperature over distances or similarities; rows that may attend to few keys: the first rows under a causal mask,
+    padded rows, windows.
 
     References
     ----------
@@ -88,6 +89,7 @@ class AttentionEntropyCollapse(Rule):
     widened: float = 3.0  # rms × √fan_in of projections, from which on one layer is enough; nn.Linear 0.6, Kaiming 1.4
     born_wide: float = 0.2  # of ln(keys), for those
     born_upside_down: float = 0.4  # the same where q·k is multiplied by √d; measured: 0.1 to 0.3, with 1/√d 0.9
+    widely: float = 2.5  # deviation of q·k within a row; a bias that is added may mean to be sharp (ALiBi, windows)
     wavers: float = 1.5  # times that bound, at later looks: batches differ; measured: 0.3 to 0.44
     looks_needed: int = 5  # at those
     solved: float = 0.2  # of the first loss: it trains all the same; measured: 0.34 and 0.88 without 1/√d
@@ -136,7 +138,8 @@ class AttentionEntropyCollapse(Rule):
         bound = born if self._born is None else max(self.wavers * born, self.open_at)
         several = len(layers) >= self.layers_needed and not any(each.one_query for each in layers)
         enough = several or wide or all((each.scale or 0.0) > self.enlarged for each in layers)
-        made = enough and all(each.projected and _mean(each) < bound for each in layers)
+        of_products = all(each.alone is None or each.alone >= self.widely for each in layers)
+        made = enough and of_products and all(each.projected and _mean(each) < bound for each in layers)
         if not made or (self._born is None and not self._untrained):
             self._looks = -1
             return
