@@ -164,8 +164,8 @@ def test_what_the_products_are_without_a_bias():
     plain, hidden, biased, free, local, window = [layers[0].alone for layers in found]
     assert (plain, hidden, free) == (None,) * 3
     assert window == local  # torch makes numbers of it
-    assert biased == pytest.approx(float(scores().std(-1).mean()), rel=0.05)
-    assert local == pytest.approx(float((heads(query(x)) @ heads(key(x)).mT / 2).std(-1).mean()), rel=0.05)
+    assert biased == pytest.approx(scores().std(-1).mean().item(), rel=0.05)
+    assert local == pytest.approx((heads(query(x)) @ heads(key(x)).mT / 2).std(-1).mean().item(), rel=0.05)
 
 
 def test_other_softmaxes_are_no_attention():
