@@ -203,22 +203,22 @@ class LearningRateTooHigh(Rule):
         if len(self._courses) == 1 and not self._grown:
             ((key, course),) = self._courses.items()
             if key in self._tracks and course.best is not None and len(course.newest) >= self.after:
-                yield from self._lost(event, self._tracks[key], course, course.best)
-                yield from self._thrown_beyond(event, self._tracks[key], course, course.best)
+                lost = list(self._lost(event, self._tracks[key], course, course.best))
+                yield from lost or self._thrown_beyond(event, self._tracks[key], course, course.best)
 
     def _thrown_beyond(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
         """Large steps, answers beyond all targets, and a loss that stays far above what it was."""
         last, first, optimizer = median(each.loss for each in course.newest), course.first or 0.0, track.optimizer
         far = last >= self.grown * max(first, best.loss) > 0 and len(self._beyond) >= self.jumps_needed
         tamed = optimizer is not None and (optimizer.adaptive or track.gradient_ratio < self.gradient_ratio)
-        update, rate = track.fastest(0), course.newest[-1].rate
-        if optimizer is None or not far or not tamed or update < self.fast:
+        update, rate = track.updates.location, course.newest[-1].rate
+        if optimizer is None or not far or not tamed or update < self.carried:
             return
         worst = max(self._beyond, key=lambda each: each.off / (each.high - each.low))
         yield self.finding(
             event,
-            f"at lr={rate:.3g} {optimizer.name} overshoots: its steps changed the weights by up to {update:.1%} of their size "
-            f"(healthy: about 0.1 %), and the loss went from {first:.4g} by way of {best.loss:.4g} to {last:.4g}: at step "
+            f"at lr={rate:.3g} {optimizer.name} overshoots: a step typically changed the weights by {update:.1%} of their "
+            f"size (healthy: about 0.1 %), and the loss went from {first:.4g} by way of {best.loss:.4g} to {last:.4g}: at step "
             f"{worst.step:,} the answers were {worst.off:.3g} off, where all targets lie from {worst.low:.3g} to {worst.high:.3g}",
             cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
             fix=f"divide lr by ten, from {rate:.3g} to {rate / 10:.3g}, and again until the loss falls; flatline lr-find finds it",
