@@ -120,6 +120,11 @@ class Course:
             self.stretches = [Stretch(2 * a.steps, (a.loss + b.loss) / 2, (a.rate + b.rate) / 2) for a, b in pairs]
             self._length *= 2
 
+    def extend(self, losses: Iterable[float], rates: Iterable[float]) -> None:
+        """Some more steps."""
+        for loss, rate in zip(losses, rates, strict=True):
+            self.add(loss, rate)
+
     @property
     def steps(self) -> int:
         """All of them, but those of a stretch that is not full."""

@@ -417,10 +417,12 @@ def test_get_lr_in_closed_form():
     assert rates_read(lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)) == []
 
 
-def test_the_optimizer_of_a_schedule_is_replaced_and_all_are_gone_at_the_end():
+def orphaned(scheduled):
+    """What is told of a schedule whose optimizer never steps: it was made for ``scheduled(model)``, and another one trains."""
+
     def script():
         model = Net()
-        orphan = torch.optim.SGD(model.parameters(), lr=0.1)
+        orphan = torch.optim.SGD(scheduled(model).parameters(), lr=0.1)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(orphan, 0.5)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(10):
@@ -428,42 +430,24 @@ def test_the_optimizer_of_a_schedule_is_replaced_and_all_are_gone_at_the_end():
             scheduler.step()
 
     with pytest.warns(UserWarning, match="before `optimizer.step"):
-        told = watched(script, ScheduleObserved)
-    assert told[-1].trainer is not None
-    assert told[-1].trainer_lr == 0.1
-    assert told[-1].lr < 0.01
+        return watched(script, ScheduleObserved)[-1]
+
+
+def test_the_optimizer_of_a_schedule_is_replaced_and_all_are_gone_at_the_end():
+    told = orphaned(lambda model: model)
+    assert told.trainer is not None
+    assert told.trainer_lr == 0.1
+    assert told.lr < 0.01
 
 
 def test_the_model_is_replaced_and_its_schedule_goes_on():
-    def script():
-        orphan = torch.optim.SGD(Net().parameters(), lr=0.1)
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(orphan, 0.5)
-        model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(10):
-            train(model, 1, optimizer)
-            scheduler.step()
-
-    with pytest.warns(UserWarning, match="before `optimizer.step"):
-        told = watched(script, ScheduleObserved)
-    assert told[-1].copied
-    assert told[-1].trainer_lr == 0.1
+    told = orphaned(lambda model: Net())
+    assert told.copied
+    assert told.trainer_lr == 0.1
 
 
 def test_the_schedule_of_another_model_goes_on():
-    def script():
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(
-            torch.optim.SGD(torch.nn.Linear(3, 2).parameters(), lr=0.1), 0.5
-        )
-        model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(10):
-            train(model, 1, optimizer)
-            scheduler.step()
-
-    with pytest.warns(UserWarning, match="before `optimizer.step"):
-        told = watched(script, ScheduleObserved)
-    assert told[-1].trainer is None
+    assert orphaned(lambda model: torch.nn.Linear(3, 2)).trainer is None
 
 
 @pytest.mark.parametrize("members", [1, 3])

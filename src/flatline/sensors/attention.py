@@ -69,14 +69,15 @@ class AttentionSensor:
         finite = torch.where(logs > -math.inf, logs, math.nan)
         spread = (finite - finite.nanmean(-1, keepdim=True)).square().nanmean(-1).sqrt().nanmean()
         heads = evenness.mean(dim=(1, 2)).tolist() if int(kept.sum()) else []
-        normalised = _normalised(node)
+        straight = _projected(node)
+        normalised = not straight and _normalised(node)
         return AttentionFacts(
             layer=self._module(node),
             heads=tuple(heads),
             keys=int(counts[kept].float().mean()) if heads else 0,
             rows=int(kept.sum()) * scores.shape[1],
             spread=float(spread) if operation(node).startswith(FUSED) else None,
-            projected=normalised or _projected(node),
+            projected=straight or normalised,
             normalised=normalised,
             scale=None if normalised else _scale(node),  # a temperature, whose usual size is another one
             width=_width(node),
@@ -162,10 +163,9 @@ def _projected(node: Node) -> bool:
 
 
 def _normalised(node: Node) -> bool:
-    """They come from linear layers, one of them brought to a given length behind it: qk-norm, cosine attention."""
+    """They come from linear layers, straight or brought to a given length behind them: qk-norm, cosine attention."""
     factors = [_through(factor) for factor in _factors(node)]
-    linear = len(factors) == 2 and all(_linear(_through(_unnormalised(each))) for each in factors)
-    return linear and not _projected(node)
+    return len(factors) == 2 and all(_linear(_through(_unnormalised(each))) for each in factors)
 
 
 def _unnormalised(node: Node | None) -> Node | None:
@@ -199,18 +199,15 @@ def _alone(node: Node) -> float | None:
         if not any(isinstance(mask, Tensor) and mask.is_floating_point() for mask in masks):
             return None
         query, key = saved(node, "query"), saved(node, "key")
-        scale = saved(node, "scale") or (1 / math.sqrt(query.shape[-1]) if _usable(query) else 0.0)
-        return _deviation(query, key.transpose(-1, -2) if _usable(key) else None, scale)
-    passed = list(_passed(next(iter(children(node)), None)))
-    if not any(operation(each) == "Add" for each in passed):
+        both = _usable(query) and _usable(key)
+        return _deviation(query, key.transpose(-1, -2), _fused_scale(node, query)) if both else 0.0
+    below = next(iter(children(node)), None)
+    if not any(operation(each) == "Add" for each in _passed(below)):
         return None
-    product = _through(next(iter(children(node)), None))
-    known = product is not None and operation(product) == "Bmm"
-    return (
-        _deviation(saved(product, "self"), saved(product, "mat2"), _scale(node))
-        if product is not None and known
-        else 0.0
-    )
+    product = _through(below)
+    if product is None or operation(product) != "Bmm":
+        return 0.0
+    return _deviation(saved(product, "self"), saved(product, "mat2"), _scale(node))
 
 
 def _deviation(query: Any, key: Any, scale: float | None) -> float:
@@ -218,7 +215,8 @@ def _deviation(query: Any, key: Any, scale: float | None) -> float:
     if not (_usable(query) and _usable(key)) or query.shape[:-2] != key.shape[:-2] or query.dim() < 3:
         return 0.0
     few, keys = query.detach().flatten(0, -3)[:HEADS, :ROWS].float(), key.detach().flatten(0, -3)[:HEADS].float()
-    return float((few @ keys * (scale or 0.0)).std(-1).mean())
+    with torch.autocast(query.device.type, enabled=False):
+        return float((few @ keys * (scale or 0.0)).std(-1).mean())
 
 
 def _gain(node: Node) -> float | None:
@@ -379,11 +377,15 @@ def _fused(node: Node) -> Tensor | None:
     rows = _chosen(int(query.shape[2]), ROWS, query.device)
     query = query.detach()[:BATCH].index_select(2, rows).float()
     key = key.detach()[:BATCH].float().repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    scale = saved(node, "scale")
-    scale = scale if isinstance(scale, float) else 1 / math.sqrt(query.shape[-1])
+    scale = _fused_scale(node, query)
     with torch.autocast(query.device.type, enabled=False):
         scores = _masked(node, query @ key.transpose(-1, -2) * scale, rows)
     return None if scores is None else scores[:, :HEADS].transpose(0, 1)
+
+
+def _fused_scale(node: Node, query: Tensor) -> float:
+    scale = saved(node, "scale")
+    return scale if isinstance(scale, float) else 1 / math.sqrt(query.shape[-1])
 
 
 def _masked(node: Node, scores: Tensor, rows: Tensor) -> Tensor | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from contextlib import suppress
 from functools import lru_cache
 from types import FrameType, TracebackType
+from typing import Any
 
 from flatline.events import Where
 
@@ -52,6 +54,16 @@ def callers_above(most: int) -> list[Where]:
         if not is_users(frame.f_code.co_filename):
             break
         found.append(Where(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+    return found
+
+
+def closure_of(function: Any) -> dict[str, Any]:
+    """Variables of the functions around one; None where one has no value yet."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found: dict[str, Any] = dict.fromkeys(names)
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        with suppress(ValueError):  # not bound yet
+            found[name] = cell.cell_contents
     return found
 
 

@@ -168,11 +168,9 @@ def batch_of(graph: Graph) -> Iterator[tuple[Key, torch.Tensor]]:
     for node in graph.nodes:
         name = operation(node)
         entry = FED.get(name) or ASKED.get(name)
-        if entry is None or len(node.next_functions) <= entry[1] or node.next_functions[entry[1]][0] is not None:
-            continue
-        tensor = saved(node, entry[0])
-        if isinstance(tensor, torch.Tensor) and _measurable(tensor):
-            found.append((node, name, tensor.detach()))
+        tensor = _given(node, *entry) if entry is not None else None
+        if tensor is not None:
+            found.append((node, name, tensor))
     found.sort(key=lambda each: sequence(each[0]))
     for at, (_, name, tensor) in enumerate(found):
         yield (name, at, tuple(tensor.shape[1:])), tensor
@@ -181,11 +179,22 @@ def batch_of(graph: Graph) -> Iterator[tuple[Key, torch.Tensor]]:
 def _asked(graph: Graph) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """What a model answered, and the targets that were given with the batch."""
     for node in graph.nodes:
-        if operation(node) in ASKED and len(node.next_functions) > 1 and node.next_functions[1][0] is None:
-            answers, targets = saved(node, "self"), saved(node, "target")
-            both = isinstance(answers, torch.Tensor) and isinstance(targets, torch.Tensor)
-            if both and _measurable(answers) and _measurable(targets) and answers.shape == targets.shape:
-                yield answers.detach(), targets.detach()
+        entry = ASKED.get(operation(node))
+        targets = _given(node, *entry) if entry is not None else None
+        answers = _kept(node, "self") if targets is not None else None
+        if targets is not None and answers is not None and answers.shape == targets.shape:
+            yield answers, targets
+
+
+def _given(node: Node, name: str, place: int) -> torch.Tensor | None:
+    """What a node kept of an input that nothing made."""
+    made = len(node.next_functions) <= place or node.next_functions[place][0] is not None
+    return None if made else _kept(node, name)
+
+
+def _kept(node: Node, name: str) -> torch.Tensor | None:
+    tensor = saved(node, name)
+    return tensor.detach() if isinstance(tensor, torch.Tensor) and _measurable(tensor) else None
 
 
 def ordinary(sizes: list[float]) -> list[float]:

@@ -313,41 +313,42 @@ def _sorted_beside_a_list(assigned: list[ast.Assign], given: set[str], tree: ast
 
     Or ``self.labels = labels``, as they were ``given`` to the function.
     """
-    ordered = [n for n in assigned if isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "sorted"]
-    by_name = [n for n in ordered if isinstance(n.value, ast.Call) and len(n.value.args) == 1 and not n.value.keywords]
-    lists = [n for n in assigned if isinstance(n.value, ast.ListComp) or ast.unparse(n.value) in given]
-    for one in by_name if len(ordered) == 1 else ():
-        name = ast.unparse(one.targets[0])
-        source = ast.unparse(one.value.args[0])  # type: ignore[attr-defined]
-        names = _read_in_order(name, assigned)
-        for other in lists:
-            words = {ast.unparse(inner) for inner in ast.walk(other.value)}
-            label = ast.unparse(other.targets[0])
-            if words & {source, *names}:
-                continue
-            if any(_indexed_alike(tree, each, label) or _zipped(tree, each, label) for each in names):
-                yield one.value
-                return
+    files = _only_sorted(assigned)
+    if files is None:
+        return
+    source = ast.unparse(files.value.args[0])  # type: ignore[attr-defined]
+    names = _read_in_order(ast.unparse(files.targets[0]), assigned)
+    for other in (n for n in assigned if isinstance(n.value, ast.ListComp) or ast.unparse(n.value) in given):
+        words = {ast.unparse(inner) for inner in ast.walk(other.value)}
+        label = ast.unparse(other.targets[0])
+        if words & {source, *names}:
+            continue
+        if any(_indexed_alike(tree, each, label) or _zipped(tree, each, label) for each in names):
+            yield files.value
+            return
 
 
 def _sorted_and_returned(scope: ast.AST, assigned: list[ast.Assign], given: set[str]) -> Iterator[ast.expr]:
     """``files = sorted(os.listdir(folder))``, read one by one, and ``return images, labels`` with labels that were ``given``."""
-    files = [n for n in assigned if isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "sorted"]
-    if len(files) != 1 or files[0].value.keywords or not _lists_a_folder(files[0].value):  # type: ignore[attr-defined]
+    files = _only_sorted(assigned)
+    if files is None or not any(isinstance(inner, ast.Call) and _of_folder(inner) for inner in ast.walk(files.value)):
         return
-    names = set(_read_in_order(ast.unparse(files[0].targets[0]), assigned))
-    folder = {inner.id for inner in ast.walk(files[0].value) if isinstance(inner, ast.Name)}
+    names = set(_read_in_order(ast.unparse(files.targets[0]), assigned))
+    folder = {inner.id for inner in ast.walk(files.value) if isinstance(inner, ast.Name)}
     for node in own_nodes(scope):
         sides = node.value.elts if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) else []
         read = [each for each in sides if _mentions(each, names)]
         others = [each for each in sides if _mentions(each, given - folder - names) and each not in read]
         if read and others and not any(_mentions(n.value, names) for n in assigned if _assigns(n, others)):
-            yield files[0].value
+            yield files.value
             return
 
 
-def _lists_a_folder(value: ast.AST) -> bool:
-    return any(_of_folder(inner) for inner in ast.walk(value) if isinstance(inner, ast.Call))
+def _only_sorted(assigned: list[ast.Assign]) -> ast.Assign | None:
+    """``names = sorted(files)``, without a key, where nothing else is sorted."""
+    ordered = [n for n in assigned if isinstance(n.value, ast.Call) and ast.unparse(n.value.func) == "sorted"]
+    call = ordered[0].value if len(ordered) == 1 else None
+    return ordered[0] if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords else None
 
 
 def _assigns(made: ast.Assign, values: list[ast.expr]) -> bool:

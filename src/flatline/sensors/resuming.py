@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -185,8 +185,8 @@ def _restores_generator(file: Saved) -> bool:
     """``generator.set_state(checkpoint["rng"])``: another stage has no use for the very numbers of this one."""
     tree = tree_of(file.where.file)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
-    kept = dict.fromkeys(file.others, 0)
-    return any(called_name(call) in RESTORING and any(_count_in(each, kept) for each in call.args) for call in calls)
+    restoring = [call for call in calls if called_name(call) in RESTORING]
+    return any(_key_in(each, file.others) for call in restoring for each in call.args)
 
 
 def _is_ahead(waiting: Waiting, rate: tuple[float, float]) -> bool:
@@ -231,14 +231,14 @@ def _goes_on(file: Saved) -> str:
     if tree is None:
         return ""
     names = {ast.unparse(t): key for node in ast.walk(tree) if isinstance(node, ast.Assign) for t in node.targets
-             if (key := _count_in(node.value, file.counts))}  # fmt: skip
+             if (key := _key_in(node.value, file.counts))}  # fmt: skip
     names.update(_handed(tree, file.counts))
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id in ("range", "trange") and len(call.args) > 1:
             spelled = [
                 ast.unparse(node) for node in ast.walk(call.args[0]) if isinstance(node, (ast.Name, ast.Attribute))
             ]
-            found = _count_in(call.args[0], file.counts) or next((names[n] for n in spelled if n in names), "")
+            found = _key_in(call.args[0], file.counts) or next((names[n] for n in spelled if n in names), "")
             if found:
                 return found
     return next((names[name] for name in _counted_by_while(tree, file.counts) if name in names), "")
@@ -251,7 +251,7 @@ def _handed(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[tuple[str, str
         names = [each.arg for each in functions.get(ast.unparse(call.func).rpartition(".")[2], [])]
         names = names[1:] if names[:1] == ["self"] else names
         given = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
-        yield from ((name, key) for name, value in given if name in names and (key := _count_in(value, counts)))
+        yield from ((name, key) for name, value in given if name in names and (key := _key_in(value, counts)))
 
 
 def _counted_by_while(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[str]:
@@ -262,11 +262,11 @@ def _counted_by_while(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[str]
         for loop in (n for n in nodes if isinstance(n, ast.While) and isinstance(n.test, ast.Compare)):
             name = ast.unparse(loop.test.left)  # type: ignore[attr-defined]
             values = [value for target, value in made if target == name]
-            if "." in name or (len(values) == 1 and _count_in(values[0], counts)):
+            if "." in name or (len(values) == 1 and _key_in(values[0], counts)):
                 yield name
 
 
-def _count_in(node: ast.expr, counts: Mapping[str, int]) -> str:
+def _key_in(node: ast.expr, keys: Collection[str]) -> str:
     """``checkpoint["epoch"]``, ``checkpoint.get("epoch", 0)``."""
     for inner in ast.walk(node):
         key = inner.slice if isinstance(inner, ast.Subscript) else None
@@ -277,6 +277,6 @@ def _count_in(node: ast.expr, counts: Mapping[str, int]) -> str:
             and inner.args
         ):
             key = inner.args[0]
-        if isinstance(key, ast.Constant) and key.value in counts:
+        if isinstance(key, ast.Constant) and key.value in keys:
             return str(key.value)
     return ""

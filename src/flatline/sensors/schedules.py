@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flatline.events import OptimizerFacts, RateRead, ScheduleObserved, Where
-from flatline.sensors.callers import PACKAGE, caller, is_users
+from flatline.sensors.callers import PACKAGE, caller, closure_of, is_users
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import NO_FRAME, Patches
 from flatline.sensors.told_rates import constant_told
@@ -95,15 +95,7 @@ def horizon_of(scheduler: Any) -> int | None:
 
 def _bound(function: Any) -> dict[str, Any]:
     """Values that a partial or a closure carries, by name."""
-    keywords = dict(getattr(function, "keywords", {}))
-    cells = getattr(function, "__closure__", None) or ()
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    for name, cell in zip(names, cells, strict=False):
-        try:
-            keywords[name] = cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-    return keywords
+    return {**getattr(function, "keywords", {}), **closure_of(function)}
 
 
 class ScheduleSensor:

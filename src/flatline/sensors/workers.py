@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from flatline.events import Where
-from flatline.sensors.callers import is_users
+from flatline.sensors.callers import closure_of, is_users
 from flatline.sensors.sources import tree_of
 
 DRAWS = {
@@ -97,12 +97,12 @@ class Scope:
     def _named(self, name: str) -> Any:
         """A variable that is set once, one that was given, or one of the module's."""
         stored = self._stores(name)
-        if stored and name not in self.known:
+        if stored:
             made = [n.value for n in self.nodes() if isinstance(n, ast.Assign) and n.targets == stored]
             own = any(isinstance(n, ast.Name) and n.id == name for value in made for n in ast.walk(value))
-            return self.held(made[0]) if made and not own else None
-        if stored or name in self.function.__code__.co_varnames:
-            return self.known.get(name) if not stored else None
+            return self.held(made[0]) if made and not own and name not in self.known else None
+        if name in self.function.__code__.co_varnames:
+            return self.known.get(name)
         return self.known.get(name, self.function.__globals__.get(name))
 
     def called(self, call: ast.Call) -> Scope | None:
@@ -136,16 +136,7 @@ def _variables(function: FunctionType, given: list[Any], named: Mapping[str, Any
     names = code.co_varnames[: code.co_argcount]
     defaults = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False))
     defaults |= function.__kwdefaults__ or {}
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    around = {name: _content(cell) for name, cell in cells}
-    return around | defaults | dict(zip(names, given, strict=False)) | dict(named)
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it has none yet
-        return None
+    return closure_of(function) | defaults | dict(zip(names, given, strict=False)) | dict(named)
 
 
 def _seeds(scope: Scope, deep: int) -> Iterator[Seed]:

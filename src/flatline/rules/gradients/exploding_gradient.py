@@ -181,9 +181,7 @@ class ExplodingGradient(Rule):
 
     def on_losses_read(self, event: LossesRead) -> None:
         """Loss and rate of every step."""
-        course = self._courses.setdefault(event.optimizer.key, Course())
-        for loss, rate in zip(event.losses, event.rates, strict=True):
-            course.add(loss, rate)
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
 
     def _stood(self, course: Course) -> bool:
         """No lower at the end than in the middle, and that hardly lower than the start."""

@@ -65,6 +65,7 @@ class LearningRateTooHigh(Rule):
 
     code = "O28"
     severity = "warning"
+    cause = "the learning rate is far too high: each step leaps over the minimum that the gradient points to"
     consequences = ("N1", "N2", "G1", "G2", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
 
     path: float = 1.5  # weights' sizes travelled in the first steps; 0.1 is usual (docs/thresholds.md)
@@ -220,7 +221,6 @@ class LearningRateTooHigh(Rule):
             f"at lr={rate:.3g} {optimizer.name} overshoots: a step typically changed the weights by {update:.1%} of their "
             f"size (healthy: about 0.1 %), and the loss went from {first:.4g} by way of {best.loss:.4g} to {last:.4g}: at step "
             f"{worst.step:,} the answers were {worst.off:.3g} off, where all targets lie from {worst.low:.3g} to {worst.high:.3g}",
-            cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
             fix=f"divide lr by ten, from {rate:.3g} to {rate / 10:.3g}, and again until the loss falls; flatline lr-find finds it",
             where=optimizer.where,
             key="beyond",
@@ -269,7 +269,6 @@ class LearningRateTooHigh(Rule):
             event,
             f"with the rate raised step by step, the loss of {event.optimizer} diverges from lr={event.diverges:.2g} on, and "
             f"falls fastest at {event.steepest:.2g}; the script sets {event.configured:.2g}",
-            cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
             fix=f"begin at lr={event.steepest / 10:.1g}, a tenth of the rate at which the loss falls fastest",
             lr=event.configured,
             diverges_at=event.diverges,
@@ -316,7 +315,6 @@ class LearningRateTooHigh(Rule):
             event,
             f"{'' if by_hand else f'at lr={event.lr:.3g} '}{name} overshoots: {what} (healthy: about 0.1 % a step), "
             f"and the loss went from {first:.4g} to {track.losses.last:.4g} (worst {max(track.losses.values):.4g})",
-            cause="the learning rate is far too high: each step leaps over the minimum that the gradient points to",
             fix=f"divide {lower}, and again until the loss falls "
             f"({'Adam begins at 1e-3' if event.optimizer.adaptive else 'SGD begins at 1e-2'}); flatline lr-find finds it",
             where=event.optimizer.where or event.where,

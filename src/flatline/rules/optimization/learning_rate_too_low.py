@@ -164,9 +164,7 @@ class LearningRateTooLow(Rule):
 
     def on_losses_read(self, event: LossesRead) -> None:
         """Loss and rate of every step."""
-        course = self._courses.setdefault(event.optimizer.key, Course())
-        for loss, rate in zip(event.losses, event.rates, strict=True):
-            course.add(loss, rate)
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A whole run in which large gradients moved the weights by next to nothing: only then is it known how long it is."""
@@ -263,9 +261,8 @@ class LearningRateTooLow(Rule):
             return
         elif self._still_warming(event, course, samples):
             yield self._tell(event, samples[-self.samples_needed :], why=STILL_WARMING, fix=SHORTER)
-        elif key not in self._pretrained and self._unfinished(event, course, samples):
-            whole = f"all steps together move the weights by {_path(course, samples):.1%} of their size, and the loss still falls"
-            yield self._tell(event, samples, why=whole if _path(course, samples) < self.whole_path else ENDS_EARLY)
+        elif key not in self._pretrained and (why := self._unfinished(event, course, samples)):
+            yield self._tell(event, samples, why=why)
 
     def _rests(self, event: NumbersSampled, course: Course, tail: list[Stretch]) -> bool:
         """Nearly all of the run lies at the floor of its schedule, where the weights do not move."""
@@ -305,21 +302,23 @@ class LearningRateTooLow(Rule):
         falls = losses[-1] < late < half and late - losses[-1] >= self.undiminished * (half - late)
         return falls and self._steps_are_small(event, samples)
 
-    def _unfinished(self, event: NumbersSampled, course: Course, samples: list[_Sample]) -> bool:
+    def _unfinished(self, event: NumbersSampled, course: Course, samples: list[_Sample]) -> str:
         """Small steps of one way, or of next to no length in all, and a loss that falls with the sum of the rates to the end."""
         if not self._steps_are_small(event, samples):
-            return False
+            return ""
         first, middle, last = (course.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
         if not self.fallen * first < first - last < self.unfinished * first:
-            return False
+            return ""
         late, early = middle - last, first - middle
-        if _path(course, samples) < self.whole_path:
-            return late >= self.undiminished_plain * early
+        path = _path(course, samples)
+        if path < self.whole_path:
+            whole = f"all steps together move the weights by {path:.1%} of their size, and the loss still falls"
+            return whole if late >= self.undiminished_plain * early else ""
         if not event.optimizer.adaptive:
-            return False
+            return ""
         turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
         enough = 4 * len(turns) >= self.slow_samples and late >= self.undiminished * early
-        return enough and median(turns) >= self.held_straight
+        return ENDS_EARLY if enough and median(turns) >= self.held_straight else ""
 
     def _steps_are_small(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Nine in ten of all that were looked at."""

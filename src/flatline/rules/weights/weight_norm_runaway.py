@@ -98,7 +98,8 @@ class WeightNormRunaway(Rule):
             losses.add(event.index, event.loss)
         self._rates.setdefault(event.optimizer.key, History(64)).add(event.index, event.lr)
         grown = [layer for layer in event.layers if layer.matrix and self._runs_away(event, layer)]
-        grown = [] if self._raised(event) else grown
+        if grown and self._raised(event):
+            grown = []
         if self._turned(event):
             yield self._tell_turned(event, losses)
         elif (pace := self._all_alike(event, losses)) is not None:
