@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from watching import seen
 
-from flatline.events import BatchesServed, PassEnded, WholeLabels
+from flatline.events import BatchesServed, OptimizerStepped, PassEnded, WholeLabels
 from flatline.sensors import batches
 from flatline.sensors.data import DataSensor, Order, asks_for_each
 from flatline.sensors.loop import Loop
@@ -778,3 +778,20 @@ def test_the_first_batches_again_and_again():
 def test_a_whole_pass_for_one_step_is_no_batch():
     with pytest.raises(IndexError):
         stepping(0, parts=4)
+
+
+def test_passes_that_went_by_lightly_are_not_taken_for_one_step():
+    loader = DataLoader(TensorDataset(torch.arange(32.0).view(16, 2)), 4)
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def run():
+        for (x,) in itertools.chain.from_iterable(itertools.repeat(loader, 40)):
+            net(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    told = seen(run, BatchesServed, OptimizerStepped)
+    close = [event.step for event in told if isinstance(event, OptimizerStepped)]
+    assert close[-1] > close[0] + 40
+    assert [event.step for event in told if isinstance(event, BatchesServed)] == close

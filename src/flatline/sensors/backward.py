@@ -14,7 +14,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, walk
 from flatline.sensors.imbalance import Imbalance
 from flatline.sensors.kept import Kept
-from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.loop import TAPE_LIMIT, Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.optimizers import is_nonzero, probe_norm, signature, wiped
 from flatline.sensors.outliers import Outliers
@@ -46,6 +46,7 @@ class BackwardSensor:
         self.on_backward: list[Any] = []  # called on closely watched steps
         self.on_graph: list[Any] = []  # called with every graph that was walked, and the user's line, before it runs
         self.fed: Any = None  # called after every backward
+        self.fed_lightly: Any = None  # the same in ordinary steps
         self.begins: Any = None  # called before every backward
         self.ended: Any = None  # called with its graph, if that was walked, when all else was done
         self.watch: Any = None  # of --on-nan: told of every backward, none is passed over lightly
@@ -80,10 +81,10 @@ class BackwardSensor:
         recent, imbalance, journal = outliers.recent, self.imbalance, loop.losses
         inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         plain = torch.Tensor
-        training, identity = self.training, get_ident
+        training, identity, fed = self.training, get_ident, self.fed_lightly or (lambda: None)
 
         def light(roots: Any, *args: Any, accumulate_grad: bool = True, **kwargs: Any) -> bool:
-            if not loop.light or len(known) != 1 or not accumulate_grad or inside() != -1:
+            if not loop.light or len(known) != 1 or not accumulate_grad or outliers.look_on or inside() != -1:
                 return False
             if identity() != training.identity:
                 return False
@@ -97,21 +98,23 @@ class BackwardSensor:
             value = root.item()
             if value - value != 0.0 or value > outliers.limit or loop.steps >= imbalance.due:
                 return False
-            raw.clear()
+            if raw:
+                raw.clear()
             recent.append(value)
             if loop.first_loss is None:
                 loop.first_loss = value
             loop.last_loss, loop.last_loss_step = value, loop.steps + 1
-            loop.largest_loss = max(loop.largest_loss, abs(value))
+            if not -loop.largest_loss <= value <= loop.largest_loss:
+                loop.largest_loss = abs(value)
             for state in known.values():
                 state.unseen_backwards += 1
                 state.backwards += 1
                 state.last_loss = value
                 if journal is not None:
                     journal.append((loop.last_loss_step, value, state.key))
-                state.window.tick("backward")
-            if self.fed is not None:
-                self.fed()
+                if len(tape := state.window.tape) < TAPE_LIMIT:
+                    tape.append("backward")
+            fed()
             return True
 
         unseen_by_dynamo(light)

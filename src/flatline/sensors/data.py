@@ -260,9 +260,11 @@ class DataSensor:
 
     def after_backward(self) -> None:
         """The newest batch was learned from."""
-        if self.newest is not None:
-            self.newest.fed += 1
-            self._fed.add((self.newest.passes, self.newest.position))
+        newest = self.newest
+        if newest is not None:
+            newest.fed += 1
+            if self.loop.dense:
+                self._fed.add((newest.passes, newest.position))
         if self._looks >= FEW_LOOKS and self.loop.steps in LATER_STEPS:
             self._look_again()
 

@@ -52,7 +52,7 @@ class HookedSpans:
 
     def __init__(self) -> None:
         self._open: list[int] = []
-        self._spans: list[tuple[int, int]] = []
+        self.spans: list[tuple[int, int]] = []  # to forget when the step is over
 
     def attach(self, patches: Patches) -> None:
         """Follow every ``saved_tensors_hooks`` block."""
@@ -60,28 +60,23 @@ class HookedSpans:
         patches.around(hooks, "__enter__", before=self._entered)
         patches.around(hooks, "__exit__", after=self._left)
 
-    @property
-    def used(self) -> bool:
-        """There are spans to forget when the step is over."""
-        return bool(self._spans)
-
     def clear(self) -> None:
         """A step is over, and its graphs with it."""
-        if self._spans:
-            self._spans.clear()
+        if self.spans:
+            self.spans.clear()
 
     def _entered(self, hooks: Any) -> None:
         self._open.append(_position())
 
     def _left(self, result: Any, hooks: Any, *args: Any) -> None:
         if self._open:
-            self._spans.append((self._open.pop(), _position()))
+            self.spans.append((self._open.pop(), _position()))
 
     def __contains__(self, node: Node) -> bool:
-        if not self._spans and not self._open:
+        if not self.spans and not self._open:
             return False
         place = sequence(node)
-        return any(place >= start for start in self._open) or any(a <= place <= b for a, b in self._spans)
+        return any(place >= start for start in self._open) or any(a <= place <= b for a, b in self.spans)
 
 
 HOOKED = HookedSpans()

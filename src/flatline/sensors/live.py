@@ -21,7 +21,6 @@ from flatline.sensors.clipping import ClipSensor
 from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
-from flatline.sensors.graph import HOOKED
 from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.logged import LoggedSensor
@@ -135,12 +134,11 @@ class LiveSensors:
         self.models.on_leave.append(guard(self.shifts.after_module))
         self.optimizers.after_step.append(guard(self.recording.after_step))
         self.optimizers.hand_on = self.patches.guard(self.recording.hand_on)
-        self.backward.fed = guard(self._fed)
+        self.backward.fed, self.backward.fed_lightly = guard(self._fed), self.data.after_backward
         self.backward.begins, self.backward.ended = guard(self.by_hand.begins), guard(self.by_hand.ended)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
         self.optimizers.in_backward = lambda: self.models.in_backward
         self.optimizers.light_step = guard(self._light_step)
-        self.optimizers.busy = lambda: self.models.touched or HOOKED.used
         self.optimizers.after_step += [
             guard(self._modes),
             guard(self.rank),

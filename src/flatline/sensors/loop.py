@@ -269,6 +269,7 @@ class Loop:
         self.built = False  # an optimizer of torch was seen: from then on no step is taken for one by hand
         self.by_hand = False  # steps by hand are counted: no step is light
         self.stepping = False  # inside an optimizer's step
+        self.unsettled = False  # something of the models is to be cleaned up or judged at the coming step
         self.next_look = 0  # up to this step there is nothing to do but to count
         self._keys = 0
         # what is read at every step, for those who want it: (step, loss, key of the optimizer), (step, rate, key)

@@ -193,7 +193,6 @@ class ModelSensor:
         self.made: set[type] = set()  # classes of the modules that were built
         self.eval_calls: dict[int, Where | None] = {}
         self.in_backward = False
-        self.touched = False  # something to clean up or to judge at the next step
         self.grad_forward_without: Where | None = None
         self.targets_seen: Any = None  # told of every loss of torch in a graph, for its targets
         self.inputs_seen: Any = None  # told of what a model that is being trained was called with
@@ -403,7 +402,7 @@ class ModelSensor:
         self._train_depth += 1
         if self._train_depth == 1 and not mode:
             self.eval_calls[id(module)] = caller()
-            self.touched = True
+            self.loop.unsettled = True
             self.arm(True)
 
     def _mode_left(self, result: Any, module: nn.Module, mode: bool = True) -> None:
@@ -432,7 +431,7 @@ class ModelSensor:
     def _validation(self, module: nn.Module, model: Model, args: Any) -> None:
         model.idle_forwards += 1
         self.validated.append(model)
-        self.touched = True
+        self.loop.unsettled = True
         first = next(tensors_in(args), None)
         again = first is not None and model.last_idle_input is not None and model.last_idle_input() is first
         model.last_idle_input = weakref.ref(first) if first is not None else None
@@ -703,7 +702,7 @@ class ModelSensor:
         if self._calls > CALL_LIMIT:
             self._watch_closely(self.loop.dense)
         self._calls = 0
-        self.touched = self.asleep()
+        self.loop.unsettled = self.asleep()
         if self._quick_handle is not None:
             self.arm(False)
 

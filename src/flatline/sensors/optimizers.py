@@ -10,6 +10,7 @@ import torch
 
 from flatline.events import Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
 from flatline.sensors.callers import caller
+from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches, unseen_by_dynamo
@@ -30,7 +31,6 @@ class OptimizerSensor:
         self.stop_after: int | None = None
         self.on_stop: Callable[[], None] | None = None
         self.in_backward: Callable[[], bool] = lambda: False  # a step taken by a gradient hook
-        self.busy: Callable[[], bool] = lambda: False  # something waits for the end of this step
         self.compiled = False  # some step is part of a compiled function
         self._told: set[int] = set()
 
@@ -42,8 +42,8 @@ class OptimizerSensor:
 
         loop, known = self.loop, self.loop.optimizers
 
-        traced = self._traced()
-        light, clock, compiling = self.patches.quick(self._light), time.monotonic, torch.compiler.is_compiling
+        traced, light, clock = self._traced(), self.patches.quick(self._lightly()), time.monotonic
+        compiling = torch.compiler.is_dynamo_compiling
 
         def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
             if compiling():
@@ -82,22 +82,30 @@ class OptimizerSensor:
         traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
         return traced
 
-    def _light(self, optimizer: Any) -> bool:
+    def _lightly(self) -> Callable[[Any], bool]:
         """An ordinary step of the optimizer that leads: counted, no more."""
-        loop = self.loop
-        state = loop.optimizers.get(id(optimizer))
-        if not loop.light or state is None or loop.lead is not state or loop.steps + 1 >= loop.next_look or self.busy():
-            return False
-        loop.steps += 1
-        loop.beside = 0
-        state.last_step = loop.steps
-        state.steps += 1
-        state.idle_cycles = 0
-        state.window = state.window.next()
-        if (rates := loop.rates) is not None and (rate := optimizer.param_groups[0].get("lr")) is not state.rate:
-            state.rate = rate
-            rates.append((loop.steps, rate, state.key))
-        return True
+        loop, known, rates, spans = self.loop, self.loop.optimizers, self.loop.rates, HOOKED.spans
+
+        def light(optimizer: Any) -> bool:
+            state = loop.lead
+            if not loop.light or state is None or known.get(id(optimizer)) is not state:
+                return False
+            if loop.steps + 1 >= loop.next_look or loop.unsettled or spans:
+                return False
+            rate = optimizer.param_groups[0].get("lr") if rates is not None else None
+            loop.steps += 1
+            loop.beside = 0
+            state.last_step = loop.steps
+            state.steps += 1
+            state.idle_cycles = 0
+            state.window = state.window.next()
+            if rates is not None and rate is not state.rate:
+                state.rate = rate
+                rates.append((loop.steps, rate, state.key))
+            return True
+
+        unseen_by_dynamo(light)
+        return light
 
     # ------------------------------------------------------------------ built and zeroed
 

@@ -41,7 +41,7 @@ class Patches:
         import torch
 
         alive, vital = True, callback.__module__ in VITAL
-        user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
+        user_modes = _dispatch_modes()
         function_modes = getattr(torch._C, "_len_torch_function_stack", _none)
         set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
         without_functions = torch._C.DisableTorchFunction
@@ -117,19 +117,14 @@ class Patches:
                 self._undo.append(functools.partial(_take_off, place, name, layer))
         return True
 
-    def quick(self, light: Callback) -> Callback:
+    def quick(self, light: Callable[[Any], bool]) -> Callable[[Any], bool]:
         """``light`` on ordinary steps, as cheap as it can be: False where it does not apply, and once it has raised."""
-        import torch
+        alive, user_modes = True, _dispatch_modes()
 
-        alive = True
-        user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
-
-        def tried(*args: Any, **kwargs: Any) -> bool:
+        def tried(subject: Any) -> bool:
             nonlocal alive
-            if not alive or not self.active or user_modes():
-                return False
             try:
-                return bool(light(*args, **kwargs))
+                return alive and self.active and not user_modes() and light(subject)
             except Exception as error:
                 alive = False
                 self.on_broken(_name(light), error)
@@ -141,11 +136,11 @@ class Patches:
     def _layer(
         self, original: Callback, light: Callback | None, first: Callback, last: Callback, instead: Callback
     ) -> Callback:
-        """What stands in the place of ``original``. ``quick`` is written out in it: it runs several times in every step."""
+        """What stands in the place of ``original``. It runs several times in every step."""
         import torch
 
-        is_compiling = torch.compiler.is_compiling
-        user_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)
+        is_compiling = torch.compiler.is_dynamo_compiling  # an export runs under modes, which are asked for below
+        user_modes = _dispatch_modes()
 
         def observe(*args: Any, **kwargs: Any) -> Any:
             nonlocal light
@@ -211,6 +206,13 @@ def _take_off(owner: Any, name: str, layer: Any) -> None:
 
 def _name(callback: Callback) -> str:
     return f"{callback.__module__}.{callback.__qualname__}".removeprefix("flatline.sensors.")
+
+
+def _dispatch_modes() -> Callable[[], int]:
+    """Counts the modes that would see every operation of ours."""
+    import torch
+
+    return getattr(torch._C, "_len_torch_dispatch_stack", _none)
 
 
 def _none() -> int:

@@ -324,3 +324,10 @@ def test_fires_where_answers_lie_beyond_all_targets():
 )
 def test_near_miss_answers_beyond_all_targets(changed):
     assert play(LearningRateTooHigh, *thrown(**changed)) == []
+
+
+def test_a_run_without_weight_matrices_is_not_judged():
+    """Tables of ids only: no step has a size that could be compared."""
+    (sample,) = run([0.04], [0.5], optimizer=SGD)
+    tables = replace(sample, layers=tuple(replace(each, kind="Embedding") for each in sample.layers))
+    assert play(LearningRateTooHigh, tables, *(e for e in thrown() if not isinstance(e, NumbersSampled))) == []

@@ -212,9 +212,9 @@ class LearningRateTooHigh(Rule):
         last, first, optimizer = median(each.loss for each in course.newest), course.first or 0.0, track.optimizer
         far = last >= self.grown * max(first, best.loss) > 0 and len(self._beyond) >= self.jumps_needed
         tamed = optimizer is not None and (optimizer.adaptive or track.gradient_ratio < self.gradient_ratio)
-        update, rate = track.updates.location, course.newest[-1].rate
-        if optimizer is None or not far or not tamed or update < self.carried:
+        if optimizer is None or not far or not tamed or track.updates.location < self.carried:
             return
+        update, rate = track.updates.location, course.newest[-1].rate
         worst = max(self._beyond, key=lambda each: each.off / (each.high - each.low))
         yield self.finding(
             event,
