@@ -20,11 +20,12 @@ A training loop, with every event at its place::
                                                    # NonFiniteReplayed,
                                                    # LossesRead, HistogramsTaken
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
+        print(f"val loss {loss:.3f}")              # LinePrinted
         scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost
     validate(model)                                # ValidationObserved
                                                    # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
-                                                   # RunEnded
+                                                   # ValidationTold, RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
 the first steps and then on sampled ones; the bookkeeping behind them counts every step. They are made without
@@ -1049,10 +1050,26 @@ class LossesRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScalarsLogged(Event):
-    """The script logged numbers of its own, to TensorBoard, W&B or MLflow."""
+    """The script logged numbers of its own, to TensorBoard, W&B or MLflow, or printed those of its validation."""
 
     absent = "the script logged no numbers"
     values: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LinePrinted(Event):
+    """The script printed a line about its validation."""
+
+    absent = "the script printed no line about validation"
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ValidationTold(Event):
+    """What the script printed or logged of its validation loss, all of it, when the run is over."""
+
+    absent = "no validation loss was logged or printed"
+    losses: tuple[float, ...] = ()  # finite ones; of many, the medians of stretches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,16 +17,19 @@ from flatline.events import (
     Curve,
     CurvesUpdated,
     Event,
+    LinePrinted,
     LossComputed,
     LossesRead,
     OptimizerStepped,
     PassEnded,
     ScalarsLogged,
+    ValidationTold,
 )
 from flatline.findings import Finding
 from flatline.readers._log import RunLog
 from flatline.readers._roles import role_of
 from flatline.readers._thinning import Thinner
+from flatline.readers.text_log import pairs
 from flatline.rules import Rule
 from flatline.trends import told_by_name
 
@@ -42,6 +45,7 @@ LABELLED = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_
 FITTED = ("mse_loss", "smooth_l1_loss", "huber_loss")  # over a data set that is gone through; an agent uses them, too
 COMPOSED = "the loss is more than one loss function of torch"
 ALIKE = 1e-5  # relative distance of factors that are one
+PRINTED = ("val_loss", "val_accuracy")  # the losses of training are read at every step
 
 
 class Proof:
@@ -141,7 +145,14 @@ class Curves:
 
     def wants(self, event: type[Event]) -> bool:
         """Whether anything is made of this event."""
-        return bool(self.rules) and event in self._handlers
+        return bool(self.rules) and (event in self._handlers or event is LinePrinted)
+
+    @staticmethod
+    def scalars_in(event: LinePrinted) -> ScalarsLogged | None:
+        """What a printed line tells of the validation."""
+        known = [(name, value, of, role) for name, value, of in pairs(event.text) if (role := role_of(name)) in PRINTED]
+        values = tuple((name, value / of if of and role == PRINTED[1] else value) for name, value, of, role in known)
+        return ScalarsLogged(step=event.step, values=values) if values else None
 
     def take(self, event: Event) -> None:
         """Keep what there is to keep."""
@@ -217,6 +228,12 @@ class Curves:
             return []
         self._next = steps * FURTHER
         return self._judge(steps, ended=False)
+
+    def validation(self, steps: int) -> ValidationTold | None:
+        """All validation losses that were logged or printed."""
+        self._take_rows()
+        told = next((curve.values for curve in self._log.event().curves if curve.role == "val_loss"), ())
+        return ValidationTold(step=steps, losses=told) if told else None
 
     def finish(self, steps: int, *, ended: bool) -> None:
         """The last look."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flatline.config import Config, Keeping, silenced
 from flatline.engine import Engine, watched
-from flatline.events import CurvesUpdated, Event
+from flatline.events import CurvesUpdated, Event, LinePrinted
 from flatline.findings import Finding, Report, Unchecked, Value, causes
 from flatline.rules import Rule
 
@@ -127,6 +127,7 @@ class Session:
         self.how = how
         self._seconds = time.perf_counter() - self._started
         if (sensors := self.sensors) is not None:
+            self._judge(lambda curves: self._tell_validation(curves, sensors.loop.steps))
             self._safely("the end of the run was not seen", lambda: sensors.finish(how, error))
             self._judge(lambda curves: curves.finish(sensors.loop.steps, ended=how == "finished"))
             self._safely("the sensors could not be taken off", sensors.detach)
@@ -152,10 +153,18 @@ class Session:
             self.sensors.patches.active = False
 
     def _emit(self, event: Event) -> None:
+        if isinstance(event, LinePrinted):
+            self._judge(lambda curves: self._told(curves, event))
+            return
         self.engine.emit(event)
         if self.recorder is not None:
             self._record(lambda recorder: recorder.take(event))
         self._judge(lambda curves: curves.take(event))
+
+    def _told(self, curves: Curves, line: LinePrinted) -> None:
+        """Numbers that were printed count as logged."""
+        if (told := curves.scalars_in(line)) is not None:
+            self._emit(told)
 
     def _found(self, finding: Finding) -> None:
         with suppress(Exception):  # a line that could not be told is no fault of the rule
@@ -193,6 +202,10 @@ class Session:
         due = self._tick()
         self._judge(self._look)
         return due if self.curves is None else min(due, self.curves.due)
+
+    def _tell_validation(self, curves: Curves, steps: int) -> None:
+        if (told := curves.validation(steps)) is not None:
+            self.engine.emit(told)
 
     def _look(self, curves: Curves) -> None:
         found = curves.look(self.sensors.loop.steps if self.sensors is not None else 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import torch
 from torch.nn import functional as F
 
@@ -71,3 +74,34 @@ def test_the_same_training_as_without():
             train(100, lambda *_: F.cross_entropy(net(x), y), [optimizer])  # noqa: B023
         weights.append(net.weight.detach().clone())
     assert torch.equal(*weights)
+
+
+def memorise(epochs: int, decay: float) -> None:
+    """Twenty samples of noise and a little signal, in a wide net; the validation loss is printed after each epoch."""
+    torch.manual_seed(0)
+    x, y = torch.randn(220, 30), torch.randn(220)
+    y = ((x[:, 0] + 1.5 * y) > 0).long()
+    net = torch.nn.Sequential(torch.nn.Linear(30, 128), torch.nn.ReLU(), torch.nn.Linear(128, 2))
+    optimizer = torch.optim.AdamW(net.parameters(), 3e-3, weight_decay=decay)
+    for epoch in range(epochs):
+        for part in torch.randperm(120)[:100].split(10):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[:120][part]), y[:120][part]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            print(f"epoch {epoch} val loss {F.cross_entropy(net(x[120:]), y[120:]):.4f}")
+
+
+def test_a_validation_loss_that_is_only_printed(tmp_path):
+    out = io.TextIOWrapper(io.BytesIO(), write_through=True)
+    with contextlib.redirect_stdout(out), flatline.watch(select="C", record=tmp_path / "run") as run:
+        memorise(40, 0.0)
+    assert [finding.code for finding in run.findings] == ["C4"]
+    assert "validation loss turned" in run.findings[0].message
+
+
+def test_near_miss_a_validation_loss_that_stays_down():
+    out = io.TextIOWrapper(io.BytesIO(), write_through=True)
+    with contextlib.redirect_stdout(out), flatline.watch(select="C") as run:
+        memorise(10, 0.0)
+    assert run.findings == []

@@ -12,7 +12,7 @@ from tests.sensors.watching import seen
 from torch import nn
 
 import flatline
-from flatline.events import CheckpointLost, RandomFrozen, RateRead, ScheduleObserved, StageNotReached
+from flatline.events import CheckpointLoaded, CheckpointLost, RandomFrozen, RateRead, ScheduleObserved, StageNotReached
 from flatline.sensors import stages
 from flatline.sensors.built_anew import built_anew as is_built_anew
 from flatline.sensors.stages import unreached_unfreezing
@@ -663,3 +663,11 @@ def test_a_loaded_body_that_is_a_model_of_its_own_counts_as_frozen(load, told, t
     path.write_text(LATE.format(load=load), encoding="utf-8")
     found = seen(lambda: runpy.run_path(str(path)), StageNotReached)
     assert [event.frozen for event in found] == told
+
+
+def test_counters_of_batch_norm_are_no_tensors_of_a_checkpoint():
+    """Torch makes them where a checkpoint has none: with all other names missing, nothing was loaded."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    given = {"epoch": 3, "state_dict": net.state_dict()}
+    (told,) = watched(lambda: net.load_state_dict(given, strict=False), CheckpointLoaded)
+    assert (told.tensors, len(told.missing), told.nested) == (6, 6, "state_dict")

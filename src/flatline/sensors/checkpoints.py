@@ -15,6 +15,7 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.tree import named_parameters
 
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.", "base_model.", "net.", "state_dict.")
+COUNTER = "num_batches_tracked"  # of BatchNorm: torch makes it where a checkpoint has none, and says nothing
 
 
 class CheckpointSensor:
@@ -31,7 +32,7 @@ class CheckpointSensor:
     def _loaded(
         self, result: Any, module: nn.Module, state: Any, strict: bool = True, *args: Any, **kwargs: Any
     ) -> None:
-        missing = tuple(getattr(result, "missing_keys", ()))
+        missing = tuple(name for name in getattr(result, "missing_keys", ()) if not name.endswith(COUNTER))
         unexpected = tuple(getattr(result, "unexpected_keys", ()))
         own = dict(named_parameters(module))
         self.audit.loaded.update(id(p) for name, p in own.items() if name in state and name not in missing)
@@ -41,7 +42,7 @@ class CheckpointSensor:
                 where=caller(),
                 model=type(module).__name__,
                 strict=strict,
-                tensors=len(module.state_dict()),
+                tensors=sum(not name.endswith(COUNTER) for name in module.state_dict()),
                 missing=missing,
                 unexpected=unexpected,
                 prefix=_prefix(missing, unexpected),

@@ -32,6 +32,7 @@ from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.penalties import Penalties
 from flatline.sensors.precision import PrecisionSensor
+from flatline.sensors.printed import PrintedSensor
 from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
 from flatline.sensors.schedules import ScheduleSensor
@@ -79,6 +80,7 @@ class LiveSensors:
         self.lifecycle = LifecycleSensor(loop, self.patches, self.models)
         self.crashes = CrashSensor(loop, self.models)
         self.logged = LoggedSensor(loop, self.patches)
+        self.printed = PrintedSensor(loop, self.patches)
         self.recording = RecordingSensor(loop, self.patches, self.models)
         self.misplaced = MisplacedRates(loop)
         self.by_hand = HandStepSensor(
@@ -93,7 +95,7 @@ class LiveSensors:
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
-            self.lifecycle, self.seeds, self.precision, self.logged
+            self.lifecycle, self.seeds, self.precision, self.logged, self.printed
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard_inner(sensor.attach)()

@@ -1,6 +1,6 @@
 import pytest
 
-from flatline.events import LossesRead, OptimizerFacts, PairingProbed, RunEnded, Where
+from flatline.events import LossesRead, OptimizerFacts, PairingProbed, RunEnded, ValidationTold, Where
 from flatline.rules.data.labels_unrelated_to_inputs import LabelsUnrelatedToInputs
 from flatline.testing import play as played
 
@@ -138,3 +138,54 @@ def test_near_miss_a_model_that_begins_to_learn_late(first):
     late = [losses(1, 300, 0.2, key=9), losses(first, 60, 1.39), probe, losses(first + 60, 70, 1.39)]
     assert play(LabelsUnrelatedToInputs, *late, losses(first + 130, 40, 0.9)) == []
     assert len(play(LabelsUnrelatedToInputs, *late, losses(first + 130, 40, 1.39))) == 1
+
+
+VALIDATION = (1.39, 1.41, 1.4, 1.44, 1.47, 1.5)
+
+
+def by_heart(*, late=1.1, validation=VALIDATION, others=1, **facts):
+    """At chance when it is probed, then the loss falls; the validation losses do not."""
+    read = [losses(1, 60, 1.39), probed(permutation="", rows=320, **facts), losses(61, 300, late)]
+    read += [losses(1, 60, 1.0, key=2 + i) for i in range(others - 1)]
+    return play(LabelsUnrelatedToInputs, *read, ValidationTold(step=360, losses=validation), RunEnded(step=360))
+
+
+def test_warns_of_what_is_learned_by_heart():
+    (finding,) = by_heart()
+    assert (finding.severity, finding.key) == ("warning", "by heart")
+    assert finding.message == (
+        "nothing tells the labels: the loss is 1.39, that of guessing 1.38; on 320 samples the nearest class mean is right "
+        "in 26%, the nearest neighbours in 24%, the commonest class in 27%; since then the loss fell to 1.1, and of 6 "
+        "validation losses none is lower than 1.39: what is learned is learned by heart"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"validation": (1.39, 1.35, 1.3, 1.31, 1.35, 1.4)},
+        {"validation": VALIDATION[:5]},
+        {"validation": (9.0, 8.0, 7.0, 3.0, 2.0, 1.5)},
+        {"late": 1.36},
+        {"by_neighbours": 0.5},
+        {"surprise": 1.2},
+        {"others": 2},
+    ],
+    ids=[
+        "some use",
+        "few validations",
+        "still falling",
+        "not learned",
+        "neighbours tell",
+        "learned at once",
+        "adversaries",
+    ],
+)
+def test_near_miss_learned_by_heart(changed):
+    assert [finding for finding in by_heart(**changed) if finding.severity != "hint"] == []
+
+
+def test_warns_of_a_regression_learned_by_heart():
+    told = {"classes": 0, "by_line": 0.01, "by_neighbours": -0.02, "surprise": 1.01, "entropy": 1.0}
+    assert len(by_heart(late=1.2, **told)) == 1
+    assert by_heart(late=1.2, validation=tuple(0.9 * each for each in VALIDATION), **told) == []

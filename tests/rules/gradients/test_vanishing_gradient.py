@@ -1,3 +1,7 @@
+from dataclasses import replace
+
+import pytest
+
 from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, RunEnded
 from flatline.rules.gradients.vanishing_gradient import VanishingGradient
 from flatline.testing import play
@@ -23,6 +27,43 @@ def test_fires_on_ten_sigmoids():
 def test_fires_past_layers_that_underflowed():
     gradients = [0.0, 0.0] + [1e-3 * 0.1 ** (7 - i) for i in range(8)]
     assert len(play(VanishingGradient, *sampled(*gradients))) == 1
+
+
+def thrown(update, first=0.3):
+    """Three samples at which the gradient passes, then three at which it fades."""
+    passing, fading = (
+        sampled(*[first ** ((9 - i) / 9) for i in range(10)]),
+        sampled(*[0.1 ** (9 - i) for i in range(10)]),
+    )
+    for at, event in enumerate([*passing, *fading], start=1):
+        layers = tuple(replace(layer, update_ratio=update) for layer in event.layers)
+        yield replace(event, step=at, index=at, lr=0.05, layers=layers)
+
+
+def test_names_the_steps_that_saturated_the_units():
+    (finding,) = play(VanishingGradient, *thrown(0.04))
+    assert finding.cause.startswith(
+        "the first steps, which changed the weights by 4.0% each (healthy: about 0.1 %), threw"
+    )
+    assert "from 0.05 to 0.005" in finding.fix
+
+
+@pytest.mark.parametrize("changed", [{"update": 0.004}, {"update": 0.04, "first": 1e-3}])
+def test_near_miss_steps_that_saturate(changed):
+    (finding,) = play(VanishingGradient, *thrown(**changed))
+    assert finding.cause == VanishingGradient.cause
+
+
+GATED = [x for i in range(8) for x in (3e-4 * 0.08 ** (8 - i), 2e-3 * 0.08 ** (8 - i))]
+
+
+def test_fires_where_the_gate_of_each_block_has_less_than_the_block_before():
+    (finding,) = play(VanishingGradient, *sampled(*GATED))
+    assert "over 16 weight matrices" in finding.message
+
+
+def test_near_miss_large_and_small_layers_in_turn():
+    assert play(VanishingGradient, *sampled(*[1e-7 if i % 2 else 1e-2 for i in range(15)], 1e-1)) == []
 
 
 def test_near_miss_two_samples():

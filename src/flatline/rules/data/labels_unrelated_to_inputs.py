@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import LossesRead, PairingProbed, RunEnded
+from flatline.events import LossesRead, PairingProbed, RunEnded, ValidationTold
 from flatline.findings import Finding
-from flatline.history import fmean
+from flatline.history import fmean, median
 from flatline.rules import Rule
 
 
@@ -67,7 +68,7 @@ class LabelsUnrelatedToInputs(Rule):
     fix_of_order = (
         "put both into one order, by the same key: text sorts 10 before 2, so sorted(…, key=int) where keys are numbers"
     )
-    consequences = ("C2", "C3", "C5", "O22")
+    consequences = ("C2", "C3", "C4", "C5", "O22")
 
     deviations: float = 2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation, 1/√rows
     rows_for_a_hint: int = 600  # measured: what 16 bits of a digit tell shows in 300
@@ -78,20 +79,31 @@ class LabelsUnrelatedToInputs(Rule):
     confirmed: int = 120  # step up to which a model may make nothing of what it will learn
     window: int = 32  # steps whose mean loss says whether it does
     still: float = 0.9  # of the loss at the time of the probe: under it something was learned
+    by_heart: float = 0.95  # of what guessing costs: a training loss under it, which no validation loss follows
+    nothing_gained: float = 0.97  # of what guessing costs, under every validation loss; a variance is that uncertain
+    validations: int = 6  # fewer may be of a model that has not begun to learn
+    alike: float = 0.25  # of the model's surprise, how far the loss may be from it to be the same quantity
 
     def __init__(self) -> None:
         self._waiting: list[PairingProbed] = []
+        self._probed: PairingProbed | None = None  # the newest one that was at chance
+        self._newest: deque[float] = deque(maxlen=self.window)
+        self._unexplained: PairingProbed | None = None  # no statement tears the pairs apart
+        self._validation: tuple[float, ...] = ()
         self._losses: dict[int, list[tuple[int, float]]] = {}
 
     def on_pairing_probed(self, event: PairingProbed) -> None:
         """Model, class means and neighbours, all at chance."""
         known = event.permutation or event.apart
-        if self._at_chance(event) and (known or event.rows >= self.rows_for_a_hint):
-            self._waiting.append(event)
+        if self._at_chance(event):
+            self._probed = event
+            if known or event.rows >= self.rows_for_a_hint:
+                self._waiting.append(event)
 
     def on_losses_read(self, event: LossesRead) -> Iterator[Finding]:
         """Whether the model goes on to make nothing of them."""
         read = self._losses.setdefault(event.optimizer.key, [])
+        self._newest.extend(event.losses)
         if len(read) < 2 * self.confirmed:
             read += zip(event.steps, event.losses, strict=True)
         for probe in [each for each in self._waiting if read and read[0][0] <= each.step]:
@@ -105,22 +117,44 @@ class LabelsUnrelatedToInputs(Rule):
             ):  # it may begin above chance
                 yield from self._judge(probe)
 
+    def on_validation_told(self, event: ValidationTold) -> None:
+        """Whether what was learned is of use on other data."""
+        self._validation = event.losses
+
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
-        """A run that was over before."""
+        """A run that was over before, or in which the training data were learned by heart."""
         for probe in self._waiting:
             yield from self._judge(probe)
+        if self._probed is not None and len(self._losses) == 1 and len(self._validation) >= self.validations:
+            yield from self._by_heart(self._probed, next(iter(self._losses.values())))
+        if self._unexplained is not None:
+            yield self._hint(self._unexplained)
+
+    def _by_heart(self, probe: PairingProbed, read: list[tuple[int, float]]) -> Iterator[Finding]:
+        """The loss falls under what guessing costs, and no validation loss ever did."""
+        before = [loss for step, loss in read if step <= probe.step][-self.window :]
+        told, third = self._validation, len(self._validation) // 3
+        then, late = fmean(before) if before else 0.0, fmean(self._newest)
+        guessing = probe.entropy if probe.classes else then / probe.surprise
+        alike = abs(then - probe.surprise) <= self.alike * probe.surprise or not probe.classes
+        if not alike or late > self.by_heart * guessing or min(told) < self.nothing_gained * guessing:
+            return
+        if median(told[-third:]) < median(told[:third]):
+            return
+        self._unexplained = None
+        yield self._told(
+            probe,
+            f"{self._seen(probe)}; since then the loss fell to {late:.3g}, and of {len(told)} validation losses none is lower "
+            f"than {min(told):.3g}: what is learned is learned by heart",
+            cause="each input carries the label of some other one: inputs and labels were shuffled, sorted or filtered apart, or "
+            "one of them begins a row later",
+            fix="look at some pairs of input and label, the first and the last ones, too; follow both from the file to the batch",
+            key="by heart",
+        )
 
     def _judge(self, event: PairingProbed) -> Iterator[Finding]:
         """A warning where a statement tears the pairs apart."""
-        seen = (
-            self._of_regression(event)
-            if not event.classes
-            else (
-                f"nothing tells the labels: the loss is {event.surprise:.3g}, that of guessing {event.entropy:.3g}; on "
-                f"{event.rows} samples the nearest class mean is right in {event.by_means:.0%}, the nearest neighbours in "
-                f"{event.by_neighbours:.0%}, the commonest class in {event.commonest:.0%}"
-            )
-        )
+        seen = self._seen(event)
         if event.apart:
             yield self._of_two_loaders(event, seen, *event.apart)
         elif event.permutation:
@@ -130,14 +164,26 @@ class LabelsUnrelatedToInputs(Rule):
             fix = self.fix_of_order if by_text else self.fix
             yield self._told(event, message, where=event.permuted_where, fix=fix)
         else:
-            yield self._told(
-                event,
-                seen,
-                severity="hint",
-                cause="either the problem is hard, or inputs and labels were shuffled, sorted or filtered apart",
-                fix="look at some pairs of input and label; follow both from the file to the batch",
-                key="no statement",
-            )
+            self._unexplained = event
+
+    def _hint(self, event: PairingProbed) -> Finding:
+        return self._told(
+            event,
+            self._seen(event),
+            severity="hint",
+            cause="either the problem is hard, or inputs and labels were shuffled, sorted or filtered apart",
+            fix="look at some pairs of input and label; follow both from the file to the batch",
+            key="no statement",
+        )
+
+    def _seen(self, event: PairingProbed) -> str:
+        if not event.classes:
+            return self._of_regression(event)
+        return (
+            f"nothing tells the labels: the loss is {event.surprise:.3g}, that of guessing {event.entropy:.3g}; on "
+            f"{event.rows} samples the nearest class mean is right in {event.by_means:.0%}, the nearest neighbours in "
+            f"{event.by_neighbours:.0%}, the commonest class in {event.commonest:.0%}"
+        )
 
     def _of_two_loaders(
         self, event: PairingProbed, seen: str, inputs: tuple[Any, ...], labels: tuple[Any, ...]

@@ -9,7 +9,7 @@ from typing import Any
 
 from flatline.events import Event, LayerNumbers, NumbersSampled, RunEnded
 from flatline.findings import Finding
-from flatline.history import History
+from flatline.history import History, median
 from flatline.rules import Rule
 
 
@@ -73,7 +73,12 @@ class VanishingGradient(Rule):
     floor: float = 1e-5  # first over last; healthy networks stay within two or three orders of magnitude
     steps_needed: int = 3  # sampled steps in a row
     rising: float = 0.75  # share of neighbours where the deeper layer has the larger gradient
+    ordered: float = 0.9  # or of all pairs: in a block one layer may always have less than the next
     largest_jump: float = 0.6  # share of the whole decay that one pair of neighbours may make up
+
+    at_first: float = 1e-2  # first over last before training; from here on depth alone is not at fault
+    thrown: float = 0.02  # typical update of a first step, that may saturate the units; twice what is usual
+    early: int = 30  # steps that count as first ones
 
     floor_standing: float = 1e-3  # the same where the loss never moves: five sigmoid layers of nn.Linear make 1e-4
     shares: float = 0.9  # of the sampled steps, for that
@@ -85,6 +90,10 @@ class VanishingGradient(Rule):
         self._faded: dict[int, int] = {}  # samples with the milder decay, for each optimizer
         self._losses = History()
         self._newest: tuple[NumbersSampled, list[LayerNumbers]] | None = None
+        self._first: dict[
+            int, float
+        ] = {}  # of each optimizer: first layer's gradient over the last one's, when first seen
+        self._updates: dict[int, list[float]] = {}  # and the typical updates of its first steps
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The gradient of each weight matrix, in order of depth."""
@@ -92,8 +101,9 @@ class VanishingGradient(Rule):
         key = event.optimizer.key
         self._seen[key] = self._seen.get(key, 0) + 1 if self._decays(layers, self.floor) else 0
         self._remember(event, layers)
+        self._look_back(event, layers)
         if self._seen[key] >= self.steps_needed:
-            yield self._tell(event, layers)
+            yield self._tell(event, layers, **self._by_steps(event, layers))
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A milder decay under plain SGD, in a run that never got anywhere."""
@@ -119,6 +129,25 @@ class VanishingGradient(Rule):
             self._faded[key] += 1
             self._newest = event, layers
 
+    def _look_back(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
+        """How it began: a network that is thrown into saturation passed its gradients on at first."""
+        if layers and event.index <= self.early:
+            key, updates = event.optimizer.key, [each.update_ratio for each in layers if each.update_ratio is not None]
+            self._first.setdefault(key, layers[0].gradient_rms / layers[-1].gradient_rms)
+            self._updates.setdefault(key, []).extend([median(updates)] if updates else [])
+
+    def _by_steps(self, event: NumbersSampled, layers: list[LayerNumbers]) -> dict[str, str]:
+        """Another cause and fix, where large first steps made the gradient fade."""
+        first, updates = self._first.get(event.optimizer.key, 0.0), self._updates.get(event.optimizer.key, [])
+        if first < self.at_first or not updates or median(updates) < self.thrown:
+            return {}
+        return {
+            "cause": f"the first steps, which changed the weights by {median(updates):.1%} each (healthy: about 0.1 %), threw the "
+            f"units into saturation: before them {layers[0].name} had {first:.2g} times the gradient of {layers[-1].name}",
+            "fix": f"divide lr by ten, from {event.lr:.3g} to {event.lr / 10:.3g}; and where several losses go backward for one "
+            "step, divide each by their number",
+        }
+
     def _tell(self, event: Event, layers: list[LayerNumbers], more: str = "", **given: Any) -> Finding:
         first, last = layers[0], layers[-1]
         return self.finding(
@@ -140,7 +169,9 @@ class VanishingGradient(Rule):
         logs = [math.log10(layer.gradient_rms) for layer in layers]
         jumps = [later - earlier for earlier, later in pairwise(logs)]
         gradual = max(jumps) <= self.largest_jump * (logs[-1] - logs[0])
-        return gradual and sum(jump > 0 for jump in jumps) >= self.rising * len(jumps)
+        pairs = [(a, b) for i, a in enumerate(logs) for b in logs[i + 1 :]]
+        along = sum(jump > 0 for jump in jumps) >= self.rising * len(jumps)
+        return gradual and (along or sum(b > a for a, b in pairs) >= self.ordered * len(pairs))
 
 
 def _positive(number: float) -> bool:

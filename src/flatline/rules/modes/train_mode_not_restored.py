@@ -56,6 +56,7 @@ class TrainModeNotRestored(Rule):
 
     code = "E2"
     severity = "error"
+    consequences = ("C4",)
     cause = "eval() stays in force until train() is called: Dropout is off and BatchNorm's statistics stand still"
 
     steps_needed: int = 2  # steps in a row; one may be a last update inside an evaluation

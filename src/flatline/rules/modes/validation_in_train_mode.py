@@ -64,6 +64,7 @@ class ValidationInTrainMode(Rule):
 
     code = "E1"
     severity = "error"
+    consequences = ("C4",)
     cause = "no_grad does not touch Dropout and BatchNorm: they follow train() and eval(), and eval() was not called"
     fix = "call model.eval() before the validation pass and model.train() after it"
 

@@ -52,6 +52,7 @@ class FrozenNormDrifts(Rule):
 
     code = "O18"
     severity = "warning"
+    consequences = ("C4",)
     cause = "train mode overwrites running_mean and running_var at every forward, whatever requires_grad says"
     fix = "call .eval() on the frozen BatchNorm layers after every model.train()"
     drift: float = 1e-3  # smallest relative change of the running statistics that counts as one
