@@ -992,6 +992,18 @@ class PairingProbed(Event):
     permuted_where: Where | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PathsMispaired(Event):
+    """A data set pairs files by their place in two lists, and their names tell of other numbers."""
+
+    absent = "no data set pairs files of other numbers"
+    defect = True
+    first: str = "case1.npy"
+    second: str = "case10_mask.npy"  # at the same place
+    apart: int = 0  # pairs of other numbers
+    total: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookFacts:
     """A hook of the user's on the gradient of a parameter, which multiplies all of it by one factor."""

@@ -16,6 +16,7 @@ from flatline.events import (
     InputsObserved,
     PairingProbed,
     PassEnded,
+    PathsMispaired,
     TargetsObserved,
     Where,
     WorkersStarted,
@@ -26,6 +27,7 @@ from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
 from flatline.sensors.origins import FEW, Origins
+from flatline.sensors.paired_paths import mispaired
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
@@ -286,6 +288,7 @@ class DataSensor:
         if self.newest is not None and self.newest.fed and not self.newest.told:
             self.newest.told = True
             self._tell_workers(self.newest, where)
+            self._tell_paths(self.newest)
         batch, self._batch = self._batch, None
         self._origins.clear()
         batches_fed, self._fed = len(self._fed), set()
@@ -305,6 +308,15 @@ class DataSensor:
                 loader_length=self.newest.length,
             )
         )
+
+    def _tell_paths(self, loader: Loader) -> None:
+        found = mispaired(getattr(loader.ref(), "dataset", None)) if self.loop.wants(PathsMispaired) else None
+        if found is not None:
+            first, second, apart, total, place = found
+            told = PathsMispaired(
+                step=self.loop.step, where=place, first=first, second=second, apart=apart, total=total
+            )
+            self.loop.emit(told)
 
     def _tell_workers(self, loader: Loader, where: Where | None) -> None:
         """A training loader with several workers: does its data set draw from a generator that each of them copies?"""

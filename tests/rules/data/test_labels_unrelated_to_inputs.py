@@ -1,6 +1,6 @@
 import pytest
 
-from flatline.events import LossesRead, OptimizerFacts, PairingProbed, RunEnded, ValidationTold, Where
+from flatline.events import LossesRead, OptimizerFacts, PairingProbed, PathsMispaired, RunEnded, ValidationTold, Where
 from flatline.rules.data.labels_unrelated_to_inputs import LabelsUnrelatedToInputs
 from flatline.testing import play as played
 
@@ -189,3 +189,15 @@ def test_warns_of_a_regression_learned_by_heart():
     told = {"classes": 0, "by_line": 0.01, "by_neighbours": -0.02, "surprise": 1.01, "entropy": 1.0}
     assert len(by_heart(late=1.2, **told)) == 1
     assert by_heart(late=1.2, validation=tuple(0.9 * each for each in VALIDATION), **told) == []
+
+
+def test_warns_of_files_that_are_paired_by_place():
+    told = PathsMispaired(
+        step=1, where=Where("data.py", 4), first="case1.npy", second="case10_mask.npy", apart=33, total=40
+    )
+    (finding,) = play(LabelsUnrelatedToInputs, told)
+    assert (finding.severity, finding.where) == ("warning", Where("data.py", 4))
+    assert finding.message == (
+        "33 of 40 files are paired with the file of another number, case1.npy with case10_mask.npy"
+    )
+    assert r"re.search(r'\d+', path.stem)" in finding.fix

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import LossesRead, PairingProbed, RunEnded, ValidationTold
+from flatline.events import LossesRead, PairingProbed, PathsMispaired, RunEnded, ValidationTold
 from flatline.findings import Finding
 from flatline.history import fmean, median
 from flatline.rules import Rule
@@ -99,6 +99,20 @@ class LabelsUnrelatedToInputs(Rule):
             self._probed = event
             if known or event.rows >= self.rows_for_a_hint:
                 self._waiting.append(event)
+
+    def on_paths_mispaired(self, event: PathsMispaired) -> Iterator[Finding]:
+        """Their names say what belongs together."""
+        yield self.finding(
+            event,
+            f"{event.apart} of {event.total} files are paired with the file of another number, {event.first} with {event.second}",
+            cause="both lists were put into the order of text, in which the names sort differently: 10 comes before 2, and what "
+            "follows the number counts, too",
+            fix="pair by the number: `by_number = lambda path: int(re.search(r'\\d+', path.stem).group())`, and "
+            "sorted(…, key=by_number) for both; or make the second name from the first",
+            key="paths",
+            apart=event.apart,
+            total=event.total,
+        )
 
     def on_losses_read(self, event: LossesRead) -> Iterator[Finding]:
         """Whether the model goes on to make nothing of them."""
