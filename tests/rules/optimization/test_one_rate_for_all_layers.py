@@ -2,7 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, ParameterFacts, ParametersAudited, Where
+from flatline.events import (
+    LayerNumbers,
+    LossComputed,
+    LossesRead,
+    NumbersSampled,
+    OptimizerFacts,
+    ParameterFacts,
+    ParametersAudited,
+    RunEnded,
+    Where,
+)
 from flatline.rules.optimization.one_rate_for_all_layers import OneRateForAllLayers
 from flatline.testing import play
 
@@ -96,3 +106,49 @@ def test_near_miss_too_fast_for_any_layer():
 def test_near_miss_sampled_too_late():
     late = [replace(event, index=event.index + 20) for event in steps()]
     assert play(OneRateForAllLayers, audit(), *late) == []
+
+
+def left_behind(*, ratio=0.0005, losses=(8.0, 4.0, 2.1), classes=10, count=280, how="finished", body_lr=0.01):
+    """One small rate for all; the loss goes evenly from the first of the three to the second and the third."""
+    begin, middle, end = losses
+    half = count // 2
+    fall = [begin + (middle - begin) * i / half for i in range(half)] + [
+        middle + (end - middle) * i / half for i in range(half)
+    ]
+    samples = []
+    for at in (*range(1, 8), *range(20, count, 20)):
+        event = steps(ratio=1e-4, body_lr=body_lr)[0]
+        head = replace(event.layers[-1], update_ratio=ratio)
+        samples.append(replace(event, step=at, index=at, layers=(*event.layers[:-1], head)))
+    read = LossesRead(
+        step=count, optimizer=ADAM, steps=tuple(range(1, count + 1)), losses=tuple(fall), rates=(0.01,) * count
+    )
+    loss = LossComputed(step=1, kind="cross_entropy", reduction="mean", classes=classes)
+    return play(OneRateForAllLayers, audit(), loss, *samples, read, RunEnded(step=count, how=how))
+
+
+def test_fires_on_a_head_that_is_left_behind():
+    (finding,) = left_behind()
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 12))
+    assert finding.message == (
+        "the fresh head.weight moved by 13% of its own size in the whole run, at the rate of 0.01 that it shares with the "
+        "pretrained layers; the loss is 2.32 and still falls (guessing: 2.3)"
+    )
+    assert "lr=1 or so" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ratio": 0.005},
+        {"losses": (2.3, 1.4, 0.9)},
+        {"losses": (8.0, 2.3, 2.3)},
+        {"classes": 1000},
+        {"count": 160},
+        {"how": "interrupted"},
+        {"body_lr": 0.001},
+    ],
+    ids=["it moves", "far below guessing", "it stands", "more classes", "a try", "cut off", "groups"],
+)
+def test_near_miss_a_head_that_is_left_behind(changed):
+    assert left_behind(**changed) == []

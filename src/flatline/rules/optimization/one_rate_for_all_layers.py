@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from flatline.events import NumbersSampled, ParametersAudited
+from flatline.events import LayerNumbers, LossComputed, LossesRead, NumbersSampled, ParametersAudited, RunEnded, Where
 from flatline.findings import Finding
-from flatline.history import median
+from flatline.history import Course, median
 from flatline.rules import Rule
 
 
 class OneRateForAllLayers(Rule):
-    """Pretrained layers and a fresh head share one learning rate, and it rewrites the pretrained ones.
+    """Pretrained layers and a fresh head share one learning rate: it rewrites the ones, or leaves the other as drawn.
 
     Symptom
     -------
     Fine-tuning the whole model is worse than training the head on frozen features; the loss jumps up in the first
-    steps and never comes below that of a fresh model.
+    steps and never comes below that of a fresh model. Or it falls from far above guessing, and is not below it at the end.
 
     Root cause
     ----------
     The head is random and needs large steps. The gradients that it sends down in its first steps are noise, and at
-    the same rate they overwrite features that were learned on far more data.
+    the same rate they overwrite features that were learned on far more data. A rate that suits these moves the head too little.
 
     Fix
     ---
@@ -66,11 +67,18 @@ class OneRateForAllLayers(Rule):
     leap: float = 1.5  # highest loss of those steps over the first one
     all_too_fast: float = 3.0  # from here on the rate is too high for any layer, which is O28
     body: float = 0.6  # share of the elements that came from the checkpoint
+    stuck: float = 0.3  # sizes of its own that a fresh head travels in a whole run; at 2e-5, 1,000 steps make about 1
+    guessing: float = 0.6  # of what guessing costs: a loss above it has learned next to nothing
+    falling: float = 0.15  # of the whole fall, that belongs to the second half of the run
+    steps_needed: int = 200  # of the run; fewer are a try
 
     def __init__(self) -> None:
         self._loaded: dict[str, bool] = {}  # name of each trained matrix -> from a checkpoint
         self._worst: dict[int, float] = defaultdict(float)  # loss in the first steps of an optimizer
         self._path: dict[tuple[int, str], float] = defaultdict(float)
+        self._heads: dict[int, _Head] = {}
+        self._courses: dict[int, Course] = {}
+        self._chance = 0.0  # what guessing costs
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
         """Which weights came from a checkpoint, or from training before."""
@@ -79,21 +87,33 @@ class OneRateForAllLayers(Rule):
                 self._loaded[p.name] = p.loaded or p.trained_before
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
-        """How far the pretrained weights travelled in the first steps."""
-        key = event.optimizer.key
-        if event.index > self.early:
-            return
-        self._worst[key] = max(self._worst[key], event.loss or 0.0)
-        for layer in event.layers:
-            self._path[key, layer.name] += layer.update_ratio or 0.0
+        """How far the pretrained weights travelled in the first steps, and the fresh ones in all."""
         matrices = [layer for layer in event.layers if layer.matrix and layer.name in self._loaded]
         body = [layer for layer in matrices if self._loaded[layer.name]]
         head = [layer for layer in matrices if not self._loaded[layer.name]]
-        if event.index < self.early or len(body) < 2 or not head or len({m.learning_rate for m in matrices}) > 1:
+        elements = sum(layer.elements for layer in matrices)
+        one_rate = len(body) > 1 and head and len({m.learning_rate for m in matrices}) == 1
+        if event.index <= self.early:
+            self._travel(event)
+        if not one_rate or sum(layer.elements for layer in body) < self.body * elements:
+            self._heads.pop(event.optimizer.key, None)
             return
-        share = sum(layer.elements for layer in body) / sum(layer.elements for layer in matrices)
+        self._heads.setdefault(event.optimizer.key, _Head()).add(event, head)
+        if event.index == self.early:
+            yield from self._rewritten(event, body, head)
+
+    def _travel(self, event: NumbersSampled) -> None:
+        key = event.optimizer.key
+        self._worst[key] = max(self._worst[key], event.loss or 0.0)
+        for layer in event.layers:
+            self._path[key, layer.name] += layer.update_ratio or 0.0
+
+    def _rewritten(
+        self, event: NumbersSampled, body: list[LayerNumbers], head: list[LayerNumbers]
+    ) -> Iterator[Finding]:
+        key = event.optimizer.key
         path = median(self._path[key, layer.name] for layer in body)
-        if share < self.body or not self.noticeable <= path < self.all_too_fast:
+        if not self.noticeable <= path < self.all_too_fast:
             return
         normed = any("BatchNorm" in layer.kind for layer in event.layers)
         far = self.far_normed if normed else self.far
@@ -111,3 +131,52 @@ class OneRateForAllLayers(Rule):
             moved=path,
             lr=rate,
         )
+
+    def on_loss_computed(self, event: LossComputed) -> None:
+        """What guessing costs."""
+        if event.kind == "cross_entropy" and event.reduction == "mean" and event.classes:
+            self._chance = math.log(event.classes)
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """The loss of every step."""
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """A fresh head that hardly moved, and a loss that is on its way down from above what guessing costs."""
+        for key, head in self._heads.items():
+            course = self._courses.get(key, Course())
+            if event.how != "finished" or course.steps < self.steps_needed or head.path > self.stuck:
+                continue
+            first, middle, last = (course.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
+            if last >= self.guessing * self._chance > 0 and middle - last >= self.falling * (first - last) > 0:
+                yield self._left_behind(event, head, last)
+
+    def _left_behind(self, event: RunEnded, head: _Head, last: float) -> Finding:
+        rate = head.newest.learning_rate
+        return self.finding(
+            event,
+            f"the fresh {head.newest.name} moved by {head.path:.0%} of its own size in the whole run, at the rate of {rate:g} that "
+            f"it shares with the pretrained layers; the loss is {last:.3g} and still falls (guessing: {self._chance:.3g})",
+            cause="the rate suits the pretrained layers; the head is random and needs far larger steps",
+            fix=f"give the head a group of its own, with lr={100 * rate:.2g} or so, and keep {rate:g} for the pretrained layers",
+            where=head.where,
+            key="left behind",
+            moved=head.path,
+            lr=rate,
+        )
+
+
+class _Head:
+    """The fresh layers under one optimizer."""
+
+    def __init__(self) -> None:
+        self.path = 0.0
+        self.where: Where | None = None
+        self.newest = LayerNumbers()
+        self._index = 0
+
+    def add(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
+        """Their steps since the sample before were like this one."""
+        self.newest, self.where = layers[0], event.optimizer.where
+        self.path += (event.index - self._index) * median(layer.update_ratio or 0.0 for layer in layers)
+        self._index = event.index
