@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts
 from flatline.rules.weights.weight_norm_collapse import WeightNormCollapse
 from flatline.testing import play
@@ -130,3 +132,34 @@ def test_near_miss_an_optimizer_of_torch_does_what_it_says():
     assert play(WeightNormCollapse, *of_own_optimizer(0.9, [2.3] * 40, own=False)) == []
     assert play(WeightNormCollapse, *of_own_optimizer(0.99, [2.3] * 40)) == []
     assert play(WeightNormCollapse, *of_own_optimizer(0.9, [2.3 * 0.95**i for i in range(40)])) == []
+
+
+def penalised(*, second=1.0, decay=0.0, shrink=0.5, layers="abc", steps=8):
+    """The gradient of each matrix is that of 0.01 × |w|; the last one's may be another."""
+    for i in range(steps):
+        sizes = [0.01] * (len(layers) - 1) + [0.01 * second]
+        each = zip(layers, sizes, strict=True)
+        numbers = [LayerNumbers(name=n, weight_rms=0.1 * shrink**i, gradient_rms=g, weight_decay=decay, learning_rate=1e-3)
+                   for n, g in each]  # fmt: skip
+        yield NumbersSampled(
+            step=100 * i + 1, index=100 * i + 1, layers=tuple(numbers), loss=20 * shrink**i, first_loss=20.0
+        )
+
+
+def test_fires_where_nothing_but_the_gradient_of_a_penalty_is_left():
+    (finding,) = play(WeightNormCollapse, *penalised())
+    assert (finding.key, finding.step) == ("penalty", 601)
+    assert finding.message == (
+        "all 3 weight matrices shrank to under 1.6% of their first size in 601 steps, and all that is left of their gradients is "
+        "0.01 on every weight, the same in each matrix"
+    )
+    assert "hundredfold, to 0.0001" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"second": 1.3}, {"decay": 20.0}, {"shrink": 0.8}, {"layers": "a"}, {"steps": 6}],
+    ids=["the data pull, too", "by decay", "not that small", "one matrix", "few samples"],
+)
+def test_near_miss_a_penalty(changed):
+    assert [finding for finding in play(WeightNormCollapse, *penalised(**changed)) if finding.key == "penalty"] == []

@@ -13,7 +13,7 @@ TIMES_RATE = "multiply the decay by the learning rate, `p.mul_(1 - lr * weight_d
 
 
 class WeightNormCollapse(Rule):
-    """Weight decay shrinks the weights to nothing.
+    """Weight decay, or a penalty in the loss, shrinks the weights to nothing.
 
     Symptom
     -------
@@ -22,11 +22,13 @@ class WeightNormCollapse(Rule):
     Root cause
     ----------
     At each step decay takes the share ``lr * weight_decay`` of every weight. When that is more than the gradient gives back,
-    the weights fall geometrically and the model forgets whatever it learned.
+    the weights fall geometrically and the model forgets whatever it learned. A sum of absolute values in the loss pulls at each
+    weight with the same force, down to 0.
 
     Fix
     ---
-    Lower ``weight_decay``: 0.01 to 0.1 with AdamW, 1e-4 to 5e-4 with SGD, so that ``lr * weight_decay`` is about 1e-5.
+    Lower the penalty's factor, or ``weight_decay``: 0.01 to 0.1 with AdamW, 1e-4 to 5e-4 with SGD, so that ``lr *
+    weight_decay`` is about 1e-5.
 
     Example
     -------
@@ -42,8 +44,9 @@ class WeightNormCollapse(Rule):
 
     Healthy look-alikes
     -------------------
-    Weights that shrink while the loss falls; pruning; a layer or an expert that is not used any more; the moderate shrinking of
-    weights that were initialised too large; sparse autoencoders with a penalty.
+    Weights that shrink while the loss falls; a penalty that leaves some layer its weights; pruning; a layer or an
+    expert that is not used any more; the moderate shrinking of weights that were initialised too large; sparse
+    autoencoders with a penalty.
 
     References
     ----------
@@ -61,6 +64,8 @@ class WeightNormCollapse(Rule):
     alike: float = 1.2  # largest over smallest share that a step takes of a matrix: gradients differ tenfold and more
     pairs: int = 3  # of steps, between which the weights were multiplied by one and the same number
     same: float = 0.9999  # cosine of what was found with what was left: multiplied, and not changed in another way
+    one_size: float = 1.02  # largest over smallest gradient of the matrices: those of data differ manifold
+    in_a_row: int = 3  # samples
     samples_needed: int = 15  # fewer say nothing about a trend
     learned: float = 0.7  # a loss under this share of the first one was worth it
 
@@ -68,9 +73,11 @@ class WeightNormCollapse(Rule):
         self._first: dict[tuple[int, str], float] = {}
         self._losses: dict[int, History] = {}
         self._scales: dict[tuple[int, str], list[float]] = {}
+        self._only_penalty: dict[int, int] = {}  # samples in a row
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Every weight matrix that is decayed, beside its beginning."""
+        yield from self._by_penalty(event)
         hand, own = event.optimizer.by_hand, event.optimizer.own
         between = self._between(event)
         decayed = [each for each in event.layers if hand or each.weight_decay > 0 or each.name in between]
@@ -92,6 +99,31 @@ class WeightNormCollapse(Rule):
             yield tell(event, layers[0], median(shares), rate, losses)
         elif own and len(shares) > 1 and max(shares) <= self.collapsed and self._for_nothing(event, losses):
             yield self._told(event, shares, layers[0].weight_decay, losses)
+
+    def _by_penalty(self, event: NumbersSampled) -> Iterator[Finding]:
+        """All matrices near 0, and one and the same gradient on every weight: that of a penalty on their absolute values."""
+        layers = [each for each in event.layers if each.matrix and each.weight_rms > 0]
+        shares = [self._share(event, each) for each in layers]
+        sizes = [each.gradient_rms for each in layers]
+        decays = max(map(_taken, layers), default=0.0) * event.index >= self.decayed
+        small = len(layers) > 1 and max(shares) <= self.collapsed and not decays
+        only = small and 0 < max(sizes) <= self.one_size * min(sizes)
+        key = event.optimizer.key
+        self._only_penalty[key] = self._only_penalty.get(key, 0) + 1 if only else 0
+        if self._only_penalty[key] >= self.in_a_row:
+            yield self.finding(
+                event,
+                f"all {len(layers)} weight matrices shrank to under {max(shares):.1%} of their first size in {event.index} steps, "
+                f"and all that is left of their gradients is {median(sizes):.3g} on every weight, the same in each matrix",
+                cause=f"the loss adds {median(sizes):.3g} times the sum of the weights' absolute values, which pulls at a weight "
+                "with the same force however small it is: more than the data give back",
+                fix=f"lower that factor a hundredfold, to {median(sizes) / 100:.1g}, until the loss without it falls; leave biases "
+                "and norms out of it",
+                where=event.where,
+                key="penalty",
+                share=max(shares),
+                gradient=median(sizes),
+            )
 
     def _between(self, event: NumbersSampled) -> dict[str, float]:
         """The share that something takes of a matrix after every step: what each finds is what the last left, times a number."""
