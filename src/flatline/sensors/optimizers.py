@@ -13,7 +13,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
-from flatline.sensors.patching import Patches, unseen_by_dynamo
+from flatline.sensors.patching import Patches, asks_dynamo, unseen_by_dynamo
 from flatline.sensors.tree import parameters
 
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
@@ -43,7 +43,7 @@ class OptimizerSensor:
         loop, known = self.loop, self.loop.optimizers
 
         traced, light, clock = self._traced(), self.patches.quick(self._lightly()), time.monotonic
-        compiling = torch.compiler.is_dynamo_compiling
+        compiling = asks_dynamo()
 
         def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
             if compiling():

@@ -137,9 +137,8 @@ class Patches:
         self, original: Callback, light: Callback | None, first: Callback, last: Callback, instead: Callback
     ) -> Callback:
         """What stands in the place of ``original``. It runs several times in every step."""
-        import torch
 
-        is_compiling = torch.compiler.is_dynamo_compiling  # an export runs under modes, which are asked for below
+        is_compiling = asks_dynamo()
         user_modes = _dispatch_modes()
 
         def observe(*args: Any, **kwargs: Any) -> Any:
@@ -206,6 +205,14 @@ def _take_off(owner: Any, name: str, layer: Any) -> None:
 
 def _name(callback: Callback) -> str:
     return f"{callback.__module__}.{callback.__qualname__}".removeprefix("flatline.sensors.")
+
+
+def asks_dynamo() -> Callable[[], bool]:
+    """Whether dynamo reads the function that asks. An export that runs it is seen by its modes."""
+    import torch
+
+    found: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", torch.compiler.is_compiling)
+    return found
 
 
 def _dispatch_modes() -> Callable[[], int]:
