@@ -45,6 +45,10 @@ LABELLED = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_
 FITTED = ("mse_loss", "smooth_l1_loss", "huber_loss")  # over a data set that is gone through; an agent uses them, too
 COMPOSED = "the loss is more than one loss function of torch"
 ALIKE = 1e-5  # relative distance of factors that are one
+TRAINED = ("train", "trn", "training", "tr")  # names of nothing in particular
+VALIDATED = ("val", "valid", "validation", "test", "dev", "eval")
+NEAR = 0.1  # of the mean loss since the line before, that a printed number is off; the curve of losses is thinned
+FEWEST_LINES, MOST_LINES = 5, 0.8  # lines, and the share of them that must be as near
 PRINTED = ("val_loss", "val_accuracy")  # the losses of training are read at every step
 
 
@@ -111,6 +115,33 @@ class Proof:
         return self.classes if plain and not self.missing() else None
 
 
+class Bare:
+    """Lines that say ``train 0.52 | val 0.61``: of losses, where the first number is the loss of the steps before."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[int, float, float]] = []
+
+    def take(self, step: int, told: Sequence[tuple[str, float, float | None]]) -> None:
+        """A line that was printed at a step."""
+        numbers = {name.lower(): value for name, value, of in told if not of}
+        train = [value for name, value in numbers.items() if name in TRAINED]
+        other = [value for name, value in numbers.items() if name in VALIDATED]
+        if len(train) == len(other) == 1 and len(self._lines) < MOST:
+            self._lines.append((step, train[0], other[0]))
+
+    def curve(self, loss: Curve) -> Curve | None:
+        """Of the validation, if nearly all of the lines tell the mean loss."""
+        hits, before = 0, 0
+        for step, train, _ in self._lines:
+            between = [value for at, value in zip(loss.steps, loss.values, strict=True) if before <= at < step]
+            mean = sum(between) / len(between) if between else math.nan
+            hits, before = hits + (abs(train - mean) <= NEAR * mean), step
+        if len(self._lines) < FEWEST_LINES or hits < MOST_LINES * len(self._lines):
+            return None
+        steps, values = zip(*((float(step), value) for step, _, value in self._lines), strict=True)
+        return Curve(name="val", role="val_loss", steps=steps, values=values, count=len(steps))
+
+
 def _alike(one: BackwardFacts, other: BackwardFacts) -> bool:
     same = (one.losses, one.where) == (other.losses, other.where)
     return same and abs(one.factor - other.factor) <= ALIKE * abs(other.factor)
@@ -131,6 +162,7 @@ class Curves:
         self._before: set[tuple[str, str]] = set()
         self._proof = Proof()
         self._log = RunLog()
+        self._bare = Bare()
         self._rows: list[tuple[int, tuple[tuple[str, float], ...]]] = []
         self._sums: dict[int, tuple[int, float]] = {}  # of each optimizer: losses, and their sum
         self._kept: dict[str, bool] = {}  # names that the script logged, and whether a rule may judge them
@@ -147,10 +179,11 @@ class Curves:
         """Whether anything is made of this event."""
         return bool(self.rules) and (event in self._handlers or event is LinePrinted)
 
-    @staticmethod
-    def scalars_in(event: LinePrinted) -> ScalarsLogged | None:
+    def scalars_in(self, event: LinePrinted) -> ScalarsLogged | None:
         """What a printed line tells of the validation."""
-        known = [(name, value, of, role) for name, value, of in pairs(event.text) if (role := role_of(name)) in PRINTED]
+        told = list(pairs(event.text))
+        self._bare.take(event.step, told)
+        known = [(name, value, of, role) for name, value, of in told if (role := role_of(name)) in PRINTED]
         values = tuple((name, value / of if of and role == PRINTED[1] else value) for name, value, of, role in known)
         return ScalarsLogged(step=event.step, values=values) if values else None
 
@@ -231,8 +264,7 @@ class Curves:
 
     def validation(self, steps: int) -> ValidationTold | None:
         """All validation losses that were logged or printed."""
-        self._take_rows()
-        told = next((curve.values for curve in self._log.event().curves if curve.role == "val_loss"), ())
+        told = next((curve.values for curve in self._read().curves if curve.role == "val_loss"), ())
         return ValidationTold(step=steps, losses=told) if told else None
 
     def finish(self, steps: int, *, ended: bool) -> None:
@@ -261,8 +293,7 @@ class Curves:
     # ------------------------------------------------------------------ the curves
 
     def _event(self, steps: int, *, ended: bool) -> CurvesUpdated:
-        self._take_rows()
-        event = self._log.event()
+        event = self._read()
         why = self.unproven = self._unproven(event)
         curves = [self._with_role(curve, event, why) for curve in event.curves]
         known = any(curve.role == "train_loss" for curve in curves)
@@ -270,6 +301,14 @@ class Curves:
         return dataclasses.replace(
             event, step=steps, curves=tuple(curves), classes=classes, ended=ended, note="" if known else why
         )
+
+    def _read(self) -> CurvesUpdated:
+        """Everything that was read, with the losses of validation that were printed under no name."""
+        self._take_rows()
+        event = self._log.event()
+        loss = next((curve for curve in event.curves if curve.name == _loss(next(iter(self._sums), 0))), None)
+        bare = self._bare.curve(loss) if loss is not None and not _has(event, "val_loss") else None
+        return dataclasses.replace(event, curves=(*event.curves, bare)) if bare is not None else event
 
     def _unproven(self, event: CurvesUpdated) -> str:
         """Why the loss of backward is no curve that ought to fall, or nothing."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 
+import pytest
 import torch
 from torch.nn import functional as F
 
 import flatline
+from flatline.events import Curve
+from flatline.meanwhile import Bare
 
 
 def train(steps: int, loss_of, optimizers) -> None:
@@ -105,3 +108,36 @@ def test_near_miss_a_validation_loss_that_stays_down():
     with contextlib.redirect_stdout(out), flatline.watch(select="C") as run:
         memorise(10, 0.0)
     assert run.findings == []
+
+
+def bare(tell, epochs=12) -> Bare:
+    """Lines of a run whose loss falls from 2 to 0.5; ``tell`` makes the two numbers of each."""
+    lines = Bare()
+    for epoch in range(1, epochs + 1):
+        mean = 2 * 0.88 ** (epoch - 0.5)
+        lines.take(10 * epoch, [(name, value, None) for name, value in tell(mean, epoch).items()])
+    return lines
+
+
+LOSS = Curve(steps=tuple(range(120)), values=tuple(2 * 0.88 ** (at / 10) for at in range(120)))
+
+
+def test_numbers_of_training_and_validation_without_a_name():
+    curve = bare(lambda mean, epoch: {"ep": epoch, "Train": mean, "Val": 2.0 - 0.1 * epoch, "acc": 0.9}).curve(LOSS)
+    assert (curve.role, curve.steps[0], curve.values[:2]) == ("val_loss", 10.0, (1.9, 1.8))
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        lambda mean, epoch: {"train": 1 - mean / 4, "val": 0.5},
+        lambda mean, epoch: {"train": 100 * mean, "val": 50.0},
+        lambda mean, epoch: {"train": mean, "acc": 0.5},
+        lambda mean, epoch: {"train": mean, "val": 0.5, "test": 0.6},
+        lambda mean, epoch: {"train": mean, "val": 0.5} if epoch < 4 else {},
+        lambda mean, epoch: {"train": mean if epoch % 3 else 1.0 - mean, "val": 0.5},
+    ],
+    ids=["accuracies", "in percent", "nothing of validation", "two of them", "few lines", "now and then"],
+)
+def test_numbers_without_a_name_that_may_be_anything(tell):
+    assert bare(tell).curve(LOSS) is None
