@@ -9,6 +9,7 @@ import torch
 
 from flatline.events import BackwardFacts, LossComputed, TargetFacts, Where
 from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of, source
+from flatline.sensors.mixtures import mixed
 from flatline.sensors.models import ModelSensor, spoken
 from flatline.sensors.tails import padded_labels, padded_numbers, trailing
 
@@ -99,6 +100,13 @@ def feed_of(node: Node) -> tuple[str, Node | None, list[Node]]:
     return FEEDS.get(operation(below), ""), below, passed
 
 
+def _scores_of(log_softmax: Node) -> tuple[str, Node | None, list[Node]]:
+    """The same of a log-softmax, which may also be given several softmaxes in one."""
+    fed_by, below, passed = feed_of(log_softmax)
+    over = mixed(log_softmax) if fed_by in ("", "linear") else None
+    return ("mixture of softmaxes", over, passed) if over is not None else (fed_by, below, passed)
+
+
 def _is_softmax_by_hand(node: Node) -> bool:
     """``exp(x) / exp(x).sum()``."""
     below = children(node)
@@ -117,7 +125,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
     normalised = None
     if kind == "nll" and fed_by == "log_softmax" and below is not None:
         kind = "cross_entropy"
-        fed_by, below, passed = feed_of(below)
+        fed_by, below, passed = _scores_of(below)
     elif kind == "nll":
         normalised = _normalised(node)
     scores, target = saved(node, "self"), saved(node, "target")
@@ -309,7 +317,7 @@ def _composite(graph: Graph, models: ModelSensor, step: int, where: Where | None
             continue
         if not isinstance(target, torch.Tensor) or target.shape != shape_of(below[0]) or target.dim() < 2:
             continue
-        fed_by, deeper, _ = feed_of(below[0])
+        fed_by, deeper, _ = _scores_of(below[0])
         sums = target.detach().float().sum(1)
         yield LossComputed(
             step=step,
