@@ -48,7 +48,9 @@ MIXTURES = {
     "einsum": lambda out, gate: torch.einsum("bk,bkv->bv", gate.softmax(-1), out.softmax(-1)),
     "mean of a stack": lambda out, gate: torch.stack(list(out.softmax(-1).unbind(1))).mean(0),
     "mean by hand": averaged,
-    "constant shares": lambda out, gate: sum(w * p for w, p in zip((0.5, 0.2, 0.3), out.softmax(-1).unbind(1))),
+    "constant shares": lambda out, gate: sum(
+        w * p for w, p in zip((0.5, 0.2, 0.3), out.softmax(-1).unbind(1), strict=True)
+    ),
     "a gate between two": gated,
     "bmm": lambda out, gate: torch.bmm(gate.softmax(-1).unsqueeze(1), out.softmax(-1)).squeeze(1),
 }

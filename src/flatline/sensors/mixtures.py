@@ -105,7 +105,7 @@ def _operand(node: Node, at: int, depth: int) -> Any:
     below = node.next_functions[at]
     if below[0] is None and operation(node) == "Add":
         return 0  # what is not kept: ``sum()`` begins at it, and log-softmax is the same for any number
-    return _value(*below, depth)
+    return _value(below[0], below[1], depth)
 
 
 SAVED = {"Mul": ("self", "other"), "Div": ("self", "other"), "Bmm": ("self", "mat2"), "Mm": ("self", "mat2")}

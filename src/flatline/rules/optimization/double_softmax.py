@@ -8,7 +8,6 @@ from flatline.events import LossComputed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
-
 MIXTURE = "mixture of softmaxes"
 TAKE_LOG = "take the logarithm of the probabilities: F.nll_loss(probs.clamp_min(1e-8).log(), targets)"
 
