@@ -375,7 +375,7 @@ class ValidationObserved(Event):
 
 # --------------------------------------------------------------------------- losses and backward
 
-Feed = str  # what feeds a loss: "softmax", "log_softmax", "sigmoid", "log", "linear", … or "" when unknown
+Feed = str  # what feeds a loss: "softmax", "mixture of softmaxes", "log_softmax", "sigmoid", "linear", … or "" when unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

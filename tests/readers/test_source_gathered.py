@@ -488,3 +488,71 @@ for epoch in range(9):
 def test_one_collate_function_for_both_loaders(line, first, second, expected):
     code = NET + COLLATED.format(line=line, first=first, second=second)
     assert len(lint(AugmentationOnValidation, code)) == expected
+
+
+SWITCHED = """
+import functools, random
+def jitter(x):
+    shift = torch.randint(-3, 4, (2,)).tolist()
+    return torch.roll(x, shift, (-2, -1))
+def shifted(x, by):
+    return x if by is None else torch.roll(x, by, (-2, -1)) + torch.randn(3)
+class Rows(Dataset):
+    def __init__(self, part):
+        self.part = part
+    def __getitem__(self, i):
+        return self.part[i]
+def collate(rows, augment=False, clean=False):
+    x = torch.stack([row[0] for row in rows])
+    {line}
+    return x, torch.tensor([row[1] for row in rows])
+noisy, plain = functools.partial(collate, augment=True), {plain}
+data = DataLoader(Rows("train"), 8, shuffle=True, collate_fn=noisy)
+held_rows = Rows("held")
+held = DataLoader(held_rows, 8, collate_fn={held})
+final = DataLoader({final}, 8, collate_fn={last})
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def score(loader):
+    net.eval()
+    right = 0
+    with torch.no_grad():
+        for x, y in loader:
+            right += (net(x).argmax(1) == y).sum()
+    return right
+for epoch in range(9):
+    net.train()
+    for x, y in data:
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    print(score(held))
+print(score(final))
+"""
+UNDER, OFF = "if augment:\n        x = jitter(x)", "functools.partial(collate, augment=False)"
+USUAL = {"line": UNDER, "plain": OFF, "held": "noisy", "final": "Rows('test')", "last": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, 1),
+        ({"held": "functools.partial(collate, augment=True)"}, 1),
+        ({"plain": "functools.partial(collate, True)", "last": "collate"}, 1),  # off by default
+        ({"line": "if augment:\n        x = x + 0.1 * torch.randn_like(x)"}, 1),
+        ({"line": "if augment and not clean:\n        x = jitter(x)"}, 1),
+        ({"last": "noisy"}, 1),  # and what is off is used nowhere
+        ({"held": "plain"}, 0),
+        ({"final": "held_rows"}, 0),  # the same rows with noise and without
+        ({"line": "x = jitter(x)"}, 0),  # never off: a task may be so
+        ({"line": "if augment:\n        x = shifted(x, None)"}, 0),
+        ({"line": "if augment:\n        x = x / 255"}, 0),
+        ({"line": "if not augment:\n        x = jitter(x)"}, 0),
+        ({"line": "if augment and len(rows) > 4:\n        x = jitter(x)"}, 0),
+        ({"line": "if augment:\n        x = x + torch.randn(x.shape, generator=torch.Generator().manual_seed(1))"}, 0),
+        ({"plain": "functools.partial(collate, augment=True)", "last": "noisy"}, 0),
+    ],
+)
+def test_a_switch_of_the_collate_function_that_is_on(changed, expected):
+    code = NET + SWITCHED.format(**(USUAL | changed))
+    assert len(lint(AugmentationOnValidation, code)) == expected

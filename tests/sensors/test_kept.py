@@ -35,6 +35,69 @@ def test_validation_losses_that_are_kept_with_their_graphs():
     assert event.nodes > 3
 
 
+def residual(model, x):
+    """A derivative by the inputs: the model's last operation is not under it."""
+    x = x.requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return slope.square().mean()
+
+
+def physics(watch):
+    """Training and a monitor call one function, which calls the model in one line."""
+
+    def loop():
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        kept = []
+        for _ in range(60):
+            optimizer.zero_grad()
+            residual(model, torch.randn(8, 4)).backward()
+            optimizer.step()
+            watch(kept, model)
+
+    return loop
+
+
+def test_residuals_of_a_monitor_that_are_kept():
+    (event,) = seen(physics(lambda kept, model: kept.append(residual(model, torch.ones(4, 4)))), LossesKept)
+    assert (event.what, event.alive) == ("outputs", 8)
+
+
+def the_newest(kept, model):
+    kept[:] = [residual(model, torch.ones(4, 4))]
+
+
+WATCHED = {
+    "a number": lambda kept, model: kept.append(residual(model, torch.ones(4, 4)).item()),
+    "detached": lambda kept, model: kept.append(residual(model, torch.ones(4, 4)).detach()),
+    "the newest": the_newest,
+    "the points": lambda kept, model: kept.append(torch.ones(4, 4).requires_grad_()),
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_near_miss_residuals_of_a_monitor(name):
+    assert seen(physics(WATCHED[name]), LossesKept) == []
+
+
+def test_near_miss_features_that_all_steps_share():
+    """The graph of a part that is frozen in time is one and the same."""
+
+    def loop():
+        body, head = (
+            nn.Sequential(nn.Linear(4, 8), nn.Tanh()),
+            nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)),
+        )
+        optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+        features = body(torch.randn(16, 4))
+        for _ in range(60):
+            optimizer.zero_grad()
+            head(features).square().mean().backward(retain_graph=True)
+            optimizer.step()
+
+    assert seen(loop, LossesKept) == []
+
+
 def evaluated(keep, epochs=10):
     """A validation in eval mode after every 30 steps: its passes lie between close looks."""
 

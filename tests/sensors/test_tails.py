@@ -119,3 +119,73 @@ def test_padded_words_in_columns():
 
     (event,) = seen(run, LossComputed)
     assert event.target.padding_id == 0
+
+
+RAIN = STEPS[..., 0].masked_fill(STEPS[..., 1] < 0, 0.0)  # dry at many steps
+PULSES = (torch.arange(8)[None] < LENGTHS[:, None]).float()
+
+
+def by_hand(given, targets, loss, extra):
+    """A loop over a loader whose batches hold more than inputs and targets."""
+    rows = torch.utils.data.TensorDataset(given, targets, *extra)
+    model = nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 4, 3, padding=1), nn.Conv1d(4, 1, 1), nn.Flatten())
+
+    def run():
+        for x, y, *_ in torch.utils.data.DataLoader(rows, 6):
+            loss(model(x), y).backward()
+
+    return [event.target for event in seen(run, LossComputed)]
+
+
+WRITTEN = {
+    "squares": lambda scores, y: ((scores - y) ** 2).mean(),
+    "product": lambda scores, y: torch.square(y - scores).mean() + 0.0,
+    "absolute": lambda scores, y: (y - scores).abs().mean(),
+    "a function": functional.mse_loss,
+}
+
+
+@pytest.mark.parametrize("loss", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("told", [LENGTHS, (~ENDS).float()], ids=["lengths", "mask"])
+@pytest.mark.parametrize("fill", [0.0, -99.9])
+def test_the_batch_says_where_rows_end(loss, told, fill):
+    """Inputs that are 0 on many real steps, too."""
+    (target,) = by_hand(RAIN.masked_fill(ENDS, 0.0), LEVELS.add(7).masked_fill(ENDS, fill), loss, [told])
+    assert target.padding_share == pytest.approx(float(ENDS.float().mean()))
+    assert target.padding_value == pytest.approx(fill, abs=1e-2)
+
+
+def test_steps_ahead_of_rows_by_lengths():
+    model = nn.Linear(3, 1)
+    steps = STEPS.masked_fill(ENDS[..., None] | RESTS[..., None], 0.0)
+
+    def run():
+        for x, y, _ in [next(iter(torch.utils.data.DataLoader([(steps.transpose(0, 1), PADDED.T, LENGTHS)], None)))]:
+            ((model(x).squeeze(-1) - y) ** 2).mean().backward()
+
+    (event,) = seen(run, LossComputed)
+    assert event.target.padding_value == -2.5
+
+
+SOUND = {
+    "no lengths": (RAIN.masked_fill(ENDS, 0.0), PADDED, WRITTEN["squares"], []),
+    "other whole numbers": (RAIN.masked_fill(ENDS, 0.0), PADDED, WRITTEN["squares"], [LENGTHS.flip(0)]),
+    "inputs go on": (RAIN, PADDED, WRITTEN["squares"], [LENGTHS]),
+    "targets go on": (RAIN.masked_fill(ENDS, 0.0), LEVELS, WRITTEN["squares"], [LENGTHS]),
+    "pulses that are the inputs": (PULSES, LEVELS.masked_fill(ENDS, 0.0), WRITTEN["squares"], []),
+    "a sum": (RAIN.masked_fill(ENDS, 0.0), PADDED, lambda s, y: ((s - y) ** 2).sum() / 33, [LENGTHS]),
+    "a mask": (RAIN.masked_fill(ENDS, 0.0), PADDED, lambda s, y: ((s - y) ** 2)[~ENDS].mean(), [LENGTHS]),
+    "masked scores": (RAIN.masked_fill(ENDS, 0.0), LEVELS.masked_fill(ENDS, 0.0),
+                      lambda s, y: ((s.masked_fill(ENDS, 0.0) - y) ** 2).mean(), [LENGTHS]),
+    "nothing is padded": (RAIN, LEVELS, WRITTEN["squares"], [LENGTHS]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_near_miss_of_lengths(name):
+    assert not any(target.padding_share for target in by_hand(*SOUND[name]))
+
+
+def test_measured_rows_without_lengths():
+    (target,) = by_hand(STEPS[..., 1].masked_fill(ENDS, 0.0), PADDED, WRITTEN["squares"], [])
+    assert target.padding_value == -2.5

@@ -92,7 +92,7 @@ class ActivationSensor:
             return
         if call.leaf and len(self._pass) < LAYERS and outputs and is_plain(outputs[0]):
             weight = _weight_of(call.module, args, outputs[0])
-            self._pass.append((self._facts(model, call, args, weight), _moments(call.module, outputs[0], weight)))
+            self._pass.append((self._facts(model, call, args, weight), moments_of(call.module, outputs[0], weight)))
         if call.depth == 0:
             self._tell(model)
 
@@ -101,8 +101,8 @@ class ActivationSensor:
         self._told[model] = self.loop.step
         waiting, self._pass = tuple(self._pass), []  # whole, though another thread may be adding to it
         layers = [
-            _filled(facts, numbers, untrained)
-            for (facts, _), numbers in zip(waiting, _read([moments for _, moments in waiting]), strict=True)
+            filled(facts, numbers, untrained)
+            for (facts, _), numbers in zip(waiting, read_together([moments for _, moments in waiting]), strict=True)
         ]
         self.loop.emit(
             ActivationsSampled(
@@ -124,7 +124,7 @@ class ActivationSensor:
             layer=call.path or model.label,
             kind=type(module).__name__,
             weighted=weight is not None,
-            gain=None if weight is None or self.loop.steps else _gain(weight),
+            gain=None if weight is None or self.loop.steps else gain_of(weight),
             fan_in=0 if weight is None else _fan_in(weight),
             values=values,
             items=items,
@@ -172,7 +172,7 @@ class ActivationSensor:
                 spread=_row_spread(scores.detach()),
                 layer=layer,
                 tied=tied,
-                gain=_gain(weight, int(scores.shape[1])),
+                gain=gain_of(weight, int(scores.shape[1])),
                 weight_std=float(spread(weight).float().std(unbiased=False)),
                 fan_in=_fan_in(weight, int(scores.shape[1])),
                 bias_std=0.0 if bias is None else float(bias.detach().float().std(unbiased=False)),
@@ -204,7 +204,7 @@ def _weight_of(module: Any, args: Any, output: Tensor) -> Tensor | None:
     return matrices[0] if tuple(matrices[0].shape[:2]) == (output.shape[place], first.shape[place]) else None
 
 
-def _moments(module: Any, output: Tensor, weight: Tensor | None) -> Tensor:
+def moments_of(module: Any, output: Tensor, weight: Tensor | None) -> Tensor:
     """Mean, standard deviation, share of zeros, share near the ends: a tensor, read later."""
     numbers = spread(output).float()
     std, mean = torch.std_mean(numbers, unbiased=False)
@@ -227,7 +227,7 @@ def _signal(output: Tensor) -> Tensor:
     return samples[chosen].float().var(dim=0, unbiased=False).mean().sqrt()
 
 
-def _read(moments: list[Tensor]) -> list[list[float]]:
+def read_together(moments: list[Tensor]) -> list[list[float]]:
     """One transfer for every device."""
     found: dict[int, list[float]] = {}
     for device in {each.device for each in moments}:
@@ -237,7 +237,8 @@ def _read(moments: list[Tensor]) -> list[list[float]]:
     return [found[place] for place in range(len(moments))]
 
 
-def _filled(facts: LayerActivations, numbers: list[float], untrained: bool) -> LayerActivations:
+def filled(facts: LayerActivations, numbers: list[float], untrained: bool) -> LayerActivations:
+    """The facts of a layer with its numbers."""
     mean, std, zeros, ends, signal = numbers
     return LayerActivations(
         layer=facts.layer,
@@ -280,7 +281,8 @@ def _fan_in(weight: Tensor, outputs: int | None = None) -> int:
     return weight.numel() // max(1, outputs)
 
 
-def _gain(weight: Tensor, outputs: int | None = None) -> float:
+def gain_of(weight: Tensor, outputs: int | None = None) -> float:
+    """rms of a weight × √fan_in."""
     return rms(weight) * math.sqrt(_fan_in(weight, outputs))
 
 
@@ -301,13 +303,13 @@ def _head(node: Node | None) -> tuple[Tensor, Tensor | None, Node] | None:
     if node is None or name not in INPUTS:
         return None
     inputs = [child for child, _ in node.next_functions]
-    weight = _parameter(inputs[2] if name == "Addmm" else inputs[1])
+    weight = parameter_behind(inputs[2] if name == "Addmm" else inputs[1])
     if name != "Mm":
-        bias = _parameter(inputs[0] if name == "Addmm" else inputs[2])
+        bias = parameter_behind(inputs[0] if name == "Addmm" else inputs[2])
     return (weight, bias, node) if weight is not None and weight.dim() >= 2 else None
 
 
-def _parameter(node: Node | None) -> Tensor | None:
+def parameter_behind(node: Node | None) -> Tensor | None:
     """The parameter behind a transposition or a change of type."""
     while node is not None and operation(node) in TURNED:
         node = next(iter(children(node)), None)
@@ -435,7 +437,7 @@ def _incoming_bias(node: Node, units: int) -> Tensor | None:
     place = BIASES.get(operation(below)) if below is not None else None
     if below is None or place is None or len(below.next_functions) <= place:
         return None
-    bias = _parameter(below.next_functions[place][0])
+    bias = parameter_behind(below.next_functions[place][0])
     if bias is None or not is_plain(bias) or tuple(bias.shape) != (units,):
         return None
     return bias.detach().float()

@@ -249,6 +249,7 @@ class BackwardSensor:
         found = losses.read(graph, self.models, step=self.loop.step, where=self.where)
         for loss in found:
             self.loop.emit(loss)
+        self.models.forget_answers()
         return found
 
     def _tell_started(self, root: torch.Tensor, graph: Graph | None, trainable: int) -> None:

@@ -248,6 +248,7 @@ class DataSensor:
         self.models.batch_is_foreign = bool(known) and not loader.fed
         if self.loop.dense:
             self._served_at = {t.data_ptr() for t in tensors_in(batch)}
+            self.models.batch = [weakref.ref(t) for t in tensors_in(batch)]
             self._batch = self._together(batch)
             self._origins.add(loader.key, samples, batch)
             for state in self.loop.states:

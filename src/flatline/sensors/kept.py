@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flatline.events import LossesKept, Where
-from flatline.sensors.callers import caller
-from flatline.sensors.graph import Graph, Node, walk
+from flatline.sensors.callers import caller, callers_above
+from flatline.sensors.graph import Graph, Node, children, sequence, walk
 from flatline.sensors.loop import Loop
 from flatline.sensors.sources import keeping_statement
 
 KEPT_GRAPHS = 8  # graphs of this many earlier steps, all alive
 PLACES = 64  # lines of the user's code that are followed
+CALLERS = 2  # functions above the one that calls the model: one function may serve training and a monitor
+LONG = 400  # operations of a pass that are gone through
 
 What = Literal["losses", "outputs"]
 
@@ -55,10 +57,10 @@ class Kept:
         if node is None or self._told:
             return
         where = caller()
-        place = hash((model.label, where, module.training))
+        place = hash((model.label, where, *callers_above(CALLERS), module.training))
         graphs = self._graphs.get(("outputs", place))
         if not graphs or graphs[-1].step != self.loop.step:
-            self._follow("outputs", place, node, where)
+            self._follow("outputs", place, _middle(node), where)
 
     def _follow(self, what: What, place: int, node: Node, where: Where | None) -> None:
         """Tie a sentinel to the node: it dies with the graph."""
@@ -94,3 +96,14 @@ class Kept:
                 holder=statement,
             )
         )
+
+
+def _middle(node: Node) -> Node:
+    """A node halfway down a pass: derivatives by the inputs hold the inner ones alone, and what is kept holds it, too."""
+    chain = [node]
+    while len(chain) < LONG:
+        below = [each for each in children(chain[-1]) if not all(hasattr(leaf, "variable") for leaf in children(each))]
+        if not below:
+            break
+        chain.append(max(below, key=sequence))
+    return chain[len(chain) // 2]

@@ -13,6 +13,7 @@ from flatline.sensors.activations import ActivationSensor
 from flatline.sensors.attention import AttentionSensor
 from flatline.sensors.audit import AuditSensor
 from flatline.sensors.backward import BackwardSensor
+from flatline.sensors.bare_layers import BareLayers
 from flatline.sensors.by_hand import HandStepSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.checkpoints import CheckpointSensor
@@ -65,6 +66,7 @@ class LiveSensors:
         self.numbers = NumbersSensor(loop, self.models, self.hooks)
         self.audit = AuditSensor(loop, self.models, self.backward, self.numbers)
         self.activations = ActivationSensor(loop, self.models, self.audit)
+        self.bare_layers = BareLayers(loop, self.models, self.audit)
         self.attention = AttentionSensor(loop, self.models)
         self.recurrence = RecurrenceSensor(loop, self.patches, self.models)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
@@ -123,6 +125,7 @@ class LiveSensors:
         self.models.on_leave.append(guard(self.backward.kept.after_module))
         self.models.on_evaluated = guard(self.backward.kept.evaluated)
         self.backward.on_graph.append(guard(self.activations.after_graph))
+        self.backward.on_graph.append(guard(self.bare_layers.after_graph))
         self.backward.on_graph.append(guard(self.attention.after_graph))
         self.backward.on_graph.append(guard(self.recurrence.after_graph))
         self.backward.on_backward.append(guard(self.recurrence.after_backward))

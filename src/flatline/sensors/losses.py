@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from flatline.events import BackwardFacts, LossComputed, TargetFacts, Where
 from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of, source
+from flatline.sensors.mixtures import mixed
 from flatline.sensors.models import ModelSensor, spoken
 from flatline.sensors.tails import padded_labels, padded_numbers, trailing
 
@@ -77,6 +79,8 @@ ALL_KEPT = (
     "Contiguous",
     "Alias",
 )
+VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze")
+GRAIN = 1e-5  # of the largest number: what rounding may change
 SCALAR_STEPS = ("Div", "Mul", "ToCopy", "View", "Squeeze", "Unsqueeze", "Neg", "Clone", "Reshape", "Select")
 
 
@@ -84,7 +88,7 @@ def read(graph: Graph, models: ModelSensor, *, step: int, where: Where | None) -
     """Every loss of torch in the graph, with what feeds it."""
     found = [_loss(node, graph, models, step, where) for node in graph.nodes if operation(node) in LOSSES]
     found += list(_composite(graph, models, step, where))
-    found += list(_hand_written(graph, step, where))
+    found += list(_hand_written(graph, models, step, where))
     found += list(_picked(graph, step, where))
     return found
 
@@ -97,6 +101,13 @@ def feed_of(node: Node) -> tuple[str, Node | None, list[Node]]:
     if operation(below) == "Div" and _is_softmax_by_hand(below):
         return "softmax", below, passed
     return FEEDS.get(operation(below), ""), below, passed
+
+
+def _scores_of(log_softmax: Node) -> tuple[str, Node | None, list[Node]]:
+    """The same of a log-softmax, which may also be given several softmaxes in one."""
+    fed_by, below, passed = feed_of(log_softmax)
+    over = mixed(log_softmax) if fed_by in ("", "linear") else None
+    return ("mixture of softmaxes", over, passed) if over is not None else (fed_by, below, passed)
 
 
 def _is_softmax_by_hand(node: Node) -> bool:
@@ -117,7 +128,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
     normalised = None
     if kind == "nll" and fed_by == "log_softmax" and below is not None:
         kind = "cross_entropy"
-        fed_by, below, passed = feed_of(below)
+        fed_by, below, passed = _scores_of(below)
     elif kind == "nll":
         normalised = _normalised(node)
     scores, target = saved(node, "self"), saved(node, "target")
@@ -232,7 +243,7 @@ def _outer(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     return before == (*after[:-1], 1) or before == after[1:]
 
 
-def _hand_written(graph: Graph, step: int, where: Where | None) -> Iterator[LossComputed]:
+def _hand_written(graph: Graph, models: ModelSensor, step: int, where: Where | None) -> Iterator[LossComputed]:
     """``((pred - y) ** 2).mean()`` and ``(pred - y).abs().mean()``, l1_loss too; what is longer only if it broadcasts."""
     for total, difference, plain in _differences(graph.root):
         operand = children(difference)[0]
@@ -255,8 +266,37 @@ def _hand_written(graph: Graph, step: int, where: Where | None) -> Iterator[Loss
                 shape=after,
                 feed_shape=before,
                 broadcast=broadcast,
+                target=_written_target(total, difference, models) if plain and not broadcast else TargetFacts(),
                 masked_mean=masked,
             )
+
+
+def _written_target(total: Node, difference: Node, models: ModelSensor) -> TargetFacts:
+    """Padding among measured targets of a mean: they are what a model answered, less the difference."""
+    core = next((each for each in children(total) if difference in children(each)), None)
+    gap, answer = saved(core, "self") if core is not None else None, _answer(children(difference)[0], models)
+    if operation(total) != "Mean" or gap is None or answer is None or answer.numel() != gap.numel():
+        return TargetFacts()
+    gap, answer = gap.detach(), answer.reshape(gap.shape)
+    answered_first = difference.next_functions[0][0] is not None
+    target = answer - gap if answered_first else answer + gap
+    largest = float(answer.abs().max() + gap.abs().max())
+    if not 0.0 < largest < math.inf:
+        return TargetFacts()
+    grain = 2.0 ** math.floor(math.log2(GRAIN * largest))
+    target = torch.where(gap == 0, answer, (target / grain).round() * grain)  # what was one number is one again
+    share, value = padded_numbers(target, answer, _inputs(models), models.newest_batch())
+    return TargetFacts(shape=tuple(gap.shape), total=gap.numel(), padding_share=share, padding_value=value)
+
+
+def _answer(node: Node, models: ModelSensor) -> torch.Tensor | None:
+    """What a model answered, if nothing but a view of it was made since."""
+    while operation(node) in VIEWS and not any(sequence(node) in model.answers for model in models.known):
+        below = children(node)
+        if len(below) != 1:
+            return None
+        node = below[0]
+    return next((model.answers[sequence(node)] for model in models.known if sequence(node) in model.answers), None)
 
 
 def _differences(root: Node) -> Iterator[tuple[Node, Node, str]]:
@@ -309,7 +349,7 @@ def _composite(graph: Graph, models: ModelSensor, step: int, where: Where | None
             continue
         if not isinstance(target, torch.Tensor) or target.shape != shape_of(below[0]) or target.dim() < 2:
             continue
-        fed_by, deeper, _ = feed_of(below[0])
+        fed_by, deeper, _ = _scores_of(below[0])
         sums = target.detach().float().sum(1)
         yield LossComputed(
             step=step,
@@ -376,7 +416,7 @@ def _padding_of_numbers(node: Node, target: torch.Tensor, models: ModelSensor) -
     """The same for measured targets, of losses that are means and weigh no element."""
     if operation(node) not in MEASURED or _reduction(node) == "sum":
         return 0.0, None
-    return padded_numbers(target, saved(node, "self"), _inputs(models))
+    return padded_numbers(target, saved(node, "self"), _inputs(models), models.newest_batch())
 
 
 def _token_input(models: ModelSensor) -> torch.Tensor | None:

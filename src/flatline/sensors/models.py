@@ -30,6 +30,7 @@ LATELY = 10  # steps within which a model that trains has run
 FINGERPRINT_SAMPLE = 32
 CALL_LIMIT = 4_000  # module calls looked at closely in one step
 HELD_ELEMENTS = 2_000_000  # kept alive to the end of a pass under close look, at most
+SMALL = 1_000_000  # numbers of an answer that is kept until the backward
 GIVEN = 8  # inputs of one pass that are kept in mind
 EVALUATIONS = 12  # passes in eval mode with gradients whose outputs are looked at, one a step; later ones thin out
 SPARSER = 1.1
@@ -137,6 +138,7 @@ class Model:
         self.gaps: dict[int, str] = {}  # id of module -> where the next one began without a gradient
         self.integer_input: Any = None  # weak reference to the last integer tensor it was called with
         self.given: list[Any] = []  # weak references to what it and its embeddings were last called with
+        self.answers: dict[int, Tensor] = {}  # place in the graph -> what it made last, until a backward was looked at
         self.moved: int | None = None  # places by which what it makes of these integers has moved on, if that shows
         self.last_input: Any = None
         self.rows = 0  # of the largest of these
@@ -196,6 +198,7 @@ class ModelSensor:
         self.grad_forward_without: Where | None = None
         self.targets_seen: Any = None  # told of every loss of torch in a graph, for its targets
         self.inputs_seen: Any = None  # told of what a model that is being trained was called with
+        self.batch: list[Any] = []  # weak references to the tensors of the newest batch of a loader
         self._train_depth = 0
         self.validated: list[Model] = []  # ran without a backward since the last step
         self._calls = 0  # module calls looked at since the last step
@@ -472,6 +475,15 @@ class ModelSensor:
 
     # ------------------------------------------------------------------ close look
 
+    def newest_batch(self) -> list[Tensor]:
+        """The tensors of the newest batch of a loader that are still there."""
+        return [tensor.detach() for ref in self.batch if (tensor := ref()) is not None]
+
+    def forget_answers(self) -> None:
+        """The backward was looked at."""
+        for model in self.known:
+            model.answers.clear()
+
     def _enter(self, module: nn.Module, args: Any) -> None:
         if self.in_backward or transformed():
             return
@@ -518,6 +530,7 @@ class ModelSensor:
         module = model.ref()
         if module is not None and len(model.paths) != sum(1 for _ in modules(module)):
             model.refresh()
+        model.answers.clear()
         model.integer_input = _integers(args, dimensions=1)
         model.given = [weakref.ref(tensor) for tensor in tensors_in(args)][:GIVEN]
 
@@ -561,6 +574,8 @@ class ModelSensor:
             self._first_layer(model, module, args)
         if call.depth == 0:
             now.outputs = {}
+            small = [each for each in outputs if each.requires_grad and each.numel() <= SMALL]
+            model.answers = {_sequence(each): each.detach() for each in small}
             self._after_model(model, call, args)
         else:
             self._keep(call, outputs)

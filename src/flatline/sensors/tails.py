@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,10 +78,13 @@ def _label_of(padded: Tensor) -> int | None:
     return int(first) if first is not None and bool((padded == first).all()) else None
 
 
-def padded_numbers(target: Tensor, scores: Any, inputs: list[Tensor]) -> tuple[float, float | None]:
+def padded_numbers(
+    target: Tensor, scores: Any, inputs: list[Tensor], batch: Sequence[Tensor] = ()
+) -> tuple[float, float | None]:
     """Share of targets at steps that only fill a row up, in inputs and targets alike; what the targets are there.
 
     Each side ends with one and the same vector, which it has nowhere else, and in each row both runs are of one length.
+    Or the batch holds these lengths.
     """
     for steps, truth, wrong in _side_by_side(target, scores, inputs):
         (padded, fill), (filled, value) = _filled(steps), _filled(truth)
@@ -91,7 +94,7 @@ def padded_numbers(target: Tensor, scores: Any, inputs: list[Tensor]) -> tuple[f
         alike = int((lengths - filled.sum(1)).abs().max()) <= 1 and len(torch.unique(lengths)) >= LENGTHS
         if alike and bool((wrong & both).any()):
             return float(both.float().mean()), float(value.reshape(-1)[0])
-    return 0.0, None
+    return _padded_by_lengths(target, scores, inputs, batch)
 
 
 def _side_by_side(target: Tensor, scores: Any, inputs: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -102,7 +105,9 @@ def _side_by_side(target: Tensor, scores: Any, inputs: list[Tensor]) -> Iterator
     known = isinstance(scores, Tensor) and scores.shape == target.shape
     wrong = scores.detach() != target if known else torch.ones_like(target, dtype=torch.bool)
     for each in inputs:
-        steps = each.unsqueeze(-1) if each.dim() == 2 and not each.is_floating_point() else each
+        steps = (
+            each.unsqueeze(-1) if each.dim() == 2 and (not each.is_floating_point() or _series(each, target)) else each
+        )
         if steps.dim() != 3 or steps.device != target.device or steps.is_complex() or steps.numel() > MOST_NUMBERS:
             continue
         rows, length = steps.shape[:2]
@@ -114,6 +119,11 @@ def _side_by_side(target: Tensor, scores: Any, inputs: list[Tensor]) -> Iterator
         sides = steps, target.reshape(rows, length, -1), wrong.reshape(rows, length, -1).any(-1)
         yield sides
         yield sides[0].transpose(0, 1), sides[1].transpose(0, 1), sides[2].transpose(0, 1)
+
+
+def _series(each: Tensor, target: Tensor) -> bool:
+    """A number for each that is asked for, and no switch between two."""
+    return each.shape == target.shape and each.numel() <= MOST_NUMBERS and len(torch.unique(each)) > 2
 
 
 def _ends_by_itself(steps: Tensor, target: Tensor) -> bool:
@@ -132,3 +142,70 @@ def _filled(steps: Tensor) -> tuple[Tensor, Tensor | None]:
     fill = vectors[counts.argmax()]
     run, alone = _runs((steps == fill).all(-1))
     return run, fill if alone else None
+
+
+# --------------------------------------------------------------------------- lengths that come with the batch
+
+
+def _padded_by_lengths(
+    target: Tensor, scores: Any, inputs: list[Tensor], batch: Sequence[Tensor]
+) -> tuple[float, float | None]:
+    """The same where whole numbers or a mask tell where rows end: there the inputs may be at that constant elsewhere, too."""
+    known = isinstance(scores, Tensor) and scores.shape == target.shape
+    wrong = scores != target if known else torch.ones_like(target, dtype=torch.bool)
+    layouts = [(target, wrong), (target.transpose(0, 1), wrong.transpose(0, 1))] if target.dim() > 1 else []
+    for truth, off in layouts:
+        for after in _ends(truth, [*inputs, *batch]):
+            value = _constant(truth, after)
+            if value is not None and bool(off[after].any()) and _all_over(inputs, after):
+                return float(after.float().mean()), float(value.reshape(-1)[0])
+    return 0.0, None
+
+
+def _ends(target: Tensor, batch: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Masks, by what says where the rows of targets end: behind they are constant, and no row's last real step is."""
+    if target.dim() < 2 or min(target.shape[:2]) < SHORTEST or target.numel() > MOST_NUMBERS:
+        return
+    rows, steps = target.shape[:2]
+    for each in batch:
+        lengths = _as_lengths(each, rows, steps)
+        if lengths is None or int(lengths.min()) < 1 or len(torch.unique(lengths)) < LENGTHS:
+            continue
+        after = behind(lengths.to(target.device), steps)
+        value = _constant(target, after)
+        last = target[:, :-1][after[:, 1:] & ~after[:, :-1]]
+        if value is not None and not bool((last == value).reshape(len(last), -1).all(-1).any()):
+            yield after
+
+
+def _as_lengths(each: Tensor, rows: int, steps: int) -> Tensor | None:
+    if each.dtype in (torch.int64, torch.int32) and each.shape == (rows,):
+        return each if bool((each <= steps).all()) else None
+    for mask in (each, each.T) if each.dim() == 2 else ():
+        if mask.shape == (rows, steps) and bool(((mask == 0) | (mask == 1)).all()):
+            lengths = mask.sum(1).long()
+            return lengths if torch.equal(mask.bool(), ~behind(lengths, steps)) else None
+    return None
+
+
+def behind(lengths: Tensor, steps: int) -> Tensor:
+    """Mask of the steps at which rows of these lengths are over."""
+    return torch.arange(steps, device=lengths.device)[None] >= lengths[:, None]
+
+
+def _constant(steps: Tensor, after: Tensor) -> Tensor | None:
+    """The one vector that stands wherever rows are over, if not everywhere."""
+    over, ahead = steps[after], steps[~after]
+    alone = bool(len(over)) and bool((over == over[0]).all()) and not bool((ahead == over[0]).all())
+    return over[0] if alone else None
+
+
+def _all_over(inputs: list[Tensor], after: Tensor) -> bool:
+    """Some input, of whatever layout, is constant where the rows are over, and no switch that is off there."""
+    for each in inputs:
+        if each.dim() not in (2, 3) or each.device != after.device or each.numel() > MOST_NUMBERS:
+            continue
+        layouts = [each, each.transpose(0, 1), each.transpose(1, -1)] if len(torch.unique(each)) > 2 else []
+        if any(_constant(steps, after) is not None for steps in layouts if steps.shape[:2] == after.shape):
+            return True
+    return False

@@ -18,6 +18,12 @@ def test_fires_on_softmax_under_cross_entropy():
     assert "drop classifier.3" in finding.fix
 
 
+def test_fires_on_a_mixture_of_softmaxes():
+    (finding,) = play(DoubleSoftmax, LossComputed(fed_by="mixture of softmaxes"))
+    assert finding.severity == "error"
+    assert "nll_loss" in finding.fix
+
+
 def test_log_softmax_is_only_a_warning():
     (finding,) = play(DoubleSoftmax, LossComputed(fed_by="log_softmax"))
     assert finding.severity == "warning"

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._augments import first_random
 from flatline.readers.source._nodes import unparsed, walk
+from flatline.readers.source._partials import made_in
 from flatline.readers.source._resolve import Project
+from flatline.readers.source._rounds import Known, is_left_out, told, truth
 from flatline.readers.source._scopes import Scope, Use
 from flatline.readers.source._things import Thing
 from flatline.readers.source._values import origins
 
-LIKELY = re.compile(r"mask_along_axis|(Time|Frequency)Masking|\broll\(|\.flip\(|Random\w|ColorJitter|albumentations")
+LIKELY = re.compile(
+    r"partial\(|mask_along_axis|(Time|Frequency)Masking|\broll\(|\.flip\(|Random\w|ColorJitter|albumentations"
+)
 MASKS = re.compile(
     r"torchaudio\.functional\.mask_along_axis(_iid)?|torchaudio\.functional\.functional\.mask_along_axis(_iid)?"
 )
 MASKING = re.compile(r"torchaudio\.transforms\.(TimeMasking|FrequencyMasking|SpecAugment)")
 DRAWN = re.compile(r"(torch|random|np\.random|numpy\.random)\.(randint|randrange|random_integers)\(")
 COIN = re.compile(r"((torch|np\.random|numpy\.random)\.rand\(\d?\)(\.item\(\))?|random\.random\(\)) [<>]=? [\w.]+")
+CHANCE = re.compile(
+    r"torch\.(rand|randn|randint|randperm|rand_like|randn_like|bernoulli|normal)|numpy\.random\.\w+"
+    r"|random\.(random|randint|randrange|uniform|gauss|choice|choices|sample)"
+)
 FLIPS = re.compile(r"\.flip\(|\b(hflip|vflip|fliplr|flipud)\(|ImageOps\.mirror\(")
 
 
@@ -36,7 +45,67 @@ def collate_of(project: Project, loader: Thing) -> Thing | None:
 
 def same(one: Thing | None, other: Thing | None) -> bool:
     """The same function with the same settings."""
-    return one is not None and other is not None and one.identity() == other.identity() and one.given is other.given
+    if one is None or other is None or one.identity() != other.identity():
+        return False
+    given = [unparsed(each.given) if each.given is not None else "" for each in (one, other)]
+    return one.given is other.given or given[0] == given[1]
+
+
+def switched(project: Project, collate: Thing, others: list[Thing | None]) -> tuple[ast.expr, Use] | None:
+    """The first random change behind a switch that is on here, and off in another use of the function."""
+    function = collate.function
+    settings = _settings(project, collate)
+    unused = [
+        Thing(collate.name, collate.use, function=function, given=call) for call, _ in _partials(project, collate)
+    ]
+    off = [_settings(project, each) for each in (*others, *unused) if each is not None and each.function is function]
+    for call, use in function.calls if function is not None and settings else ():
+        on = _switches(use, settings)
+        opposite = any(is_left_out(use, {name: each[name] for name in on if name in each}) for each in off)
+        if on and opposite and (_changes(project, call, use) or _draws(project, call, use)):
+            return call, use
+    return None
+
+
+def _partials(project: Project, collate: Thing) -> Iterator[tuple[ast.Call, Use]]:
+    name = re.split("[.:]", collate.name)[-1]
+    return (made for found, made in made_in(collate.use.scope.module) if found == name)
+
+
+def _settings(project: Project, collate: Thing) -> Known:
+    """What the parameters of the function are: switches that a partial gave, or that are so by default."""
+    function, given = collate.function, collate.given
+    if function is None or not isinstance(given, (ast.Call, type(None))):
+        return {}
+    call, use = project.merged(given, None, collate.use) if given is not None else (NO_ARGUMENTS, collate.use)
+    found = told(project, function, call, use, {})
+    return {name: value for name, value in found.items() if isinstance(value, bool)}
+
+
+NO_ARGUMENTS = ast.Call(ast.Name("collate"), [], [])
+
+
+def _switches(use: Use, settings: Known) -> list[str]:
+    """The parameters that the conditions around a place ask, if they say that it is come to, and nothing else is asked."""
+    choices = [use.scope.choices[block] for block, _ in use.path if block in use.scope.choices]
+    if is_left_out(use, settings) or any(truth(each.test, settings, use) is None for each in choices):
+        return []
+    named = {n.id for each in choices for n in ast.walk(each.test) if isinstance(n, ast.Name)}
+    return [name for name in settings if name in named]
+
+
+def _draws(project: Project, call: ast.Call, use: Use) -> bool:
+    """It draws a number, or calls a function of the user's that always does."""
+    things = project.things(call.func, use)
+    function = things[0].function if len(things) == 1 else None
+    if function is None:
+        return _is_draw(project, call, use)
+    return any(_is_certain(each, inner) and _is_draw(project, each, inner) for each, inner in function.calls)
+
+
+def _is_draw(project: Project, call: ast.Call, use: Use) -> bool:
+    seeded = any(k.arg in ("generator", None) for k in call.keywords)
+    return not seeded and CHANCE.fullmatch(project.dotted(call.func, use)) is not None
 
 
 def by_chance(project: Project, collate: Thing) -> tuple[ast.expr, Use] | None:

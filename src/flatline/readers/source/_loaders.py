@@ -13,7 +13,7 @@ from flatline.readers.source._arguments import argument_at
 from flatline.readers.source._augments import LIKELY, random_transform
 from flatline.readers.source._batched import LOADER
 from flatline.readers.source._collated import LIKELY as COLLATED
-from flatline.readers.source._collated import by_chance, collate_of, same
+from flatline.readers.source._collated import by_chance, collate_of, same, switched
 from flatline.readers.source._imported import all_reached, beside, one_says
 from flatline.readers.source._nodes import unparsed
 from flatline.readers.source._ordered import told
@@ -205,11 +205,21 @@ def _collated(project: Project, module: Module) -> Iterator[SourceFact]:
         seen = seen_in(project, scope)
         if not _takes_best(seen, each) or not _evaluates(project, seen, each) or _is_repeated(project, each):
             continue
-        if (found := by_chance(project, collate)) is not None:
+        found = by_chance(project, collate)
+        if found is None and not any(_compares(project, each, p) for _, p in passes):
+            found = switched(project, collate, [collate_of(project, t) for _, p in passes for t in p.loaders])
+        if found is not None:
             yield SourceFact(
                 kind="augmented", name=spelled(iterated(each.over)), text=spelled(found[0]),
                 where=found[1].scope.module.where(found[0], found[1].scope), other=module.where(each.loop, scope),
             )  # fmt: skip
+
+
+def _compares(project: Project, one: Pass, other: Pass) -> bool:
+    """Both go over one data set, put together in two ways: with noise and without, to compare. Or that is not known."""
+    mine, theirs = ({d.identity() for t in p.loaders for d in _datasets(project, t)[0]} for p in (one, other))
+    first, second = (collate_of(project, p.loaders[0]) if p.loaders else None for p in (one, other))
+    return not mine or (not mine.isdisjoint(theirs) and not same(first, second))
 
 
 def _takes_best(seen: Seen, each: Pass) -> bool:

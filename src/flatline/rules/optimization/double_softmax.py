@@ -8,6 +8,9 @@ from flatline.events import LossComputed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
+MIXTURE = "mixture of softmaxes"
+TAKE_LOG = "take the logarithm of the probabilities: F.nll_loss(probs.clamp_min(1e-8).log(), targets)"
+
 
 class DoubleSoftmax(Rule):
     """Cross entropy is given probabilities instead of raw scores.
@@ -20,11 +23,13 @@ class DoubleSoftmax(Rule):
     Root cause
     ----------
     ``cross_entropy`` applies log-softmax itself and expects unnormalised scores. A softmax before it squeezes
-    the scores into [0, 1], so that the second softmax is nearly uniform and the gradient nearly vanishes.
+    the scores into [0, 1], so that the second softmax is nearly uniform and the gradient nearly vanishes. The same
+    holds for probabilities that are a weighted mean of several softmaxes.
 
     Fix
     ---
-    Return the raw scores from the model. Apply softmax only where probabilities are read.
+    Return the raw scores from the model. Apply softmax only where probabilities are read. Where the probabilities are
+    what the model is made for, as in a mixture of softmaxes, give their logarithm to ``nll_loss``.
 
     Example
     -------
@@ -43,7 +48,8 @@ class DoubleSoftmax(Rule):
     -------------------
     Softmax inside attention or for metrics; ``log_softmax`` with ``nll_loss``; ``kl_div`` in distillation.
     ``log_softmax`` before cross entropy gives the same gradient, as log-softmax of a log-softmax is itself:
-    it is reported as a warning, for the numbers that the model returns are not what the loss is meant for.
+    it is reported as a warning, for the numbers that the model returns are not what the loss is meant for. Probabilities
+    over a temperature; sums of softmaxes that are weighted with anything, so that the rows do not add up to one.
 
     References
     ----------
@@ -56,16 +62,18 @@ class DoubleSoftmax(Rule):
     consequences = ("O7", "G2", "C2")
 
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
-        """A softmax right under the log-softmax of cross entropy."""
-        if event.kind != "cross_entropy" or event.fed_by not in ("softmax", "log_softmax"):
+        """A softmax right under the log-softmax of cross entropy, or several that add up to probabilities."""
+        if event.kind != "cross_entropy" or event.fed_by not in ("softmax", "log_softmax", MIXTURE):
             return
         place = f" ({event.feed_where})" if event.feed_where else ""
         yield self.finding(
             event,
             f"the input of cross_entropy is already a {event.fed_by}{place}",
-            severity="error" if event.fed_by == "softmax" else "warning",
+            severity="warning" if event.fed_by == "log_softmax" else "error",
             cause=self._cause(event),
-            fix=f"return raw scores: drop {self._what(event)}, and apply softmax only where probabilities are read",
+            fix=TAKE_LOG
+            if event.fed_by == MIXTURE
+            else f"return raw scores: drop {self._what(event)}, and apply softmax only where probabilities are read",
             fed_by=event.fed_by,
             module=event.feed_where or None,
             classes=event.classes,

@@ -43,7 +43,7 @@ class PaddingInLoss(Rule):
     Healthy look-alikes
     -------------------
     ``ignore_index``; a class weight of 0 for the padding; sums divided by the mask's sum; rows that end at rest, at a value
-    that inputs or targets have elsewhere, too.
+    that inputs or targets have elsewhere, too, where no lengths and no mask came with the batch.
 
     References
     ----------
