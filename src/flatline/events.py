@@ -700,11 +700,13 @@ class ScheduleObserved(Event):
     name: str = "StepLR"
     optimizer: int = 0
     calls: int = 0  # scheduler.step() calls
+    position: int = 0  # where the schedule stands; more than its calls where it was resumed, or told a step
     optimizer_steps: int = 0
     backwards: int = 0
     calls_before_first_step: int = 0
     skipped_steps: int = 0  # steps skipped by a GradScaler
     horizon: int | None = None  # calls after which the schedule has run its course
+    spelled: str = ""  # the number of a LambdaLR's function that is its horizon, as "total=1500"
     gamma: float | None = None
     period: int | None = None  # calls between two decays
     epoch_length: int | None = None  # batches of the training DataLoader
