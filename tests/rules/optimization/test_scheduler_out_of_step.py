@@ -57,6 +57,10 @@ def test_near_miss_fast_forwarded_before_any_training():
     assert quiet(HEALTHY, calls=7, calls_before_first_step=7, optimizer_steps=0, backwards=0)
 
 
+def test_near_miss_moved_on_to_where_the_run_was_interrupted():
+    assert quiet(COSINE, calls=3, calls_before_first_step=3, optimizer_steps=3, horizon=8)
+
+
 # --------------------------------------------------------------------------- per micro-batch
 
 

@@ -67,7 +67,7 @@ class SchedulerOutOfStep(Rule):
     Healthy look-alikes
     -------------------
     ``ReduceLROnPlateau``; OneCycle and warm-up per batch; restarts; a first step skipped by the GradScaler; a LambdaLR
-    whose function has no end, or that is told the step.
+    whose function has no end, or that is told the step; one that is moved on to where a run was interrupted.
 
     References
     ----------
@@ -93,7 +93,7 @@ class SchedulerOutOfStep(Rule):
 
     def on_schedule_observed(self, event: ScheduleObserved) -> Iterator[Finding]:
         """Compare the two counts, while the run goes on and at its end."""
-        if event.calls_before_first_step and event.optimizer_steps and not event.skipped_steps:
+        if event.calls_before_first_step == 1 and event.optimizer_steps and not event.skipped_steps:
             yield self._before(event)
         if event.optimizer_steps < 2 or (event.name in CYCLIC and event.calls) or event.trainer is not None:
             return  # another optimizer took over, which is O23
@@ -258,8 +258,8 @@ class SchedulerOutOfStep(Rule):
         )
 
     def _epochs_per_batch(self, event: ScheduleObserved) -> Finding | None:
-        length = event.epoch_length
-        if abs(event.calls - event.optimizer_steps) > 1 or event.calls < 2:
+        length, calls = event.epoch_length, event.calls - event.calls_before_first_step
+        if abs(calls - event.optimizer_steps) > 1 or calls < 2:
             return None
         one_of_several = event.others_stepped and event.name != "CosineAnnealingLR"  # a warm-up, chained to a decay
         if length and length > 2 and event.horizon and event.horizon < length and not one_of_several:
