@@ -1462,7 +1462,9 @@ class OptimizerBeganAnew(Event):
     absent = "no run was resumed without the state of its optimizer"
     defect = True
     key: str = ""  # in the file, of the optimizer's state; "" if it is not there
-    others: tuple[str, ...] = ()  # keys of the states of generators and schedules
+    others: tuple[str, ...] = ()  # keys of the states of generators and schedules, or of the weights alone
+    schedule: str = ""  # of the whole run, that began anew, too; where weights are all that is in the file
+    length: int = 0  # of that schedule
     counter: str = ""  # and of the count
     count: int = 0
     tensors: int = 0  # that need one

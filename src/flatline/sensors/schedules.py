@@ -47,6 +47,10 @@ class Schedule:
         size = getattr(scheduler, "step_size", 1 if self.name == "ExponentialLR" else None)
         self.period: int | None = size if isinstance(size, int) else None
 
+    def begins(self) -> bool:
+        """It was not stepped yet, and stands at its first step."""
+        return self.calls == 0 and getattr(self.ref(), "last_epoch", None) == 0
+
     def called(self) -> None:
         """One step of the schedule."""
         self.calls += 1
@@ -239,6 +243,15 @@ class ScheduleSensor:
         """On closely watched steps, tell how the schedulers of this optimizer stand."""
         if self.loop.dense:
             self.tell(ended="", only=state)
+
+    def known(self) -> list[Schedule]:
+        """All there were, with their lengths."""
+        everyone = [*self.schedules.values(), *self.retired]
+        for schedule in everyone:
+            scheduler = schedule.ref()
+            if scheduler is not None and schedule.calls == 0:
+                self._learn(schedule, scheduler)
+        return everyone
 
     def tell(self, *, ended: str, only: OptimizerState | None = None) -> None:
         """Tell of every schedule, or of one optimizer's."""
