@@ -20,7 +20,8 @@ A training loop, with every event at its place::
                                                    # NonFiniteReplayed,
                                                    # LossesRead, HistogramsTaken
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
-        scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost
+        scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost,
+                                                   # RateRestored
     validate(model)                                # ValidationObserved
                                                    # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
@@ -734,6 +735,20 @@ class RateRead(Event):
     name: str = "StepLR"
     value: float = 0.0
     rate: float = 0.0  # of the optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RateRestored(Event):
+    """``load_state_dict`` put the rate of a file in the place of the one that its optimizer was built with; nothing moves it."""
+
+    absent = "no loaded state changed the rate of an optimizer"
+    defect = True
+    optimizer: OptimizerFacts = OptimizerFacts()
+    built: float = 0.0
+    rate: float = 0.0  # of the file, and of all steps since
+    peak: float = 0.0  # of the schedule that the file was trained with, if it noted one
+    steps: int = 0  # at that rate so far
+    told: str = ""  # the setting that the loop tells as its rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -34,6 +34,7 @@ from flatline.sensors.penalties import Penalties
 from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
+from flatline.sensors.restored_rates import RestoredRates
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
 from flatline.sensors.shifts import ShiftSensor
@@ -85,6 +86,7 @@ class LiveSensors:
             loop, self.backward, self.models, self.optimizers, self.numbers, self.audit, self.data, self.recording
         )
         self.lost_rates = LostRates(loop)
+        self.restored = RestoredRates(loop, self.patches, self.schedules)
         self.shifts = ShiftSensor()
 
     def attach(self) -> None:
@@ -93,7 +95,7 @@ class LiveSensors:
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
-            self.lifecycle, self.seeds, self.precision, self.logged
+            self.lifecycle, self.seeds, self.precision, self.logged, self.restored
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard_inner(sensor.attach)()
@@ -108,6 +110,7 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.precision.after_step))
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
+        self.optimizers.after_sample.append(guard(self.restored.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
         self.backward.on_graph.append(guard(self.hooks.before_backward))
         self.backward.on_backward.append(guard(self.hooks.after_backward))
@@ -211,6 +214,7 @@ class LiveSensors:
         guard(self.data.finish)()
         guard(self.numbers.flush)()
         guard(self.lost_rates.finish)()
+        guard(self.restored.finish)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, optim, uint8
 
 from flatline.events import OptimizerBeganAnew, Where
-from flatline.sensors.callers import is_users, users_frame
+from flatline.sensors.callers import looked_up
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
 from flatline.sensors.schedules import Schedule
@@ -302,7 +302,7 @@ def _values(node: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) 
     if isinstance(node, ast.BinOp) and (_key_in(node, counts) or any(ast.unparse(n) in names for n in ast.walk(node))):
         return
     path = _is_path(node)
-    value = node.value if isinstance(node, ast.Constant) else _looked_up(ast.unparse(node)) if path else None
+    value = node.value if isinstance(node, ast.Constant) else looked_up(ast.unparse(node)) if path else None
     if type(value) is int:
         yield value
     for child in ast.iter_child_nodes(node) if not path else ():
@@ -312,19 +312,6 @@ def _values(node: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) 
 def _is_path(node: ast.AST) -> bool:
     """``a.b.c``."""
     return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_path(node.value))
-
-
-def _looked_up(path: str) -> Any:
-    """In the innermost of the user's functions that knows it; attributes are read past the user's own methods."""
-    first, *attributes = path.split(".")
-    frame, value = users_frame(), None
-    while frame is not None and value is None:
-        if is_users(frame.f_code.co_filename):
-            value = frame.f_locals.get(first, frame.f_globals.get(first))
-        frame = frame.f_back
-    for name in attributes:
-        value = getattr(value, "__dict__", {}).get(name)
-    return value
 
 
 def _handed(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
