@@ -577,12 +577,14 @@ class ScalerObserved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScaledLossRead(Event):
-    """A number is read from what ``scaler.scale(loss)`` returned, and nothing divides it by the scale."""
+    """A number is read from what ``scaler.scale(loss)`` returned, or from the share of a loss in an accumulated step, as if it
+    were the loss."""
 
     absent = "no number is read from a scaled loss"
     defect = True
     statement: str = ""
     scale: float = 65536.0
+    backwards: int = 0  # of a step, by which the loss was divided; 0 where a GradScaler scaled it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -21,6 +21,7 @@ from flatline.sensors.clipping import ClipSensor
 from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
+from flatline.sensors.divided_loss import DividedLosses
 from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.logged import LoggedSensor
@@ -86,6 +87,7 @@ class LiveSensors:
             loop, self.backward, self.models, self.optimizers, self.numbers, self.audit, self.data, self.recording
         )
         self.lost_rates = LostRates(loop)
+        self.divided = DividedLosses(loop)
         self.restored = RestoredRates(loop, self.patches, self.schedules)
         self.shifts = ShiftSensor()
 
@@ -147,6 +149,7 @@ class LiveSensors:
         self.optimizers.after_step += [
             guard(self._modes),
             guard(self.rank),
+            guard(self.divided.after_step),
             guard(self.audit.after_step),
             guard(self.symmetry.after_step),
             guard(self.derivatives.after_step),
