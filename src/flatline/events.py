@@ -21,7 +21,8 @@ A training loop, with every event at its place::
                                                    # LossesRead, HistogramsTaken
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
         print(f"val loss {loss:.3f}")              # LinePrinted
-        scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost
+        scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost,
+                                                   # RateRestored
     validate(model)                                # ValidationObserved
                                                    # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
@@ -577,12 +578,14 @@ class ScalerObserved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ScaledLossRead(Event):
-    """A number is read from what ``scaler.scale(loss)`` returned, and nothing divides it by the scale."""
+    """A number is read from what ``scaler.scale(loss)`` returned, or from the share of a loss in an accumulated step, as if it
+    were the loss."""
 
     absent = "no number is read from a scaled loss"
     defect = True
     statement: str = ""
     scale: float = 65536.0
+    backwards: int = 0  # of a step, by which the loss was divided; 0 where a GradScaler scaled it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -701,11 +704,13 @@ class ScheduleObserved(Event):
     name: str = "StepLR"
     optimizer: int = 0
     calls: int = 0  # scheduler.step() calls
+    position: int = 0  # where the schedule stands; more than its calls where it was resumed, or told a step
     optimizer_steps: int = 0
     backwards: int = 0
     calls_before_first_step: int = 0
     skipped_steps: int = 0  # steps skipped by a GradScaler
     horizon: int | None = None  # calls after which the schedule has run its course
+    spelled: str = ""  # the number of a LambdaLR's function that is its horizon, as "total=1500"
     gamma: float | None = None
     period: int | None = None  # calls between two decays
     epoch_length: int | None = None  # batches of the training DataLoader
@@ -733,6 +738,20 @@ class RateRead(Event):
     name: str = "StepLR"
     value: float = 0.0
     rate: float = 0.0  # of the optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RateRestored(Event):
+    """``load_state_dict`` put the rate of a file in the place of the one that its optimizer was built with; nothing moves it."""
+
+    absent = "no loaded state changed the rate of an optimizer"
+    defect = True
+    optimizer: OptimizerFacts = OptimizerFacts()
+    built: float = 0.0
+    rate: float = 0.0  # of the file, and of all steps since
+    peak: float = 0.0  # of the schedule that the file was trained with, if it noted one
+    steps: int = 0  # at that rate so far
+    told: str = ""  # the setting that the loop tells as its rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -1489,7 +1508,9 @@ class OptimizerBeganAnew(Event):
     absent = "no run was resumed without the state of its optimizer"
     defect = True
     key: str = ""  # in the file, of the optimizer's state; "" if it is not there
-    others: tuple[str, ...] = ()  # keys of the states of generators and schedules
+    others: tuple[str, ...] = ()  # keys of the states of generators and schedules, or of the weights alone
+    schedule: str = ""  # of the whole run, that began anew, too; where weights are all that is in the file
+    length: int = 0  # of that schedule
     counter: str = ""  # and of the count
     count: int = 0
     tensors: int = 0  # that need one

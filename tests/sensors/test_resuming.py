@@ -165,6 +165,49 @@ def test_weights_and_a_count_alone(script, instead):
     assert script(ADAMW, instead=instead) == []
 
 
+SCHEDULED = "schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {})"
+TO_THE_END = "epochs = 20\n" + ADAMW + "\n" + SCHEDULED
+FROM_THE_COUNT = "for epoch in range(checkpoint['epoch'], {}):\n    train()\n"
+
+
+@pytest.mark.parametrize("end", ["20", "epochs", "epochs + 1", "min(checkpoint['epoch'] + 4, epochs)"])
+def test_weights_alone_and_a_schedule_of_the_whole_run(script, end):
+    (left,) = script(TO_THE_END.format("epochs"), FROM_THE_COUNT.format(end), instead={})
+    assert (left.key, left.others, left.schedule, left.length) == ("", ("model",), "CosineAnnealingLR", 20)
+
+
+@pytest.mark.parametrize(
+    ("length", "end", "load"),
+    [
+        ("epochs - checkpoint['epoch']", "epochs", ""),
+        ("epochs", "checkpoint['epoch'] + epochs", ""),  # of another stage, counted on
+        ("epochs", "epochs", "schedule.last_epoch = checkpoint['epoch']"),
+        ("epochs", "40", ""),
+    ],
+)
+def test_near_miss_weights_alone_and_a_schedule(script, length, end, load):
+    assert script(TO_THE_END.format(length), FROM_THE_COUNT.format(end), load, {}) == []
+
+
+BROKEN_OFF = """
+first = nn.Linear(4, 2)
+before = torch.optim.AdamW(first.parameters())
+planned = torch.optim.lr_scheduler.CosineAnnealingLR(before, 50)
+for _ in range({steps}):
+    first(torch.ones(3, 4)).square().mean().backward()
+    before.step()
+    planned.step()
+checkpoint = torch.load(FILE)
+"""
+
+
+@pytest.mark.parametrize(("steps", "length", "told"), [(20, 50, 1), (50, 50, 0), (20, 30, 0)])
+def test_a_schedule_that_an_earlier_leg_broke_off(script, steps, length, told):
+    """50 is not the length that the source tells, but that of the leg before."""
+    legs = BROKEN_OFF.format(steps=steps) + ADAMW + "\n" + SCHEDULED.format(length)
+    assert len(script(legs, instead={})) == told
+
+
 def test_an_optimizer_that_keeps_nothing(script):
     plain = "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)"
     assert script(plain, instead={"rng": torch.get_rng_state()}) == []

@@ -57,6 +57,19 @@ def callers_above(most: int) -> list[Where]:
     return found
 
 
+def looked_up(path: str) -> Any:
+    """What ``a.b.c`` is in the innermost of the user's functions that know it; attributes are read past the user's methods."""
+    first, *attributes = path.split(".")
+    frame, value = users_frame(), None
+    while frame is not None and value is None:
+        if is_users(frame.f_code.co_filename):
+            value = frame.f_locals.get(first, frame.f_globals.get(first))
+        frame = frame.f_back
+    for name in attributes:
+        value = getattr(value, "__dict__", {}).get(name)
+    return value
+
+
 def closure_of(function: Any) -> dict[str, Any]:
     """Variables of the functions around one; None where one has no value yet."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())

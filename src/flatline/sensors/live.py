@@ -22,6 +22,7 @@ from flatline.sensors.clipping import ClipSensor
 from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
+from flatline.sensors.divided_loss import DividedLosses
 from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.logged import LoggedSensor
@@ -36,6 +37,7 @@ from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.printed import PrintedSensor
 from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
+from flatline.sensors.restored_rates import RestoredRates
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
 from flatline.sensors.shifts import ShiftSensor
@@ -89,6 +91,8 @@ class LiveSensors:
             loop, self.backward, self.models, self.optimizers, self.numbers, self.audit, self.data, self.recording
         )
         self.lost_rates = LostRates(loop)
+        self.divided = DividedLosses(loop)
+        self.restored = RestoredRates(loop, self.patches, self.schedules)
         self.shifts = ShiftSensor()
 
     def attach(self) -> None:
@@ -97,7 +101,7 @@ class LiveSensors:
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
-            self.lifecycle, self.seeds, self.precision, self.logged, self.printed
+            self.lifecycle, self.seeds, self.precision, self.logged, self.printed, self.restored
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard_inner(sensor.attach)()
@@ -112,6 +116,7 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.precision.after_step))
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
+        self.optimizers.after_sample.append(guard(self.restored.after_step))
         self.backward.on_backward.append(guard(self.audit.after_backward))
         self.backward.on_graph.append(guard(self.hooks.before_backward))
         self.backward.on_backward.append(guard(self.hooks.after_backward))
@@ -142,11 +147,14 @@ class LiveSensors:
         self.backward.fed, self.backward.fed_lightly = guard(self._fed), self.data.after_backward
         self.backward.begins, self.backward.ended = guard(self.by_hand.begins), guard(self.by_hand.ended)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
+        resuming = self.lifecycle.resuming
+        resuming.schedules, resuming.batches = self.schedules.known, self.data.epoch_length
         self.optimizers.in_backward = lambda: self.models.in_backward
         self.optimizers.light_step = guard(self._light_step)
         self.optimizers.after_step += [
             guard(self._modes),
             guard(self.rank),
+            guard(self.divided.after_step),
             guard(self.audit.after_step),
             guard(self.symmetry.after_step),
             guard(self.derivatives.after_step),
@@ -214,6 +222,7 @@ class LiveSensors:
         guard(self.data.finish)()
         guard(self.numbers.flush)()
         guard(self.lost_rates.finish)()
+        guard(self.restored.finish)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor, optim, uint8
 
 from flatline.events import OptimizerBeganAnew, Where
+from flatline.sensors.callers import looked_up
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
+from flatline.sensors.schedules import Schedule
 from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of
 
 FILES = 8
+WHOLE = 0.9  # of a schedule: one that came so far had its run
 NEAR = 0.05  # by which a rate that follows the count differs from one step or epoch to the next
 TIMES = 3  # changes from which on it is no chance that they lead to the rate of the file
 EXACT = 1e-6  # of their number
@@ -33,6 +36,7 @@ class Saved:
     rates: frozenset[float]  # those that its optimizers began with, and had
     counts: Mapping[str, int]
     others: tuple[str, ...] = ()  # keys of generators' and schedules' states
+    weights: tuple[str, ...] = ()  # keys of tables of tensors
     step: int = 0  # optimizer steps of this run when it was read
 
 
@@ -43,7 +47,15 @@ def saved_in(result: Any, where: Where | None, step: int = 0) -> Saved | None:
     counts = {key: value for key, value in result.items() if type(key) is str and type(value) is int and value > 0}
     states, others = tuple(_states(result)), tuple(_others(result))
     rates = frozenset(rate for value in result.values() for rate in _rates(value))
-    return Saved(where, states, rates, counts, others, step) if counts and (states or others) else None
+    weights = tuple(key for key, value in result.items() if type(key) is str and _is_table(value))
+    return (
+        Saved(where, states, rates, counts, others, weights, step) if counts and (states or others or weights) else None
+    )
+
+
+def _is_table(value: Any) -> bool:
+    """Of tensors by name, as ``state_dict()`` of a model returns it."""
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(each, Tensor) for each in value.values())
 
 
 def _states(result: Mapping[Any, Any]) -> Iterator[tuple[str, int, int, frozenset[str]]]:
@@ -96,6 +108,8 @@ class Resuming:
         self.loaded = False
         self._waiting: Waiting | None = None
 
+    schedules: Callable[[], list[Schedule]] = staticmethod(list)  # of all optimizers, also those that are gone
+
     def attach(self) -> None:
         """Patch ``Optimizer.load_state_dict``."""
         self.patches.around(optim.Optimizer, "load_state_dict", after=self._state_loaded)
@@ -123,10 +137,33 @@ class Resuming:
             if left is None:
                 continue
             event = self._event(file, left, counter, state)
-            if not file.rates or _same_rate(file, optimizer) or _restores_generator(file):
+            if not file.states and not file.others:
+                self._with_its_schedule(event, file, state)
+            elif not file.rates or _same_rate(file, optimizer) or _restores_generator(file):
                 self.loop.emit(event)
                 return
-            self._waiting = Waiting(event, file.rates, _rates_of(optimizer), state)
+            else:
+                self._waiting = Waiting(event, file.rates, _rates_of(optimizer), state)
+
+    def _with_its_schedule(self, event: OptimizerBeganAnew, file: Saved, state: OptimizerState) -> None:
+        """Weights and a count may be the begin of another stage; not where a schedule of the whole run begins again, too."""
+        known = self.schedules()
+        for schedule in (each for each in known if each.state is state and each.begins()):
+            horizon = schedule.horizon
+            earlier = [each for each in known if each.state is not state and each.name == schedule.name]
+            broken_off = any(
+                each.horizon == horizon and 0 < each.calls < WHOLE * each.horizon for each in earlier if horizon
+            )
+            if horizon is not None and (broken_off or horizon in self._whole(file)):
+                self.loop.emit(replace(event, others=file.weights, schedule=schedule.name, length=horizon))
+                return
+
+    def _whole(self, file: Saved) -> set[int]:
+        """The lengths that the run has from a count of 0 on: in the unit of the count, and in batches."""
+        ends = {end for end in _ends(file) if end > max(file.counts.values())}
+        return ends | {end * batches for end in ends if (batches := self.batches())}
+
+    batches: Callable[[], int | None] = staticmethod(lambda: None)  # of an epoch
 
     def look(self) -> None:
         """Has a rate that the loop lowers by hand moved, and was it lowered just so from here to that of the file?"""
@@ -230,18 +267,51 @@ def _goes_on(file: Saved) -> str:
     tree = tree_of(file.where.file)
     if tree is None:
         return ""
+    names = _names_of(tree, file.counts)
+    found = next((key for key, _ in _ranges(tree, names, file.counts)), "")
+    return found or next((names[name] for name in _counted_by_while(tree, file.counts) if name in names), "")
+
+
+def _names_of(tree: ast.AST, counts: Mapping[str, int]) -> dict[str, str]:
+    """What holds a count of the file."""
     names = {ast.unparse(t): key for node in ast.walk(tree) if isinstance(node, ast.Assign) for t in node.targets
-             if (key := _key_in(node.value, file.counts))}  # fmt: skip
-    names.update(_handed(tree, file.counts))
+             if (key := _key_in(node.value, counts))}  # fmt: skip
+    return {**names, **dict(_handed(tree, counts))}
+
+
+def _ranges(tree: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[tuple[str, ast.expr]]:
+    """(the count that it begins with, where it ends) of ``range(checkpoint["epoch"] + 1, epochs)``."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id in ("range", "trange") and len(call.args) > 1:
-            spelled = [
-                ast.unparse(node) for node in ast.walk(call.args[0]) if isinstance(node, (ast.Name, ast.Attribute))
-            ]
-            found = _key_in(call.args[0], file.counts) or next((names[n] for n in spelled if n in names), "")
+            spelled = [ast.unparse(n) for n in ast.walk(call.args[0]) if isinstance(n, (ast.Name, ast.Attribute))]
+            found = _key_in(call.args[0], counts) or next((names[n] for n in spelled if n in names), "")
             if found:
-                return found
-    return next((names[name] for name in _counted_by_while(tree, file.counts) if name in names), "")
+                yield found, call.args[1]
+
+
+def _ends(file: Saved) -> Iterator[int]:
+    """The counts at which such a loop is over, as they are in the functions that run."""
+    tree = tree_of(file.where.file)
+    names = _names_of(tree, file.counts) if tree is not None else {}
+    for _, stop in _ranges(tree, names, file.counts) if tree is not None else ():
+        yield from _values(stop, names, file.counts)
+
+
+def _values(node: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[int]:
+    """The integers that it is made of; ``start + more`` is the end of another stage."""
+    if isinstance(node, ast.BinOp) and (_key_in(node, counts) or any(ast.unparse(n) in names for n in ast.walk(node))):
+        return
+    path = _is_path(node)
+    value = node.value if isinstance(node, ast.Constant) else looked_up(ast.unparse(node)) if path else None
+    if type(value) is int:
+        yield value
+    for child in ast.iter_child_nodes(node) if not path else ():
+        yield from _values(child, names, counts)
+
+
+def _is_path(node: ast.AST) -> bool:
+    """``a.b.c``."""
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_path(node.value))
 
 
 def _handed(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ def scaled_loss_read(where: Where | None, callers: Sequence[Where] = ()) -> tupl
     scope = function_around(where.file, where.line) if where else None
     if scope is None or where is None:
         return "", None
-    scaling = next((node for node in _statements(scope) if _scales(node, where.line)), None)
+    scaling = next((node for node in statements(scope) if _scales(node, where.line)), None)
     if scaling is None:
         return "", None
     name = next(n.id for n in ast.walk(scaling) if isinstance(n, ast.Name))
@@ -50,12 +50,13 @@ def _followed(things: list[Thing], made: ast.stmt, ways: Sequence[Where]) -> tup
     if outer is None or _undoes(scope, where.file) or _undoes(outer, above[0].file):
         return "", None
     returned = [pair for thing in things for node in _later(scope, thing, made) for pair in _returned(node, thing)]
-    call = next((node for node in _statements(outer) if _covers(node, above[0].line)), None)
+    call = next((node for node in statements(outer) if _covers(node, above[0].line)), None)
     received = list(_received(call, where.function, returned)) if call is not None else []
     return _followed(received, call, above) if call is not None and received else ("", None)
 
 
-def _statements(scope: ast.AST) -> list[ast.stmt]:
+def statements(scope: ast.AST) -> list[ast.stmt]:
+    """Simple ones of its own, in order."""
     found = [node for node in own_nodes(scope) if isinstance(node, SIMPLE)]
     return sorted(found, key=lambda node: node.lineno)
 
@@ -72,7 +73,7 @@ def _undoes(scope: ast.AST, file: str) -> bool:
     """Somebody reckons with the scale, or keeps it; who only prints it does not."""
     tree = tree_of(file)
     reckons = any(isinstance(n, ast.BinOp) and _mentions_scale(n) for n in (ast.walk(tree) if tree else ()))
-    return reckons or any(_mentions_scale(node) for node in _statements(scope) if not isinstance(node, ast.Expr))
+    return reckons or any(_mentions_scale(node) for node in statements(scope) if not isinstance(node, ast.Expr))
 
 
 def _scales(node: ast.stmt, line: int) -> bool:
@@ -83,9 +84,14 @@ def _scales(node: ast.stmt, line: int) -> bool:
     return method == "scale" and isinstance(node.targets[0], ast.Name)
 
 
+def later_statements(scope: ast.AST, name: str, made: ast.stmt) -> Iterator[ast.stmt]:
+    """Those behind the one that made a name, while it stands for the same."""
+    return _later(scope, Thing(name), made)
+
+
 def _later(scope: ast.AST, thing: Thing, made: ast.stmt) -> Iterator[ast.stmt]:
     """The statements behind the one that made it, until it is something else."""
-    for node in _statements(scope):
+    for node in statements(scope):
         if node.lineno < made.lineno + (not thing.own) or _apart(scope, made, node):
             continue
         yield node
@@ -124,7 +130,7 @@ def _reads(node: ast.stmt, text: str) -> bool:
     item = any(
         all(called_name(n) == "detach" for n in path if isinstance(n, ast.Call))
         for each in asked
-        for path in _paths(each, text)
+        for path in paths(each, text)
     )
     shown = any(isinstance(n, ast.FormattedValue) and ast.unparse(n.value) == text for n in inside)
     return (
@@ -141,7 +147,7 @@ def _kept(node: ast.stmt, text: str, file: str) -> bool:
     sink = node.value if isinstance(node, ast.Expr) else None
     if sink is not None and (not isinstance(sink, ast.Call) or _knows_the_scale(called_name(sink), file)):
         return False
-    for path in _paths(node.value, text) if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr)) else ():
+    for path in paths(node.value, text) if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr)) else ():
         calls = [called_name(n) for n in path if isinstance(n, ast.Call) and n is not sink]
         divided = any(isinstance(getattr(n, "op", None), DIVISIONS) or isinstance(n, ast.Compare) for n in path)
         if all(name in THROUGH for name in calls) and not divided:
@@ -156,13 +162,13 @@ def _knows_the_scale(name: str, file: str) -> bool:
     return any("scale" in ast.unparse(function) for function in functions)
 
 
-def _paths(node: ast.AST, text: str, above: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, ...]]:
+def paths(node: ast.AST, text: str, above: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, ...]]:
     """What stands around each place that is spelt so, from the outside in."""
     if isinstance(node, ast.expr) and ast.unparse(node) == text:
         yield above
         return
     for child in ast.iter_child_nodes(node):
-        yield from _paths(child, text, (*above, node))
+        yield from paths(child, text, (*above, node))
 
 
 # --------------------------------------------------------------------------- returned, and received
@@ -172,7 +178,7 @@ def _returned(node: ast.stmt, thing: Thing) -> Iterator[tuple[str, bool]]:
     """(which part of what is returned, is it a number) of a return that hands it on."""
     value = node.value if isinstance(node, ast.Return) else None
     for part, each in _parts(value) if value is not None else ():
-        path = next(_paths(each, thing.text), None)
+        path = next(paths(each, thing.text), None)
         calls = [called_name(n) if isinstance(n, ast.Call) else "" for n in path or ()]
         if path is not None and all(
             name in THROUGH or isinstance(n, ast.Attribute) for name, n in zip(calls, path, strict=True)

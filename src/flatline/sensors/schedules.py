@@ -11,6 +11,7 @@ from flatline.events import OptimizerFacts, RateRead, ScheduleObserved, Where
 from flatline.sensors.callers import PACKAGE, caller, closure_of, is_users
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import NO_FRAME, Patches
+from flatline.sensors.sizes import size_of
 from flatline.sensors.told_rates import constant_told
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
@@ -28,7 +29,7 @@ class Schedule:
         self.ref = weakref.ref(scheduler)
         self.name = type(scheduler).__name__
         self.state, self.built, self.stepped_at = state, where, where
-        self.calls = 0
+        self.calls = self.position = 0
         self.idle_calls = self._steps_then = 0  # calls since its optimizer stepped last
         self.calls_before_first_step = 0
         self.total_steps = 0  # of all optimizers, at the newest call
@@ -40,10 +41,15 @@ class Schedule:
         self.floor_since: int | None = None
         self.read: tuple[list[float], list[float], Where | None] | None = None  # from get_lr(), and the rates then
         self.reads = 0  # that were wrong
-        self.horizon = horizon_of(scheduler)
+        self.horizon, self.spelled = horizon_of(scheduler), ""
+        self.again = False  # behind its horizon the rate rises again
         self.gamma = _number(scheduler, "gamma")
         size = getattr(scheduler, "step_size", 1 if self.name == "ExponentialLR" else None)
         self.period: int | None = size if isinstance(size, int) else None
+
+    def begins(self) -> bool:
+        """It was not stepped yet, and stands at its first step."""
+        return self.calls == 0 and getattr(self.ref(), "last_epoch", None) == 0
 
     def called(self) -> None:
         """One step of the schedule."""
@@ -172,6 +178,7 @@ class ScheduleSensor:
             self._learn(schedule, scheduler)
         state = schedule.state
         schedule.called()
+        schedule.position = getattr(scheduler, "last_epoch", 0)
         if not state.steps and not state.skipped:
             total = self._total_steps()
             schedule.calls_before_first_step += total <= schedule.total_steps  # or another one of several had its turn
@@ -212,6 +219,15 @@ class ScheduleSensor:
         """What its own ``__init__`` sets after the base class's is only there now."""
         fresh = Schedule(scheduler, schedule.state, schedule.built)
         schedule.horizon, schedule.gamma, schedule.period = fresh.horizon, fresh.gamma, fresh.period
+        if schedule.horizon is None:
+            self._size(schedule, scheduler)
+
+    def _size(self, schedule: Schedule, scheduler: Any) -> None:
+        """The length that all functions of a LambdaLR come to their end at."""
+        sizes = [size_of(each, self.epoch_length()) for each in getattr(scheduler, "lr_lambdas", ())]
+        found = sizes[0] if sizes else None
+        if found is not None and all(each == found for each in sizes):
+            schedule.horizon, schedule.spelled, schedule.again = found
 
     def _follow_rate(self, schedule: Schedule, state: OptimizerState) -> None:
         schedule.lr = state.lr
@@ -228,6 +244,15 @@ class ScheduleSensor:
         if self.loop.dense:
             self.tell(ended="", only=state)
 
+    def known(self) -> list[Schedule]:
+        """All there were, with their lengths."""
+        everyone = [*self.schedules.values(), *self.retired]
+        for schedule in everyone:
+            scheduler = schedule.ref()
+            if scheduler is not None and schedule.calls == 0:
+                self._learn(schedule, scheduler)
+        return everyone
+
     def tell(self, *, ended: str, only: OptimizerState | None = None) -> None:
         """Tell of every schedule, or of one optimizer's."""
         everyone = [*self.schedules.values(), *self.retired]
@@ -242,7 +267,7 @@ class ScheduleSensor:
         scheduler = schedule.ref()
         if scheduler is not None and schedule.calls == 0:
             self._learn(schedule, scheduler)
-        floor = schedule.floor_since
+        floor, length = schedule.floor_since, self.epoch_length()
         self._look_beside(schedule)
         trainer, trainer_lr, lr, copied = schedule.trainer or (None, 0.0, _present(schedule), False)
         at = schedule.stepped_at if ended and schedule.calls else None
@@ -254,14 +279,16 @@ class ScheduleSensor:
             name=schedule.name,
             optimizer=state.key,
             calls=schedule.calls,
+            position=schedule.position if isinstance(schedule.position, int) else 0,
             optimizer_steps=state.steps,
             backwards=state.backwards,
             calls_before_first_step=schedule.calls_before_first_step,
             skipped_steps=state.skipped,
-            horizon=schedule.horizon,
+            horizon=None if schedule.again and (schedule.horizon or 0) < (length or 0) else schedule.horizon,
+            spelled=schedule.spelled,
             gamma=schedule.gamma,
             period=schedule.period,
-            epoch_length=self.epoch_length(),
+            epoch_length=length,
             epochs=self.epochs(),
             first_lr=schedule.first_lr,
             peak_lr=schedule.peak_lr,

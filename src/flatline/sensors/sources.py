@@ -81,7 +81,7 @@ def function_around(file: str, line: int) -> ast.AST | None:
     return best
 
 
-def _backward_name(scope: ast.AST, line: int) -> str:
+def backward_name(scope: ast.AST, line: int) -> str:
     """``total`` of ``total.backward()`` at a line."""
     for node in ast.walk(scope):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
@@ -97,7 +97,7 @@ def severing_call(where: Where | None) -> tuple[str, Where | None]:
     if scope is None or where is None:
         return "", None
     candidates = [hit for hit in _severing(scope) if where.line - REACH <= hit[0] <= where.line]
-    name = _backward_name(scope, where.line)
+    name = backward_name(scope, where.line)
     named = [hit for hit in candidates if name and hit[2] == name]
     for line, text, _ in reversed(named or candidates):
         return text, Where(where.file, line, where.function)
@@ -140,7 +140,7 @@ def keeping_statement(where: Where | None) -> tuple[str, Where | None]:
     scope = function_around(where.file, where.line) if where else None
     if scope is None or where is None:
         return "", None
-    name = _backward_name(scope, where.line)
+    name = backward_name(scope, where.line)
     for node in ast.walk(scope):
         kept = _kept(node, name)
         if kept is not None and isinstance(node, ast.stmt):

@@ -28,6 +28,12 @@ def test_fires_where_the_file_holds_all_but_that():
     assert finding.fix.startswith("save optimizer.state_dict()")
 
 
+def test_fires_where_a_schedule_of_the_whole_run_begins_again():
+    (finding,) = play(OptimizerStateLeft, replace(LEFT, key="", others=("model",), schedule="LambdaLR", length=7200))
+    assert finding.message.endswith("for 8 tensors; LambdaLR, of 7,200 steps for the whole run, begins again at 0")
+    assert finding.fix.startswith("save optimizer.state_dict() and scheduler.state_dict()")
+
+
 def test_near_miss_a_checkpoint_from_before_the_first_epoch():
     assert play(OptimizerStateLeft, replace(LEFT, count=0)) == []
 

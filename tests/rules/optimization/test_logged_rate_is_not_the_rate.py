@@ -9,6 +9,7 @@ from flatline.events import (
     RateLost,
     RateMisplaced,
     RateRead,
+    RateRestored,
     ScheduleObserved,
     Where,
 )
@@ -38,6 +39,38 @@ def test_near_miss_one_look_ahead():
 
 def test_near_miss_values_that_nobody_can_tell_apart():
     assert play(LoggedRateIsNotTheRate, *[replace(READ, value=0.00999)] * 5) == []
+
+
+# --------------------------------------------------------------------------- restored
+
+RESTORED = RateRestored(
+    step=360, where=Where("train.py", 50), optimizer=OptimizerFacts(name="Adam"), built=1e-3, rate=0.0, peak=2e-3, steps=50
+)  # fmt: skip
+
+
+def test_fires_on_the_end_of_another_schedule():
+    (finding,) = play(LoggedRateIsNotTheRate, RESTORED)
+    assert (finding.severity, finding.key, finding.where) == ("warning", "restored", Where("train.py", 50))
+    assert finding.message == (
+        "Adam was built with lr=0.001, and load_state_dict() put the 0 of the file in its place, where a schedule had brought "
+        "it there from 0.002; no schedule follows, and 50 steps were taken at 0"
+    )
+    assert "O7" in finding.consequences
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, peak=0.0))
+    (cycle,) = play(LoggedRateIsNotTheRate, replace(RESTORED, rate=8e-9))
+    assert "8e-09 of the file" in cycle.message
+    (told,) = play(LoggedRateIsNotTheRate, replace(RESTORED, rate=2e-3, told="args.lr"))
+    assert "args.lr is told as the rate" in told.message
+
+
+def test_near_miss_a_restored_rate_that_is_in_use():
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-5)) == []
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-3, built=1e-4, peak=1e-3)) == []
+
+
+def test_near_miss_a_small_rate_that_no_schedule_led_to():
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-7, peak=0.0)) == []
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-7, peak=1e-6)) == []
 
 
 # --------------------------------------------------------------------------- the wrong optimizer

@@ -57,6 +57,10 @@ def test_near_miss_fast_forwarded_before_any_training():
     assert quiet(HEALTHY, calls=7, calls_before_first_step=7, optimizer_steps=0, backwards=0)
 
 
+def test_near_miss_moved_on_to_where_the_run_was_interrupted():
+    assert quiet(COSINE, calls=3, calls_before_first_step=3, optimizer_steps=3, horizon=8)
+
+
 # --------------------------------------------------------------------------- per micro-batch
 
 
@@ -190,6 +194,29 @@ def test_fires_on_a_schedule_in_steps_moved_per_epoch():
         "CosineAnnealingLR was sized for 100 steps and made 2, while the optimizer made 100: the rate only got from 0.1 "
         "to 0.0999"
     )
+
+
+WARMED = replace(
+    COSINE, name="LambdaLR", spelled="total=1500", horizon=1500, calls=12, position=12, optimizer_steps=1500, epochs=12,
+    backwards=1500, first_lr=0.0, peak_lr=1.6e-4, lr=1.6e-4, ended="finished",
+)  # fmt: skip
+
+
+def test_fires_on_a_function_that_is_made_for_steps():
+    finding = found(WARMED)
+    assert finding.key == "slow"
+    assert finding.message == (
+        "LambdaLR was sized for 1500 steps (total=1500 of its function) and made 12, while the optimizer made 1500: the rate "
+        "only got from 0 to 0.00016"
+    )
+    assert "O7" in finding.consequences
+    assert " in 1500 batches:" in found(replace(WARMED, optimizer_steps=375)).message
+
+
+def test_near_miss_a_function_that_is_made_for_steps():
+    assert quiet(WARMED, position=1500)  # it was told the step
+    assert quiet(WARMED, calls=375, position=375, optimizer_steps=375)  # batches were counted: slow, but at every step
+    assert quiet(WARMED, horizon=15000)
 
 
 def test_near_miss_sized_in_epochs():

@@ -48,7 +48,8 @@ class OptimizerStateLeft(Rule):
     Healthy look-alikes
     -------------------
     Fine-tuning that starts from a checkpoint, and counts its epochs from 0; another optimizer, or other parameters, than
-    the file has; a stage with a rate of its own; a state without any numbers, as of plain SGD.
+    the file has; a stage with a rate of its own; a state without any numbers, as of plain SGD; a file of weights and a
+    count alone, unless a schedule that is made for the whole run begins again with the optimizer.
 
     References
     ----------
@@ -65,6 +66,11 @@ class OptimizerStateLeft(Rule):
         """The count goes on where the file left it, the optimizer does not."""
         if event.count < self.counted or not event.tensors:
             return
+        again = (
+            f"; {event.schedule}, of {event.length:,} steps for the whole run, begins again at 0"
+            if event.length
+            else ""
+        )
         goes_on = f"training goes on from {event.counter} = {event.count} of the checkpoint"
         yield self.finding(
             event,
@@ -72,9 +78,11 @@ class OptimizerStateLeft(Rule):
             f"there under {event.key!r}"
             if event.key
             else f"{goes_on}, which holds {', '.join(map(repr, event.others))} and no state of {event.optimizer}: its first "
-            f"step had none for {event.tensors} tensors",
+            f"step had none for {event.tensors} tensors{again}",
             fix=f"optimizer.load_state_dict(checkpoint[{event.key!r}]) after the optimizer is built"
             if event.key
+            else "save optimizer.state_dict() and scheduler.state_dict() in the checkpoint, too, and load both after they are built"
+            if event.schedule
             else "save optimizer.state_dict() in the checkpoint, too, and load it after the optimizer is built",
             count=event.count,
             tensors=event.tensors,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flatline.events import (
     Curve,
@@ -10,6 +11,7 @@ from flatline.events import (
     RateLost,
     RateMisplaced,
     RateRead,
+    RateRestored,
     ScheduleObserved,
     SourceParsed,
 )
@@ -33,7 +35,8 @@ class LoggedRateIsNotTheRate(Rule):
     another optimizer was built since then, over the same parameters or those of a copy of the model, the schedule moves
     rates that nobody reads. Or the number that is logged is the one of the configuration, which no schedule changes. Or
     the loop writes the rate to ``optimizer.lr`` or ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``;
-    or to a copy of a group, as ``dict(group, lr=lr)`` and ``state_dict()`` give one.
+    or to a copy of a group, as ``dict(group, lr=lr)`` and ``state_dict()`` give one. Or ``load_state_dict`` brought
+    back the rate at which the schedule of another run had ended, and no schedule follows.
 
     Fix
     ---
@@ -61,7 +64,7 @@ class LoggedRateIsNotTheRate(Rule):
     ``get_lr()`` of a schedule in closed form (LambdaLR, OneCycleLR), which returns the rate in use; a value that the
     script writes into the groups itself; a setting that is told once, or kept in a checkpoint; wrappers of optimizers
     that share the groups of the one inside; constant schedules and ReduceLROnPlateau; keys and attributes of an optimizer
-    of the user's own.
+    of the user's own; a run that goes on with its schedule, or at the rate to which it was lowered.
 
     References
     ----------
@@ -76,6 +79,7 @@ class LoggedRateIsNotTheRate(Rule):
     moved: float = 0.01  # relative change of the scheduled rate: less is a constant schedule
 
     points_needed: int = 20  # of a logged rate; fewer may be a warm-up of both
+    floor: float = 1e-3  # of the rate that the optimizer was built with: the weights practically stand still
     swing: float = 0.1  # relative change of a logged rate: it follows a schedule
 
     def __init__(self) -> None:
@@ -153,6 +157,25 @@ class LoggedRateIsNotTheRate(Rule):
             rate=event.lr,
             written=event.value,
         )
+
+    def on_rate_restored(self, event: RateRestored) -> Iterator[Finding]:
+        """What the optimizer was built with is not what it uses: the end of the schedule of another run, or another one is told."""
+        over = event.rate <= self.floor * event.built and (event.rate == 0 or event.rate <= self.floor * event.peak)
+        if not over and not event.told:
+            return
+        begun = f", where a schedule had brought it there from {event.peak:.3g}" if event.peak and over else ""
+        goes = f"{event.told} is told as the rate" if event.told else "no schedule follows"
+        finding = self.finding(
+            event,
+            f"{event.optimizer.name} was built with lr={event.built:.3g}, and load_state_dict() put the {event.rate:.3g} of the "
+            f"file in its place{begun}; {goes}, and {event.steps} steps were taken at {event.rate:.3g}",
+            cause="the state of an optimizer holds the settings of its groups, too, the rate of its last step among them",
+            fix='after loading: for group in optimizer.param_groups: group["lr"] = lr',
+            key="restored",
+            built=event.built,
+            rate=event.rate,
+        )
+        yield replace(finding, consequences=(*self.consequences, "O7"))
 
     def on_rate_lost(self, event: RateLost) -> Iterator[Finding]:
         """Worked out as the loop goes on, and given to nobody."""

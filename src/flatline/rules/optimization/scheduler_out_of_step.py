@@ -66,7 +66,8 @@ class SchedulerOutOfStep(Rule):
 
     Healthy look-alikes
     -------------------
-    ``ReduceLROnPlateau``; OneCycle and warm-up per batch; restarts; a first step skipped by the GradScaler.
+    ``ReduceLROnPlateau``; OneCycle and warm-up per batch; restarts; a first step skipped by the GradScaler; a LambdaLR
+    whose function has no end, or that is told the step; one that is moved on to where a run was interrupted.
 
     References
     ----------
@@ -92,7 +93,7 @@ class SchedulerOutOfStep(Rule):
 
     def on_schedule_observed(self, event: ScheduleObserved) -> Iterator[Finding]:
         """Compare the two counts, while the run goes on and at its end."""
-        if event.calls_before_first_step and event.optimizer_steps and not event.skipped_steps:
+        if event.calls_before_first_step == 1 and event.optimizer_steps and not event.skipped_steps:
             yield self._before(event)
         if event.optimizer_steps < 2 or (event.name in CYCLIC and event.calls) or event.trainer is not None:
             return  # another optimizer took over, which is O23
@@ -257,8 +258,8 @@ class SchedulerOutOfStep(Rule):
         )
 
     def _epochs_per_batch(self, event: ScheduleObserved) -> Finding | None:
-        length = event.epoch_length
-        if abs(event.calls - event.optimizer_steps) > 1 or event.calls < 2:
+        length, calls = event.epoch_length, event.calls - event.calls_before_first_step
+        if abs(calls - event.optimizer_steps) > 1 or calls < 2:
             return None
         one_of_several = event.others_stepped and event.name != "CosineAnnealingLR"  # a warm-up, chained to a decay
         if length and length > 2 and event.horizon and event.horizon < length and not one_of_several:
@@ -294,11 +295,17 @@ class SchedulerOutOfStep(Rule):
             due = event.epochs >= 1 or event.epoch_length is None
             by_hand = abs(event.lr - event.first_lr) > 1e-6 * event.first_lr
             return self._never(event) if due and not by_hand and event.name != "SWALR" else None
-        if event.horizon and event.calls * 2 < event.horizon and 0.9 < event.optimizer_steps / event.horizon < 1.1:
+        behind = event.horizon is not None and max(event.calls, event.position) * 2 < event.horizon
+        if event.horizon and behind and self._spans(event.horizon, event):
             return self._too_slow(event)
         if event.steps_at_floor > self.idle * event.optimizer_steps and event.steps_at_floor > 10:
             return self._finished_early(event)
         return None
+
+    def _spans(self, horizon: int, event: ScheduleObserved) -> bool:
+        """The steps of the run, or its batches where several make a step."""
+        seldom = max(event.calls, event.position) * 2 < event.optimizer_steps
+        return any(0.9 < count / horizon < 1.1 for count in (event.optimizer_steps, event.backwards)) and seldom
 
     def _never(self, event: ScheduleObserved) -> Finding:
         return self.finding(
@@ -312,10 +319,13 @@ class SchedulerOutOfStep(Rule):
         )
 
     def _too_slow(self, event: ScheduleObserved) -> Finding:
+        batches = (
+            f" in {event.backwards} batches" if event.backwards > event.optimizer_steps + event.skipped_steps else ""
+        )
         return self.finding(
             event,
-            f"{event.name} was sized for {event.horizon} steps and made {event.calls}, while the optimizer made "
-            f"{event.optimizer_steps}: the rate only got from {event.peak_lr:g} to {event.lr:g}",
+            f"{event.name} was sized for {event.horizon} steps{_spelled(event)} and made {event.calls}, while the optimizer made "
+            f"{event.optimizer_steps}{batches}: the rate only got from {event.first_lr:g} to {event.lr:g}",
             cause="its sizes are counted in optimizer steps, but it advances once per epoch",
             fix="call scheduler.step() after every optimizer.step(), or size it in epochs",
             key="slow",
@@ -335,6 +345,10 @@ class SchedulerOutOfStep(Rule):
             horizon=event.horizon,
             steps_at_floor=event.steps_at_floor,
         )
+
+
+def _spelled(event: ScheduleObserved) -> str:
+    return f" ({event.spelled} of its function)" if event.spelled else ""
 
 
 def _learns_after(loss: Curve | None, since: float) -> bool:
