@@ -58,7 +58,7 @@ class TrainingInEvalMode(Rule):
 
     code = "O5"
     severity = "error"
-    consequences = ("C4",)
+    consequences = ("C2", "C3", "C4", "C5")
     fix = "call model.train() before the training loop, and again after every validation"
     certain_after: int = 2  # steps in eval mode, from the first on
 
