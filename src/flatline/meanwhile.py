@@ -27,7 +27,7 @@ from flatline.events import (
 )
 from flatline.findings import Finding
 from flatline.readers._log import RunLog
-from flatline.readers._roles import role_of
+from flatline.readers._roles import ACCURACY, LOSS, LOSSES, PLAIN, TRAIN, VALIDATION, role_of, words_of
 from flatline.readers._thinning import Thinner
 from flatline.readers.text_log import pairs
 from flatline.rules import Rule
@@ -45,6 +45,14 @@ LABELLED = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_
 FITTED = ("mse_loss", "smooth_l1_loss", "huber_loss")  # over a data set that is gone through; an agent uses them, too
 COMPOSED = "the loss is more than one loss function of torch"
 ALIKE = 1e-5  # relative distance of factors that are one
+BESIDE = {
+    "epochs", "ep", "steps", "it", "iters", "iteration", "iterations", "s", "sec", "secs", "seconds", "ms", "min",
+    "time", "elapsed", "eta", "lr", "learning", "best", "final", "auc", "auroc", "ppl", "perplexity", "iou", "miou",
+    "dice", "recall", "precision", "err", "error", "grad", "gradient", "norm", "on", "set", "at", "after", "of",
+    "and", "saved", "saving", "checkpoint", "new", "improved", "patience", "early", "stopping", "info", "nan", "inf",
+    "mb", "gb", "mem", "memory", "gpu",
+}  # fmt: skip
+UNDERSTOOD = (PLAIN | TRAIN | VALIDATION | LOSS | LOSSES | ACCURACY | BESIDE) - {"total", "all"}  # of a printed line
 TRAINED = ("train", "trn", "training", "tr")  # names of nothing in particular
 VALIDATED = ("val", "valid", "validation", "test", "dev", "eval")
 NEAR = 0.1  # of the mean loss since the line before, that a printed number is off; the curve of losses is thinned
@@ -180,7 +188,9 @@ class Curves:
         return bool(self.rules) and (event in self._handlers or event is LinePrinted)
 
     def scalars_in(self, event: LinePrinted) -> ScalarsLogged | None:
-        """What a printed line tells of the validation."""
+        """What a printed line tells of the validation; one with a word that is not understood may be of anything."""
+        if not all(word in UNDERSTOOD for word in words_of(event.text) if word.isalpha()):
+            return None
         told = list(pairs(event.text))
         self._bare.take(event.step, told)
         known = [(name, value, of, role) for name, value, of in told if (role := role_of(name)) in PRINTED]

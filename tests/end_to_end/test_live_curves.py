@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import flatline
-from flatline.events import Curve
-from flatline.meanwhile import Bare
+from flatline.events import Curve, LinePrinted
+from flatline.meanwhile import Bare, Curves
 
 
 def train(steps: int, loss_of, optimizers) -> None:
@@ -141,3 +141,22 @@ def test_numbers_of_training_and_validation_without_a_name():
 )
 def test_numbers_without_a_name_that_may_be_anything(tell):
     assert bare(tell).curve(LOSS) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("Epoch 3/10 | train_loss 0.41 | val_loss 0.52 | val_acc 0.81 | lr 1e-3 | 3.2s", [0.52, 0.81]),
+        ("Test set: average loss: 0.1, accuracy: 93/100", [0.1, 0.93]),
+        ("epoch 19 [shifted, for information] val loss 4.1228", None),
+        ("epoch 23: eval with noise 4.4: loss 9.1797", None),
+        ("epoch 23 horizon 47 val loss 6.9534", None),
+        ("round 29: total test loss 611.78", None),
+        ("(baseline) val loss: 1.39503", None),
+        ("epoch 9: [corrupted] test loss 9.7594 [clean] accuracy 0.954", None),
+        ("validation begins 3", None),
+    ],
+)
+def test_printed_lines_are_taken_where_every_word_is_understood(line, values):
+    told = Curves([], budget=0.01, on_broken=print).scalars_in(LinePrinted(step=7, text=line))
+    assert (told and [value for _, value in told.values]) == values

@@ -77,6 +77,7 @@ def test_sorted_apart(dataset):
         Pairs(zip(IMAGES, shuffled(MASKS), strict=True)),
         Pairs(itertools.pairwise(IMAGES)),
         Pairs((f"left_{k}.png", f"flow_{k + 1}.png") for k in CASES),
+        Pairs((f"rgb_{k:04d}.png", f"depth_{k + k // 7:04d}.png") for k in CASES),
         Pairs(zip(sorted(IMAGES)[:7], sorted(MASKS)[:7], strict=True)),
         Pairs((f"{a}.png", f"b{a}_{k}.png") for k, a in enumerate("abcdefghijkl")),
         Columns(PADDED, [f"labels/{k:03d}.txt" for k in CASES]),
@@ -85,7 +86,7 @@ def test_sorted_apart(dataset):
         ["a.png"] * 9,
         None,
     ],
-    ids=["by number", "drawn partners", "frames", "the next one", "few", "letters", "padded", "another list", "by name",
+    ids=["by number", "drawn partners", "frames", "the next one", "dropped frames", "few", "letters", "padded", "another list", "by name",
          "a list", "nothing"],
 )  # fmt: skip
 def test_near_miss_paired_paths(dataset):

@@ -59,9 +59,9 @@ def _same_cases(one: list[tuple[int, ...]], other: list[tuple[int, ...]]) -> boo
 
 
 def _sorted_apart(columns: tuple[Paths, Paths], numbers: tuple[list[Any], list[Any]]) -> bool:
-    """Each file has the rank of its partner, by text: no draw of partners does that."""
-    ranks = [[_ranks(list(map(str, column))), _ranks(number)] for column, number in zip(columns, numbers, strict=True)]
-    return any(one == other for one, other in product(*ranks))
+    """Each file has the rank of its partner, by text: no draw of partners does that. By number they have other ranks."""
+    one, other = ((_ranks(list(map(str, c))), _ranks(n)) for c, n in zip(columns, numbers, strict=True))
+    return one[1] != other[1] and any(a == b for a, b in product(one, other))
 
 
 def _ranks(values: list[Any]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import sys
@@ -11,9 +12,10 @@ from flatline.events import LinePrinted
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import NO_FRAME, Patches, unseen_by_dynamo
 
-LONGEST = 2_000  # characters of a line
+LONGEST = 300  # characters of a line; a longer one tells no figures
 WORDS = 64  # that are kept of a line that does not end
-TOLD = re.compile(r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?![a-z]).*\d")
+TOLD = re.compile(r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?![a-z])")
+DIGIT = re.compile(r"\d")
 OURS = "flatline: "
 
 
@@ -35,12 +37,12 @@ class PrintedSensor:
         original, heard = stream.write, self.patches.guard(self._heard)
         words: list[str] = []
 
-        def write(text: str) -> int:
-            count: int = original(text)
-            words.append(text)
-            if "\n" in text or len(words) > WORDS:
+        def write(*given: str) -> int:
+            count: int = original(*given)
+            words.append(*given)
+            if "\n" in words[-1] or len(words) > WORDS:
                 lines, _, rest = "".join(words).rpartition("\n")
-                words[:] = [rest[-LONGEST:]]
+                words[:] = [rest if len(rest) <= LONGEST else " " * LONGEST]
                 heard(lines)
             return count
 
@@ -48,6 +50,7 @@ class PrintedSensor:
             if vars(stream).get("write") is write:
                 del stream.write
 
+        functools.update_wrapper(write, original)
         write.__code__ = write.__code__.replace(co_filename=NO_FRAME)
         unseen_by_dynamo(write)
         stream.write = write
@@ -56,6 +59,7 @@ class PrintedSensor:
     def _heard(self, lines: str) -> None:
         """Of a progress bar what it came to."""
         for line in lines.split("\n"):
-            shown = line.rpartition("\r")[2][:LONGEST]
-            if TOLD.search(shown) and not shown.startswith(OURS):
+            shown = line.rpartition("\r")[2]
+            told = TOLD.search(shown) if len(shown) <= LONGEST and not shown.startswith(OURS) else None
+            if told is not None and DIGIT.search(shown, told.end()):
                 self.loop.emit(LinePrinted(step=self.loop.steps, text=shown))

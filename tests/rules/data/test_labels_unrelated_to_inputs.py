@@ -166,7 +166,9 @@ def test_warns_of_what_is_learned_by_heart():
         {"validation": (1.39, 1.35, 1.3, 1.31, 1.35, 1.4)},
         {"validation": VALIDATION[:5]},
         {"validation": (9.0, 8.0, 7.0, 3.0, 2.0, 1.5)},
-        {"late": 1.36},
+        {"late": 1.3},
+        {"validation": (1.39, 1.4, 1.4, 1.41, 1.42, 1.42)},
+        {"validation": tuple(3 * each for each in VALIDATION)},
         {"by_neighbours": 0.5},
         {"surprise": 1.2},
         {"others": 2},
@@ -175,7 +177,9 @@ def test_warns_of_what_is_learned_by_heart():
         "some use",
         "few validations",
         "still falling",
-        "not learned",
+        "hardly learned",
+        "no worse",
+        "a sum",
         "neighbours tell",
         "learned at once",
         "adversaries",
@@ -185,10 +189,9 @@ def test_near_miss_learned_by_heart(changed):
     assert [finding for finding in by_heart(**changed) if finding.severity != "hint"] == []
 
 
-def test_warns_of_a_regression_learned_by_heart():
+def test_near_miss_a_regression_whose_signal_may_be_weak():
     told = {"classes": 0, "by_line": 0.01, "by_neighbours": -0.02, "surprise": 1.01, "entropy": 1.0}
-    assert len(by_heart(late=1.2, **told)) == 1
-    assert by_heart(late=1.2, validation=tuple(0.9 * each for each in VALIDATION), **told) == []
+    assert [finding for finding in by_heart(late=1.0, **told) if finding.severity != "hint"] == []
 
 
 def test_warns_of_files_that_are_paired_by_place():

@@ -134,12 +134,12 @@ def test_near_miss_an_optimizer_of_torch_does_what_it_says():
     assert play(WeightNormCollapse, *of_own_optimizer(0.9, [2.3 * 0.95**i for i in range(40)])) == []
 
 
-def penalised(*, second=1.0, decay=0.0, shrink=0.5, layers="abc", steps=8):
+def penalised(*, second=1.0, decay=0.0, shrink=0.5, layers="abc", steps=8, update=0.6):
     """The gradient of each matrix is that of 0.01 × |w|; the last one's may be another."""
     for i in range(steps):
         sizes = [0.01] * (len(layers) - 1) + [0.01 * second]
         each = zip(layers, sizes, strict=True)
-        numbers = [LayerNumbers(name=n, weight_rms=0.1 * shrink**i, gradient_rms=g, weight_decay=decay, learning_rate=1e-3)
+        numbers = [LayerNumbers(name=n, weight_rms=0.1 * shrink**i, gradient_rms=g, update_ratio=update, weight_decay=decay, learning_rate=1e-3)
                    for n, g in each]  # fmt: skip
         yield NumbersSampled(
             step=100 * i + 1, index=100 * i + 1, layers=tuple(numbers), loss=20 * shrink**i, first_loss=20.0
@@ -158,8 +158,8 @@ def test_fires_where_nothing_but_the_gradient_of_a_penalty_is_left():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"second": 1.3}, {"decay": 20.0}, {"shrink": 0.8}, {"layers": "a"}, {"steps": 6}],
-    ids=["the data pull, too", "by decay", "not that small", "one matrix", "few samples"],
+    [{"second": 1.3}, {"decay": 20.0}, {"shrink": 0.8}, {"layers": "a"}, {"steps": 6}, {"update": 0.02}],
+    ids=["the data pull, too", "by decay", "not that small", "one matrix", "few samples", "larger than steps"],
 )
 def test_near_miss_a_penalty(changed):
     assert [finding for finding in play(WeightNormCollapse, *penalised(**changed)) if finding.key == "penalty"] == []

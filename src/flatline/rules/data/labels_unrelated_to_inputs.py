@@ -79,8 +79,10 @@ class LabelsUnrelatedToInputs(Rule):
     confirmed: int = 120  # step up to which a model may make nothing of what it will learn
     window: int = 32  # steps whose mean loss says whether it does
     still: float = 0.9  # of the loss at the time of the probe: under it something was learned
-    by_heart: float = 0.95  # of what guessing costs: a training loss under it, which no validation loss follows
-    nothing_gained: float = 0.97  # of what guessing costs, under every validation loss; a variance is that uncertain
+    by_heart: float = 0.9  # of what guessing costs: a training loss under it, which no validation loss follows
+    at_first: float = 1.5  # of the same, the first validation loss; a larger one is another quantity
+    worse: float = 1.05  # and at least the last ones: what is learned by heart misleads on other data
+    nothing_gained: float = 0.97  # of what guessing costs, under every validation loss
     validations: int = 6  # fewer may be of a model that has not begun to learn
     alike: float = 0.25  # of the model's surprise, how far the loss may be from it to be the same quantity
 
@@ -139,7 +141,12 @@ class LabelsUnrelatedToInputs(Rule):
         """A run that was over before, or in which the training data were learned by heart."""
         for probe in self._waiting:
             yield from self._judge(probe)
-        if self._probed is not None and len(self._losses) == 1 and len(self._validation) >= self.validations:
+        if (
+            self._probed is not None
+            and self._probed.classes
+            and len(self._losses) == 1
+            and len(self._validation) >= self.validations
+        ):
             yield from self._by_heart(self._probed, next(iter(self._losses.values())))
         if self._unexplained is not None:
             yield self._hint(self._unexplained)
@@ -148,12 +155,12 @@ class LabelsUnrelatedToInputs(Rule):
         """The loss falls under what guessing costs, and no validation loss ever did."""
         before = [loss for step, loss in read if step <= probe.step][-self.window :]
         told, third = self._validation, len(self._validation) // 3
-        then, late = fmean(before) if before else 0.0, fmean(self._newest)
-        guessing = probe.entropy if probe.classes else then / probe.surprise
-        alike = abs(then - probe.surprise) <= self.alike * probe.surprise or not probe.classes
-        if not alike or late > self.by_heart * guessing or min(told) < self.nothing_gained * guessing:
+        late, guessing = fmean(self._newest), probe.entropy
+        alike = bool(before) and abs(fmean(before) - probe.surprise) <= self.alike * probe.surprise
+        learned = late <= self.by_heart * guessing and told[0] <= self.at_first * guessing
+        if not alike or not learned or min(told) < self.nothing_gained * guessing:
             return
-        if median(told[-third:]) < median(told[:third]):
+        if median(told[-third:]) < self.worse * guessing:
             return
         self._unexplained = None
         yield self._told(

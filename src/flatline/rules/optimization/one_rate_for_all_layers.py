@@ -152,7 +152,7 @@ class OneRateForAllLayers(Rule):
                 yield self._left_behind(event, head, last)
 
     def _left_behind(self, event: RunEnded, head: _Head, last: float) -> Finding:
-        rate = head.newest.learning_rate
+        rate = head.rate
         return self.finding(
             event,
             f"the fresh {head.newest.name} moved by {head.path:.0%} of its own size in the whole run, at the rate of {rate:g} that "
@@ -170,7 +170,7 @@ class _Head:
     """The fresh layers under one optimizer."""
 
     def __init__(self) -> None:
-        self.path = 0.0
+        self.path = self.rate = 0.0
         self.where: Where | None = None
         self.newest = LayerNumbers()
         self._index = 0
@@ -178,5 +178,6 @@ class _Head:
     def add(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
         """Their steps since the sample before were like this one."""
         self.newest, self.where = layers[0], event.optimizer.where
+        self.rate = max(self.rate, layers[0].learning_rate)  # a schedule may end near 0
         self.path += (event.index - self._index) * median(layer.update_ratio or 0.0 for layer in layers)
         self._index = event.index

@@ -65,6 +65,7 @@ class WeightNormCollapse(Rule):
     pairs: int = 3  # of steps, between which the weights were multiplied by one and the same number
     same: float = 0.9999  # cosine of what was found with what was left: multiplied, and not changed in another way
     one_size: float = 1.02  # largest over smallest gradient of the matrices: those of data differ manifold
+    as_a_step: float = 0.1  # change of one step over the weights, that are then about as small as a step
     in_a_row: int = 3  # samples
     samples_needed: int = 15  # fewer say nothing about a trend
     learned: float = 0.7  # a loss under this share of the first one was worth it
@@ -107,7 +108,8 @@ class WeightNormCollapse(Rule):
         sizes = [each.gradient_rms for each in layers]
         decays = max(map(_taken, layers), default=0.0) * event.index >= self.decayed
         small = len(layers) > 1 and max(shares) <= self.collapsed and not decays
-        only = small and 0 < max(sizes) <= self.one_size * min(sizes)
+        flicker = min((each.update_ratio or 0.0 for each in layers), default=0.0) >= self.as_a_step
+        only = small and flicker and 0 < max(sizes) <= self.one_size * min(sizes)
         key = event.optimizer.key
         self._only_penalty[key] = self._only_penalty.get(key, 0) + 1 if only else 0
         if self._only_penalty[key] >= self.in_a_row:
