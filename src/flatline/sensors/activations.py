@@ -334,7 +334,7 @@ def _cross_entropy(scores: Tensor, target: Tensor, ignore: Any) -> tuple[float, 
     """Mean of the targets' negative log-probabilities, and how many targets are scored."""
     if not isinstance(ignore, int):
         return 0.0, 0
-    kept = target != (ignore - 2**64 if ignore >= 2**63 else ignore)
+    kept = target != ignore
     chosen = scores.gather(1, target.clamp(0, scores.shape[1] - 1).unsqueeze(1)).squeeze(1)[kept]
     return (float(-chosen.float().mean()), chosen.numel()) if chosen.numel() else (0.0, 0)
 

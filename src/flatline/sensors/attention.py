@@ -139,7 +139,7 @@ def _summing(graph: Graph) -> set[Node]:
 def _axes(node: Node) -> list[int]:
     """Of a sum, counted from the first."""
     axes, dims = saved(node, "dim"), len(shape_of(children(node)[0]))
-    return [(axis - 2**64 if axis >= 2**63 else axis) % max(1, dims) for axis in axes or ()]
+    return [axis % max(1, dims) for axis in axes or ()]
 
 
 def _weights(node: Node | None) -> Node | None:
@@ -338,7 +338,7 @@ def _softmax(node: Node) -> Tensor | None:
     weights, dim = saved(node, "result"), saved(node, "dim")
     if not _usable(weights) or weights.dim() not in (2, 3, 4):
         return None
-    if isinstance(dim, int) and (dim - 2**64 if dim >= 2**63 else dim) not in (-1, weights.dim() - 1):
+    if isinstance(dim, int) and dim not in (-1, weights.dim() - 1):
         return None
     if _one_query(tuple(weights.shape)):
         return _of_one_query(weights.detach()) if _projected(node) else None

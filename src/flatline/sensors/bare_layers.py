@@ -18,7 +18,7 @@ from flatline.sensors.activations import (
     read_together,
 )
 from flatline.sensors.audit import AuditSensor
-from flatline.sensors.graph import Graph, Node, saved, sequence
+from flatline.sensors.graph import Graph, Node, operation, saved, sequence
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.tree import parameters
@@ -72,7 +72,7 @@ class BareLayers:
 
     def _layer(self, node: Node) -> Iterator[tuple[LayerActivations, Tensor]]:
         """What a product makes of some rows; nothing where its second factor is no such parameter."""
-        kind = node.name().partition("Backward")[0]
+        kind = operation(node)
         factor = node.next_functions[WEIGHTS[kind]][0]
         weight, entered = parameter_behind(factor), saved(node, INPUTS[kind])
         if (

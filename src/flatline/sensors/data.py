@@ -391,7 +391,6 @@ class DataSensor:
         self, kind: str, fed_by: str, scores: Any, target: Any, ignore: Any, step: int, where: Where | None
     ) -> None:
         """A loss was found under a backward: if it is one over classes, tell its labels."""
-        ignore = ignore - 2**64 if isinstance(ignore, int) and ignore >= 2**63 else ignore
         found = batches.class_labels(kind, scores, target, ignore) if self.loop.wants(TargetsObserved) else None
         if found is None:
             self._regression(kind, fed_by, scores, target, step, where)

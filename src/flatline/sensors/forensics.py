@@ -161,7 +161,6 @@ def _softmax(node: Node, kept: dict[str, torch.Tensor]) -> str:
     if value is None or value.dtype is torch.float16 or value.dim() < 1:
         return ""  # in float16 a score that overflows looks the same
     dim = saved(node, "dim")
-    dim = dim - 2**64 if isinstance(dim, int) and dim >= 2**63 else dim
     empty = torch.isnan(value).all(dim if isinstance(dim, int) else -1)
     if not bool(empty.any()) or bool(torch.isnan(value).any() != empty.any()):
         return ""

@@ -20,6 +20,7 @@ SHAPE_ONLY = {
     "AsStrided", "Cat", "Stack", "Movedim", "Swapaxes", "Flatten", "Unflatten", "Copy", "CopySlices", "Mt", "Repeat",
     "MaskedFill", "IndexSelect", "MaskedSelect", "ConstantPadNd", "Flip", "Roll",
 }  # fmt: skip
+VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze")  # the same numbers in the same order
 
 
 def operation(node: Node) -> str:
@@ -93,9 +94,16 @@ def saved(node: Node, name: str) -> Any:
     if node in HOOKED:
         return None
     try:
-        return getattr(node, f"_saved_{name}", None)
+        return _signed(getattr(node, f"_saved_{name}", None))
     except RuntimeError:
         return None
+
+
+def _signed(value: Any) -> Any:
+    """Dimensions and indices as they were written: the graph keeps -1 as 2⁶⁴ - 1."""
+    if isinstance(value, tuple):
+        return tuple(_signed(each) for each in value)
+    return value - 2**64 if isinstance(value, int) and value >= 2**63 else value
 
 
 @dataclass(slots=True)

@@ -129,7 +129,6 @@ class Imbalance:
         if not 0 < scores.numel() <= MOST_SCORES or target.numel() > MOST_SCORES:
             return False
         ignore = saved(node, "ignore_index")
-        ignore = ignore - 2**64 if isinstance(ignore, int) and ignore >= 2**63 else ignore
         rows = target.shape[0] if target.dim() else 0
         with_inputs = self._taken // WAITING % 2 == 0
         kept = (

@@ -108,6 +108,7 @@ class LiveSensors:
 
     def _connect(self) -> None:
         guard = self.patches.guard_inner
+        self._connect_graph()
         self.optimizers.before_step.append(guard(self.audit.before_step))
         self.optimizers.before_step.append(guard(self.derivatives.before_step))
         self.optimizers.before_sample.append(guard(self.precision.before_step))
@@ -117,25 +118,11 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.optimizers.after_sample.append(guard(self.restored.after_step))
-        self.backward.on_backward.append(guard(self.audit.after_backward))
-        self.backward.on_graph.append(guard(self.hooks.before_backward))
-        self.backward.on_backward.append(guard(self.hooks.after_backward))
-        self.backward.on_graph.append(guard(self.precision.before_backward))
-        self.backward.on_graph.append(guard(self.derivatives.before_backward))
-        self.backward.on_graph.append(guard(self.backward.outliers.after_graph))
         self.backward.outliers.position = self.data.place
         self.data.losses = self.backward.outliers.recent
-        self.backward.on_backward.append(guard(self.precision.after_backward))
         self.models.on_leave.append(guard(self.activations.after_module))
         self.models.on_leave.append(guard(self.backward.kept.after_module))
         self.models.on_evaluated = guard(self.backward.kept.evaluated)
-        self.backward.on_graph.append(guard(self.activations.after_graph))
-        self.backward.on_graph.append(guard(self.bare_layers.after_graph))
-        self.backward.on_graph.append(guard(self.attention.after_graph))
-        self.backward.on_graph.append(guard(self.recurrence.after_graph))
-        self.backward.on_backward.append(guard(self.recurrence.after_backward))
-        self.backward.on_graph.append(guard(self.class_weights.after_graph))
-        self.backward.on_graph.append(guard(self.penalties.after_graph))
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
@@ -161,6 +148,24 @@ class LiveSensors:
             guard(self.data.after_step),
             guard(self.schedules.after_step),
         ]
+
+    def _connect_graph(self) -> None:
+        """What looks at a graph before its backward runs, and at what is left of it."""
+        guard = self.patches.guard_inner
+        self.backward.on_backward.append(guard(self.audit.after_backward))
+        self.backward.on_graph.append(guard(self.hooks.before_backward))
+        self.backward.on_backward.append(guard(self.hooks.after_backward))
+        self.backward.on_graph.append(guard(self.precision.before_backward))
+        self.backward.on_graph.append(guard(self.derivatives.before_backward))
+        self.backward.on_graph.append(guard(self.backward.outliers.after_graph))
+        self.backward.on_backward.append(guard(self.precision.after_backward))
+        self.backward.on_graph.append(guard(self.activations.after_graph))
+        self.backward.on_graph.append(guard(self.bare_layers.after_graph))
+        self.backward.on_graph.append(guard(self.attention.after_graph))
+        self.backward.on_graph.append(guard(self.recurrence.after_graph))
+        self.backward.on_backward.append(guard(self.recurrence.after_backward))
+        self.backward.on_graph.append(guard(self.class_weights.after_graph))
+        self.backward.on_graph.append(guard(self.penalties.after_graph))
 
     def _expect_hooks(self) -> None:
         """No warning of torch about hooks that are ours; the filter's comment makes it one of our own to take off."""

@@ -9,7 +9,18 @@ from typing import Any
 import torch
 
 from flatline.events import BackwardFacts, LossComputed, TargetFacts, Where
-from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of, source
+from flatline.sensors.graph import (
+    SHAPE_ONLY,
+    VIEWS,
+    Graph,
+    Node,
+    children,
+    operation,
+    saved,
+    sequence,
+    shape_of,
+    source,
+)
 from flatline.sensors.mixtures import mixed
 from flatline.sensors.models import ModelSensor, spoken
 from flatline.sensors.tails import padded_labels, padded_numbers, trailing
@@ -79,7 +90,6 @@ ALL_KEPT = (
     "Contiguous",
     "Alias",
 )
-VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze")
 GRAIN = 1e-5  # of the largest number: what rounding may change
 SCALAR_STEPS = ("Div", "Mul", "ToCopy", "View", "Squeeze", "Unsqueeze", "Neg", "Clone", "Reshape", "Select")
 
@@ -388,7 +398,6 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
             padding_share=filled,
             padding_value=value,
         )
-    ignore = ignore - 2**64 if ignore >= 2**63 else ignore
     kept = target[target != ignore]
     share, pad = padded_labels(target, ignore, saved(node, "weight"), _inputs(models))
     return TargetFacts(

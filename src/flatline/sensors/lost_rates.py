@@ -13,7 +13,7 @@ from flatline.events import OptimizerFacts, RateLost, Where
 from flatline.sensors.callers import is_users, users_frame
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.sources import LOOPS, called_name, function_around, tree_of
-from flatline.sensors.told_rates import ALIKE, FUNCTIONS, LABEL, MOVES, SWING, tellings
+from flatline.sensors.told_rates import ALIKE, FUNCTIONS, LABEL, MOVES, SWING, rates_of, tellings
 
 GROUPS = "param_groups"
 COPIES = ("dict", "copy", "deepcopy")
@@ -51,7 +51,7 @@ class LostRates:
         optimizer, key = state.ref(), state.key
         if optimizer is None or key in self._moved or not self.loop.wants(RateLost):
             return
-        rates = [group.get("lr") for group in optimizer.param_groups]
+        rates = rates_of(optimizer)
         if self._rates.setdefault(key, rates) != rates or not all(type(rate) is float for rate in rates):
             self._moved.add(key)
             return

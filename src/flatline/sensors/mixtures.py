@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flatline.sensors.graph import HOOKED, Node, operation, saved, shape_of
+from flatline.sensors.graph import HOOKED, VIEWS, Node, operation, saved, shape_of
 
 Tensor = torch.Tensor
 FEW_NODES = 64  # between the softmaxes and the loss
@@ -16,7 +16,6 @@ FEW_ROWS, FEW_CLASSES = 8, 3  # under these, numbers may add up to one by accide
 EXACT = {torch.float32: 1e-4, torch.float64: 1e-6}  # rounding of a sum
 COARSE = 1e-2  # of half precision
 HALF = (torch.float16, torch.bfloat16)
-RESHAPED = ("View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze")
 UNCHANGED = ("Clone", "ToCopy", "Contiguous", "Alias")
 
 
@@ -26,17 +25,12 @@ def mixed(log_softmax: Node) -> Node | None:
     edge = log_softmax.next_functions[0]
     if not isinstance(result, Tensor) or not _worth(result) or edge[0] is None:
         return None
-    classes = result.shape[signed(dim)]
+    classes = result.shape[dim]
     over = next((node for node in _softmaxes(edge[0]) if _width(node) == classes), None)
     if over is None or classes < FEW_CLASSES or result.numel() < FEW_ROWS * classes:
         return None
     given = _value(*edge)
-    return over if given is not None and _is_spread(given, result.detach(), signed(dim)) else None
-
-
-def signed(dim: int) -> int:
-    """A dimension as it was written: the graph keeps -1 as 2⁶⁴ - 1."""
-    return dim - 2**64 if dim >= 2**63 else dim
+    return over if given is not None and _is_spread(given, result.detach(), dim) else None
 
 
 def _worth(tensor: Tensor) -> bool:
@@ -67,7 +61,7 @@ def _softmaxes(node: Node) -> Iterator[Node]:
 
 def _width(softmax: Node) -> int:
     result, dim = saved(softmax, "result"), saved(softmax, "dim")
-    return int(result.shape[signed(dim)]) if isinstance(result, Tensor) and result.dim() else 0
+    return int(result.shape[dim]) if isinstance(result, Tensor) and result.dim() else 0
 
 
 # --------------------------------------------------------------------------- what a node made
@@ -82,7 +76,7 @@ def _value(node: Node | None, place: int = 0, depth: int = 0) -> Tensor | None:
     if work is not None:
         below = [_operand(node, at, depth + 1) for at in range(len(node.next_functions))]
         made = None if any(each is None for each in below) else work(node, below)
-        made = made.unbind(signed(saved(node, "dim")))[place] if name == "Unbind" and made is not None else made
+        made = made.unbind(saved(node, "dim"))[place] if name == "Unbind" and made is not None else made
     else:
         made = saved(node, "result") if name in ("Softmax", "Sigmoid") else None
     fits = isinstance(made, Tensor) and _worth(made)
@@ -126,18 +120,18 @@ def _reduced(node: Node, below: list[Any]) -> Tensor | None:
     if not isinstance(dims, tuple) or not dims:
         return None
     how = torch.sum if operation(node) == "Sum" else torch.mean
-    made: Tensor = how(below[0], dim=[signed(dim) for dim in dims], keepdim=saved(node, "keepdim"))
+    made: Tensor = how(below[0], dim=dims, keepdim=saved(node, "keepdim"))
     return made
 
 
 def _sliced(node: Node, below: list[Any]) -> Tensor | None:
-    dim, start, end, step = (signed(saved(node, key)) for key in ("dim", "start", "end", "step"))
+    dim, start, end, step = (saved(node, key) for key in ("dim", "start", "end", "step"))
     places = range(*slice(start, end, step).indices(below[0].shape[dim]))
     return torch.index_select(below[0], dim, torch.tensor(list(places), device=below[0].device)) if places else None
 
 
 def _swapped(node: Node, below: list[Any]) -> Tensor:
-    swapped: Tensor = below[0].transpose(signed(saved(node, "dim0")), signed(saved(node, "dim1")))
+    swapped: Tensor = below[0].transpose(saved(node, "dim0"), saved(node, "dim1"))
     return swapped
 
 
@@ -155,13 +149,13 @@ WORKED_OUT: dict[str, Callable[[Node, list[Any]], Tensor | None]] = {
     "Mm": lambda node, below: below[0] @ below[1],
     "Sum": _reduced,
     "Mean": _reduced,
-    "Stack": lambda node, below: torch.stack(below, signed(saved(node, "dim"))),
+    "Stack": lambda node, below: torch.stack(below, saved(node, "dim")),
     "Unbind": lambda node, below: below[0],
     "Slice": _sliced,
     "Transpose": _swapped,
     "T": lambda node, below: below[0].t(),
-    "Permute": lambda node, below: below[0].permute([signed(dim) for dim in saved(node, "dims")]),
+    "Permute": lambda node, below: below[0].permute(saved(node, "dims")),
     "Expand": lambda node, below: below[0].expand(shape_of(node)),
-    **dict.fromkeys(RESHAPED, _shaped),
+    **dict.fromkeys(VIEWS, _shaped),
     **dict.fromkeys(UNCHANGED, lambda node, below: below[0]),
 }

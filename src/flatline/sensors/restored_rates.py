@@ -11,7 +11,7 @@ from flatline.sensors.callers import caller, looked_up
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
 from flatline.sensors.schedules import ScheduleSensor
-from flatline.sensors.told_rates import constant_told
+from flatline.sensors.told_rates import constant_told, rates_of
 
 STEPS = 50  # at the restored rate: nobody is about to write another one
 FEWEST = 10  # of a run that is over before
@@ -42,14 +42,14 @@ class RestoredRates:
     def _loading(self, optimizer: Any, *_: Any, **__: Any) -> None:
         state = self.loop.optimizers.get(id(optimizer))
         if state is not None and not state.steps:
-            self._before.setdefault(state.key, _rates(optimizer))
+            self._before.setdefault(state.key, rates_of(optimizer))
 
     def _loaded(self, _: Any, optimizer: Any, *__: Any, **___: Any) -> None:
         state = self.loop.optimizers.get(id(optimizer))
         built = self._before.get(state.key) if state is not None and not state.steps else None
         if state is None or built is None:
             return
-        restored = Restored(built, _rates(optimizer), [_peak(each) for each in optimizer.param_groups], caller())
+        restored = Restored(built, rates_of(optimizer), [_peak(each) for each in optimizer.param_groups], caller())
         self._waiting.pop(state.key, None)
         if all(isinstance(rate, float) for rate in (*built, *restored.rates)) and restored.rates != built:
             self._waiting[state.key] = state, restored, ""
@@ -60,7 +60,7 @@ class RestoredRates:
             return
         _, restored, _ = self._waiting[state.key]
         optimizer = state.ref()
-        moved = optimizer is not None and _rates(optimizer) != restored.rates
+        moved = optimizer is not None and rates_of(optimizer) != restored.rates
         if moved or any(each.state is state for each in self.schedules.known()):
             del self._waiting[state.key]
             return
@@ -94,10 +94,6 @@ class RestoredRates:
                 told=told,
             )
         )
-
-
-def _rates(optimizer: Any) -> list[Any]:
-    return [group.get("lr") for group in optimizer.param_groups]
 
 
 def _peak(group: dict[str, Any]) -> float:

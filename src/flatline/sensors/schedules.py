@@ -12,7 +12,7 @@ from flatline.sensors.callers import PACKAGE, caller, closure_of, is_users
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import NO_FRAME, Patches
 from flatline.sensors.sizes import size_of
-from flatline.sensors.told_rates import constant_told
+from flatline.sensors.told_rates import constant_told, rates_of
 
 FLOOR = 1e-3  # of the peak rate: from here on the weights practically stand still
 ABANDONED = 50  # steps of others since an optimizer's last one: nobody will step it again
@@ -70,7 +70,7 @@ def _rates(values: Any) -> list[float]:
 
 
 def _groups(optimizer: Any) -> list[float]:
-    return _rates([group.get("lr") for group in optimizer.param_groups]) if optimizer is not None else []
+    return _rates(rates_of(optimizer)) if optimizer is not None else []
 
 
 def _apart(one: float, other: float) -> float:
@@ -248,10 +248,14 @@ class ScheduleSensor:
         """All there were, with their lengths."""
         everyone = [*self.schedules.values(), *self.retired]
         for schedule in everyone:
-            scheduler = schedule.ref()
-            if scheduler is not None and schedule.calls == 0:
-                self._learn(schedule, scheduler)
+            self._learn_late(schedule)
         return everyone
+
+    def _learn_late(self, schedule: Schedule) -> None:
+        """Of one that was not stepped yet."""
+        scheduler = schedule.ref()
+        if scheduler is not None and schedule.calls == 0:
+            self._learn(schedule, scheduler)
 
     def tell(self, *, ended: str, only: OptimizerState | None = None) -> None:
         """Tell of every schedule, or of one optimizer's."""
@@ -264,9 +268,7 @@ class ScheduleSensor:
 
     def _facts(self, schedule: Schedule, everyone: list[Schedule], ended: str) -> ScheduleObserved:
         state = schedule.state
-        scheduler = schedule.ref()
-        if scheduler is not None and schedule.calls == 0:
-            self._learn(schedule, scheduler)
+        self._learn_late(schedule)
         floor, length = schedule.floor_since, self.epoch_length()
         self._look_beside(schedule)
         trainer, trainer_lr, lr, copied = schedule.trainer or (None, 0.0, _present(schedule), False)

@@ -26,6 +26,11 @@ SWING = 0.1  # of its highest value
 ALIKE = 0.1  # relative distance of its highest value to the rate in use: it is meant to be that one
 
 
+def rates_of(optimizer: Any) -> list[Any]:
+    """As its groups hold them, tensors among them."""
+    return [group.get("lr") for group in optimizer.param_groups]
+
+
 class Told(NamedTuple):
     """A line that tells a setting as the rate."""
 
@@ -47,7 +52,7 @@ class MisplacedRates:
         optimizer = state.ref()
         if optimizer is None or state.key in self._told or not type(optimizer).__module__.startswith("torch.optim."):
             return
-        rates = [group.get("lr") for group in optimizer.param_groups]
+        rates = rates_of(optimizer)
         if self._rates.setdefault(state.key, rates) != rates or not all(type(rate) is float for rate in rates):
             self._told.add(state.key)  # the rates themselves move, too
             return

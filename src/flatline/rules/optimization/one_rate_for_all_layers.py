@@ -155,7 +155,7 @@ class OneRateForAllLayers(Rule):
         rate = head.rate
         return self.finding(
             event,
-            f"the fresh {head.newest.name} moved by {head.path:.0%} of its own size in the whole run, at the rate of {rate:g} that "
+            f"the fresh {head.name} moved by {head.path:.0%} of its own size in the whole run, at the rate of {rate:g} that "
             f"it shares with the pretrained layers; the loss is {last:.3g} and still falls (guessing: {self._chance:.3g})",
             cause="the rate suits the pretrained layers; the head is random and needs far larger steps",
             fix=f"give the head a group of its own, with lr={100 * rate:.2g} or so, and keep {rate:g} for the pretrained layers",
@@ -172,12 +172,12 @@ class _Head:
     def __init__(self) -> None:
         self.path = self.rate = 0.0
         self.where: Where | None = None
-        self.newest = LayerNumbers()
+        self.name = ""
         self._index = 0
 
     def add(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
         """Their steps since the sample before were like this one."""
-        self.newest, self.where = layers[0], event.optimizer.where
+        self.name, self.where = layers[0].name, event.optimizer.where
         self.rate = max(self.rate, layers[0].learning_rate)  # a schedule may end near 0
         self.path += (event.index - self._index) * median(layer.update_ratio or 0.0 for layer in layers)
         self._index = event.index
