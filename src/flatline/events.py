@@ -23,7 +23,7 @@ A training loop, with every event at its place::
         print(f"val loss {loss:.3f}")              # LinePrinted
         scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost,
                                                    # RateRestored
-    validate(model)                                # ValidationObserved
+    validate(model)                                # ValidationObserved, ItemsRedrawn
                                                    # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
                                                    # ValidationTold, RunEnded
@@ -1021,6 +1021,18 @@ class PathsMispaired(Event):
     second: str = "case10_mask.npy"  # at the same place
     apart: int = 0  # pairs of other numbers
     total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ItemsRedrawn(Event):
+    """The first items of a validation pass are new ones in every pass, with the same targets."""
+
+    absent = "no validation items changed from pass to pass"
+    defect = True
+    dataset: str = "Images"  # its class
+    changed: int = 0  # of the first items, at least, from each pass to the next
+    rows: int = 0
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from flatline.events import (
     BatchesServed,
     BatchRepeated,
     InputsObserved,
+    ItemsRedrawn,
     PairingProbed,
     PassEnded,
     PathsMispaired,
@@ -30,6 +31,7 @@ from flatline.sensors.origins import FEW, Origins
 from flatline.sensors.paired_paths import mispaired
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
+from flatline.sensors.revisited import Revisits, base, glimpse, held_out
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 from flatline.sensors.text_order import sorted_by_text
 from flatline.sensors.waiting import Waiting
@@ -52,6 +54,7 @@ class Order:
         self.number = number  # of the pass, from 1
         self.asked = 0  # batches
         self.served = 0
+        self.begun = 0  # step of the first batch
         self.hash = 0
         self.sequential = True
         self.samples: deque[tuple[Any, ...]] = deque()  # first indices of batches asked for, and not yet served
@@ -123,6 +126,7 @@ class Loader:
         self.length = length_of(loader)
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
+        self.revisits: Revisits | None = Revisits()
 
     def begin(self) -> Order:
         """A new pass."""
@@ -242,6 +246,8 @@ class DataSensor:
         order.served += 1
         samples = order.samples.popleft() if order.samples else ()
         loader.position = order.served
+        if loader.revisits is not None:
+            self._revisit(loader, loader.revisits, order, batch)
         if self._looks >= FEW_LOOKS and loader.length and order.served in (loader.length // 2, 3 * loader.length // 4):
             self._look_again()
         known = [entry for entry in self.loaders.values() if entry.fed]
@@ -253,6 +259,36 @@ class DataSensor:
             self._origins.add(loader.key, samples, batch)
             for state in self.loop.states:
                 state.window.tick("batch")
+
+    def _revisit(self, loader: Loader, revisits: Revisits, order: Order, batch: Any) -> None:
+        """One more batch of a loader that nothing was learned from so far."""
+        if order.served == 1:
+            order.begun = self.loop.steps
+            taught = loader.length == 1 and torch.is_grad_enabled()
+            plain = order.sequential and not taught
+            revisits.add(glimpse(self.loop.steps, batch) if plain and self.loop.steps else None)
+        if loader.fed or order.begun != self.loop.steps:
+            loader.revisits = None
+        elif order.served == 1 and revisits.redrawn():
+            self._tell_redrawn(loader, revisits)
+
+    def _tell_redrawn(self, loader: Loader, revisits: Revisits) -> None:
+        """Its items are new ones each time: is it data that nothing is learned from, and seen in no other form?"""
+        others = [(other, each) for each in self.loaders.values() if each is not loader and (other := each.ref())]
+        learned = [getattr(other, "dataset", None) for other, each in others if each.fed]
+        beside = [each.revisits for _, each in others if each.revisits is not None]
+        loader.revisits, dataset = None, getattr(loader.ref(), "dataset", None)
+        if held_out(dataset, learned) and not any(map(revisits.seen_plainly, beside)):
+            self.loop.emit(
+                ItemsRedrawn(
+                    step=self.loop.step,
+                    where=caller(),
+                    dataset=type(base(dataset)).__name__,
+                    changed=revisits.redrawn(),
+                    rows=revisits.rows(),
+                    passes=loader.passes,
+                )
+            )
 
     def _together(self, batch: Any) -> tuple[int, int] | None:
         """The prints of a batch, and of those that were learned from since the last step, in one."""

@@ -1,7 +1,8 @@
 import pytest
 
+from flatline.events import ItemsRedrawn
 from flatline.rules.vision.augmentation_on_validation import AugmentationOnValidation
-from flatline.testing import lint
+from flatline.testing import lint, play
 
 CODE = """
 import torch
@@ -223,3 +224,13 @@ FLIP = "T.RandomHorizontalFlip()"
 )
 def test_source_random_whichever_is_chosen(light, chosen, expected):
     assert len(lint(AugmentationOnValidation, CHOSEN.format(light=light, chosen=chosen))) == expected
+
+
+def test_items_redrawn():
+    """Two near misses stand with the sensor: items that stay, and items seen elsewhere as they are, make no ItemsRedrawn."""
+    told = ItemsRedrawn(step=90, dataset="Stamps", changed=9, rows=16, passes=3)
+    (finding,) = play(AugmentationOnValidation, told)
+    assert (finding.code, finding.severity) == ("V2", "warning")
+    assert finding.message == (
+        "9 of the first 16 items of Stamps, which nothing is learned from, change from pass to pass, and their targets do not"
+    )

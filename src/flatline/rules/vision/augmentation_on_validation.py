@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SourceParsed, beside
+from flatline.events import ItemsRedrawn, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -45,7 +45,8 @@ class AugmentationOnValidation(Rule):
     Healthy look-alikes
     -------------------
     Test-time augmentation, which averages over several views; the score on the training data; transforms that are replaced
-    after the split; ``p=0``.
+    after the split; ``p=0``; items spoiled on purpose beside the same items as they are, to see what the model bears;
+    validation data that are made anew, labels and all.
 
     References
     ----------
@@ -56,6 +57,15 @@ class AugmentationOnValidation(Rule):
     severity = "warning"
     cause = "the score then depends on chance, and is lower than on the images as they are"
     fix = "give the validation data a transform without random steps"
+
+    def on_items_redrawn(self, event: ItemsRedrawn) -> Iterator[Finding]:
+        """The same validation items, with the same targets, and other inputs in every pass."""
+        yield self.finding(
+            event,
+            f"{event.changed} of the first {event.rows} items of {event.dataset}, which nothing is learned from, change from pass "
+            "to pass, and their targets do not",
+            passes=event.passes,
+        )
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loop that scores without training, over data with a random transform."""
