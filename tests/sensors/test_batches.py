@@ -326,6 +326,16 @@ self.y = torch.tensor(export.outcome[:len(labs)])
 x = table[table[:, 0] > 0]
 y = outcome[:len(x)]
 ---
+y = np.array([lab for lab in labs if lab is not None], dtype=np.float32)
+x = vitals[:len(y)]
+---
+self.labels = torch.tensor([int(v) for v in names if v])
+n = min(len(images), len(self.labels))
+self.images = images[:n]
+---
+target = frame["lab"].dropna()
+x = torch.from_numpy(vitals)[:target.shape[0]]
+---
 order = rng.permutation(n)
 table['x'] = table['x'][order]
 table['id'] = table['id'][order]
@@ -436,6 +446,20 @@ same = x[:len(x)]
 ---
 x = table[order]
 y = outcome[:len(x)]
+---
+y = np.array([lab for lab in labs if lab is not None])
+x = np.array([row for row, lab in zip(vitals, labs) if lab is not None])
+x = x[: len(y)]
+---
+y = [lab for lab in labs if lab is not None]
+x = [vitals[i] for i in kept if labs[i] is not None]
+front = x[: len(y)]
+---
+y = np.array([lab.strip() for lab in labs])
+x = vitals[: len(y)]
+---
+y = [lab for lab in labs if lab is not None]
+late = vitals[len(y):]
 ---
 x = table[:800]
 y = outcome[:len(x)]

@@ -28,6 +28,7 @@ LEARNED = 0.85  # of the labels' entropy: a loss below says that the inputs tell
 CHANCE = 0.96
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 MASKS = ("isnan", "isfinite", "isna", "notna", "isnull", "notnull", "logical_not", "logical_and", "logical_or", "isin")
+DROPPING = ("dropna", "drop_duplicates")
 PASSING = {
     "arange", "array", "as_tensor", "asarray", "astype", "cat", "clone", "concatenate", "contiguous", "copy", "cpu", "cuda",
     "detach", "enumerate", "float", "from_numpy", "half", "index_select", "len", "list", "long", "max", "mean", "min", "numel",
@@ -470,20 +471,46 @@ def _drawn_apart(scope: ast.AST) -> Iterator[ast.expr]:
 
 
 def _cut_off(scope: ast.AST) -> Iterator[ast.expr]:
-    """``y[:len(x)]``, where ``x = table[~table.isnan().any(1)]`` left out rows in between, and nothing else is masked so."""
+    """``x[:len(y)]``, where ``y`` was left without rows in between, and nothing else is filtered so: ``y = y[~y.isnan()]``."""
     nodes = list(own_nodes(scope))
-    assigned = [n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Subscript)]
-    masks = {ast.unparse(n.targets[0]) for n in nodes if isinstance(n, ast.Assign) and _makes_mask(n.value)}
-    indexed = Counter(ast.unparse(n.slice) for n in nodes if isinstance(n, ast.Subscript))
-    for kept in assigned:
-        mask = kept.value.slice  # type: ignore[attr-defined]
-        if indexed[ast.unparse(mask)] > 1 or not (_makes_mask(mask) or ast.unparse(mask) in masks):
-            continue
-        length = f":len({ast.unparse(kept.targets[0])})"
-        array = ast.unparse(kept.value.value)  # type: ignore[attr-defined]
-        for other in (n for n in nodes if isinstance(n, ast.Subscript) and ast.unparse(n.slice) == length):
-            if ast.unparse(other.value) not in (array, ast.unparse(kept.targets[0])):
+    assigned = [n for n in nodes if isinstance(n, ast.Assign)]
+    masks = {ast.unparse(n.targets[0]) for n in assigned if _makes_mask(n.value)}
+    left = [(ast.unparse(n.targets[0]), whole) for n in assigned if (whole := _filtered(n.value, masks, nodes))]
+    kept = {name for names in left for name in names}
+    for name, _ in left:
+        lengths = _lengths(name, assigned)
+        for other in (n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice)):
+            cut = other.slice.upper  # type: ignore[attr-defined]
+            from_first = other.slice.lower is None and other.slice.step is None  # type: ignore[attr-defined]
+            if from_first and cut is not None and ast.unparse(cut) in lengths and ast.unparse(other.value) not in kept:
                 yield other
+
+
+def _filtered(value: ast.expr, masks: set[str], nodes: list[ast.AST]) -> str:
+    """What ``y[mask]``, ``y.dropna()`` or ``np.array([v for v in y if v is not None])`` leaves rows out of; '' for others."""
+    while isinstance(value, ast.Call) and called_name(value) in PASSING and value.args:
+        value = value.args[0]
+    if isinstance(value, ast.ListComp) and len(value.generators) == 1 and value.generators[0].ifs:
+        return ast.unparse(value.generators[0].iter)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in DROPPING:
+        return ast.unparse(value.func.value)
+    if not isinstance(value, ast.Subscript) or not (_makes_mask(value.slice) or ast.unparse(value.slice) in masks):
+        return ""
+    alike = [n for n in nodes if isinstance(n, ast.Subscript) and ast.unparse(n.slice) == ast.unparse(value.slice)]
+    return ast.unparse(value.value) if len(alike) == 1 else ""
+
+
+def _lengths(name: str, assigned: list[ast.Assign]) -> set[str]:
+    """How the source may spell the number of its rows, or of those that it and another one have at least."""
+    ways = {f"len({name})", f"{name}.shape[0]", f"{name}.size(0)"}
+    known = set(ways)
+    for each in assigned:
+        parts = (
+            each.value.args if isinstance(each.value, ast.Call) and called_name(each.value) == "min" else [each.value]
+        )
+        if ways & {ast.unparse(part) for part in parts}:
+            known.add(ast.unparse(each.targets[0]))
+    return known
 
 
 def _makes_mask(node: ast.AST) -> bool:
