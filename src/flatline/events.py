@@ -148,6 +148,7 @@ class OptimizerStepped(Event):
     closure: bool = False
     scaled: bool = False
     rescaled_by_hand: bool = False  # the gradients' norm changed between the last backward and the step
+    clip_by_hand: ClipFacts | None = None  # they were shrunk to the norm that they had at the step looked at before
     zero_where: Where | None = None
     wiped_by_hand: bool = False  # the "zero" before the step was no call of zero_grad
     backward_ever: bool = True  # some backward reached its parameters before this step, or earlier

@@ -82,3 +82,23 @@ def test_nothing_is_said_of_random_frozen_or_resting_layers():
     assert seen(trained(frozen), UnitsFollowed) == []
     assert seen(trained(net(0.1), lr=0.0), UnitsFollowed) == []
     assert seen(trained(net(0.1), steps=3), UnitsFollowed) == []
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_units_of_two_weights(optimizer):
+    """Two inputs are enough to tell that nothing parts the units."""
+    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 4))
+    nn.init.constant_(model[0].weight, 0.7)
+    nn.init.zeros_(model[0].bias)
+    nn.init.constant_(model[2].weight, 0.1)
+
+    def run():
+        held = optimizer(model.parameters(), lr=0.01)
+        x, y = torch.randn(32, 2), torch.randint(0, 4, (32,))
+        for _ in range(6):
+            held.zero_grad()
+            functional.cross_entropy(model(x), y).backward()
+            held.step()
+
+    (event,) = seen(run, UnitsFollowed)
+    assert ("0.weight", 16) in [(each.name, each.units) for each in event.layers]

@@ -20,6 +20,7 @@ from flatline.sensors.tree import own_parameters
 
 Tensor = torch.Tensor
 ELEMENTS = 32  # of each tensor, compared before and after a step
+LOOKS = 2  # at a matrix that gets no gradient any more
 HALF = (torch.float16, torch.bfloat16)  # their norms overflow, or lose digits, unless summed in float32
 
 
@@ -140,6 +141,8 @@ class NumbersSensor:
         self._names: dict[int, str] = {}
         self._kinds: dict[int, Any] = {}
         self._known_at = -1, 0
+        self._taught: set[int] = set()  # matrices that got a gradient
+        self._looks = LOOKS
 
     def before_step(self, state: OptimizerState) -> None:
         """Copy some elements of every weight."""
@@ -205,6 +208,7 @@ class NumbersSensor:
         self.changes = {id(p): _relative(row) for p, row in zip(taken.parameters, rows, strict=True)}
         each = enumerate(zip(taken.parameters, rows, taken.settings, strict=True))
         layers = [self._layer(place, p, row, *those) for place, (p, row, those) in each]
+        self._look_at_silence(taken.parameters, rows)
         ours, dots, theirs = (sum(row[at] for row in rows) for at in (0, 3, 4))
         loop.emit(
             NumbersSampled(
@@ -221,6 +225,15 @@ class NumbersSensor:
                 clips=_with_norm(taken),
             )
         )
+
+    def _look_at_silence(self, parameters: list[Any], rows: list[list[float]]) -> None:
+        """A matrix that got gradients gets none any more: the next steps show why, whatever looks cost by now."""
+        matrices = [(id(p), row[-1]) for p, row in zip(parameters, rows, strict=True) if p.dim() >= 2]
+        silent = any(gradient == 0 and key in self._taught for key, gradient in matrices)
+        if silent and self._looks and not self.loop.dense:
+            self._looks -= 1
+            self.loop.look_closely()
+        self._taught.update(key for key, gradient in matrices if gradient > 0)
 
     def _layer(self, place: int, p: Any, row: list[float], rate: float, decay: float, momentum: float) -> LayerNumbers:
         _, size_before, changed, _, _, dot, size_left, weight, gradient = row

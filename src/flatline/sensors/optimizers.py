@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flatline.events import Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
+from flatline.events import ClipFacts, Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
@@ -16,6 +16,7 @@ from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches, asks_dynamo, unseen_by_dynamo
 from flatline.sensors.tree import parameters
 
+SAME_NORM = 1e-3  # relative distance of two norms that were shrunk to one
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
 
 
@@ -213,7 +214,7 @@ class OptimizerSensor:
     light_step: Callable[[OptimizerState], None] | None = None
 
     def _tell_stepped(self, state: OptimizerState, where: Where | None) -> None:
-        window = state.window
+        window, rescaled = state.window, _rescaled(state)
         self.loop.emit(
             OptimizerStepped(
                 step=self.loop.step,
@@ -227,7 +228,8 @@ class OptimizerSensor:
                 leftover=window.leftover,
                 closure=state.closure,
                 scaled=window.scaled,
-                rescaled_by_hand=_rescaled(state),
+                rescaled_by_hand=rescaled,
+                clip_by_hand=_clip_by_hand(state, where) if rescaled else None,
                 zero_where=window.zero_where,
                 wiped_by_hand=window.wiped,
                 backward_ever=state.backwards > 0,
@@ -283,3 +285,14 @@ def _rescaled(state: OptimizerState) -> bool:
         return False
     now = probe_norm(state)
     return now is not None and abs(now - before) > 1e-3 * max(before, 1e-12)
+
+
+def _clip_by_hand(state: OptimizerState, where: Where | None) -> ClipFacts | None:
+    """Shrunk gradients whose norm is, over all of them, what it was when they were shrunk before."""
+    before, now = state.window.norm_after_backward, probe_norm(state)
+    found = [p.grad.detach().float().norm() for p in state.parameters if p.grad is not None and readable(p.grad)]
+    known, state.shrunk_to = state.shrunk_to, float(torch.stack(found).norm()) if found else 0.0
+    alike = abs(state.shrunk_to - known) <= SAME_NORM * known
+    if not before or not now or now >= before or not alike:
+        return None
+    return ClipFacts(kind="norm", threshold=state.shrunk_to, norm=state.shrunk_to * before / now, where=where)

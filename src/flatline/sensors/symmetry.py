@@ -13,7 +13,8 @@ from flatline.sensors.forensics import parameter_names
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
 
-FEWEST = 4  # units, and weights of each
+FEWEST = 4  # units
+ENOUGH = 16  # weights of all of them: gains of a few channels may well be alike
 LATER = 3  # steps on: what only begins alike, as a head of zeros, has parted by then
 LARGEST = 50_000_000  # weights of a matrix that is looked at
 Tensor = torch.Tensor
@@ -65,7 +66,7 @@ class SymmetrySensor:
 
 def _matrix(p: Any) -> bool:
     plain = readable(p) and p.is_floating_point() and p.dim() > 1 and p.numel() <= LARGEST
-    return plain and p.shape[0] >= FEWEST and p.numel() >= FEWEST * p.shape[0]
+    return plain and p.shape[0] >= FEWEST and p.numel() >= max(ENOUGH, 2 * p.shape[0])
 
 
 def _of_equal_units(matrices: list[Tensor]) -> list[Tensor]:

@@ -153,3 +153,24 @@ def test_near_miss_clipped_all_along_and_well():
     assert play(StuckAtClipThreshold, *whole(optimizer=ADAM)) == []
     assert play(StuckAtClipThreshold, *whole(count=20)) == []
     assert play(StuckAtClipThreshold, *whole(how="interrupted")) == []
+
+
+def by_hand(*norms, threshold=1e-3):
+    for event in steps(*norms, threshold=threshold):
+        clips = event.clips
+        yield (
+            OptimizerStepped(
+                step=event.step, index=event.index, optimizer=SGD, rescaled_by_hand=True, clip_by_hand=clips[0]
+            )
+            if isinstance(event, OptimizerStepped)
+            else event
+        )
+
+
+def test_fires_on_a_tiny_threshold_of_a_clipping_by_hand():
+    (finding,) = play(StuckAtClipThreshold, *by_hand(0.8, 0.7, 0.75, 0.6))
+    assert finding.message.startswith("all 4 gradient norms seen were clipped to 0.001")
+
+
+def test_near_miss_clipping_by_hand_at_an_ordinary_threshold():
+    assert play(StuckAtClipThreshold, *by_hand(2.0, 3.0, 2.5, 2.2, threshold=1.0)) == []

@@ -149,3 +149,21 @@ def test_near_miss_saturated_in_two_steps_or_few_samples():
     assert play(DeadUnits, STUCK, *saturated(0.97, steps=2)) == []
     assert play(DeadUnits, STUCK, *saturated(0.97, samples=16)) == []
     assert play(DeadUnits, STUCK, *saturated(0.97, units=4)) == []
+
+
+NO_GRADIENT = NumbersSampled(layers=(LayerNumbers(gradient_rms=0.0),) * 3, loss=9.1, first_loss=10.6)
+
+
+@pytest.mark.parametrize("layer", ["after out", ""])
+def test_fires_on_an_answer_that_is_zero_for_every_sample(layer):
+    (finding,) = play(DeadUnits, NO_GRADIENT, *seen(0, 1, 1, 1, units=1, layer=layer))
+    assert finding.severity == "error"
+    assert "1 of 1 units" in finding.message
+    assert "leave the ReLU out" in finding.fix
+
+
+def test_near_miss_one_unit_while_something_learns():
+    """A gate of one unit, closed for all of them; and a hinge loss that is satisfied."""
+    assert play(DeadUnits, LEARNING, *seen(1, 1, 1, units=1)) == []
+    satisfied = NumbersSampled(layers=(LayerNumbers(gradient_rms=0.0),), loss=0.0, first_loss=1.0)
+    assert play(DeadUnits, satisfied, *seen(1, 1, 1, units=1, layer="")) == []

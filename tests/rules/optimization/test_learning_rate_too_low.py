@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from flatline.events import (
+    BackwardFacts,
     Curve,
     CurvesUpdated,
     FirstCrossEntropy,
@@ -10,6 +11,7 @@ from flatline.events import (
     LossesRead,
     NumbersSampled,
     OptimizerFacts,
+    OptimizerStepped,
     PairingProbed,
     ParameterFacts,
     ParametersAudited,
@@ -21,6 +23,7 @@ from flatline.rules.optimization.learning_rate_too_low import LearningRateTooLow
 from flatline.testing import play
 
 ADAM = OptimizerFacts(name="Adam", adaptive=True, where=Where("train.py", 17))
+SGD = OptimizerFacts(name="SGD", where=Where("train.py", 17))
 INDICES = (1, 2, 3, 4, 5, 8, 12)
 
 
@@ -425,3 +428,46 @@ def test_near_miss_an_embedding_under_plain_sgd_of_which_few_rows_move_at_a_step
 def test_the_rate_to_try_is_larger_than_the_one_that_is_too_low():
     (finding,) = play(LearningRateTooLow, *[replace(each, lr=0.02, optimizer=PLAIN) for each in samples()])
     assert "raise lr from 0.02 to about 0.2 for SGD" in finding.fix
+
+
+def divided(*, factor=1 / 3200, backwards=1, update=2e-5, loss=(6.48e-4, 6.4e-4), optimizer=SGD, **more):
+    """A whole run of small steps, after backwards of a loss that was multiplied with something."""
+    told = (BackwardFacts(where=Where("train.py", 9), factor=factor),) * backwards
+    yield OptimizerStepped(index=1, optimizer=optimizer, backwards=told, **more)
+    layer = LayerNumbers(weight_rms=0.05, gradient_rms=3e-6, update_ratio=update)
+    for index in range(1, 401, 10):
+        now = loss[0] + (loss[1] - loss[0]) * index / 400
+        yield NumbersSampled(
+            step=index,
+            index=index,
+            lr=0.05,
+            peak_lr=0.05,
+            layers=(layer,),
+            loss=now,
+            first_loss=loss[0],
+            optimizer=optimizer,
+        )
+    yield RunEnded(how="finished", step=400, loss=loss[1], first_loss=loss[0])
+
+
+def test_fires_on_a_loss_that_is_divided_by_the_number_of_samples():
+    """OptimizerStepped tells what stands before the loss."""
+    (finding,) = play(LearningRateTooLow, *divided())
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 17))
+    assert finding.message.endswith("; the loss is divided by 3,200 before backward")
+    assert "in effect lr is 1.6e-05" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"factor": 1 / 64, "backwards": 64},  # accumulation
+        {"factor": 0.5},
+        {"update": 2e-3},  # the rate makes up for it
+        {"loss": (6.48e-4, 1e-4)},  # it learns
+        {"optimizer": ADAM},
+        {"rescaled_by_hand": True},
+    ],
+)
+def test_near_miss_of_a_divided_loss(change):
+    assert play(LearningRateTooLow, *divided(**change)) == []

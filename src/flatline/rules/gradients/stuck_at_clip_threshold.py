@@ -108,7 +108,7 @@ class StuckAtClipThreshold(Rule):
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """The clips of one step, beside those of the earlier ones."""
-        clips = _known(event.clips)
+        clips = _known(event.clips if event.clip_by_hand is None else (event.clip_by_hand,))
         if not clips:
             return
         key = event.optimizer.key
@@ -184,10 +184,10 @@ class StuckAtClipThreshold(Rule):
         advice = norms[min(len(norms) - 1, int(0.95 * len(norms)))]
         return self.finding(
             event,
-            f"all {len(clips)} gradient norms seen were clipped to {threshold:g}: they are {norms[0]:.3g} to "
+            f"all {len(clips)} gradient norms seen were clipped to {threshold:.4g}: they are {norms[0]:.3g} to "
             f"{norms[-1]:.3g}, median {typical / threshold:.3g} × the threshold",
             cause=f"every step is shrunk to the threshold, as if lr were {typical / threshold:.3g} × smaller",
-            fix=f"raise max_norm from {threshold:g} to about {advice:.2g}, the 95th percentile of the norms seen",
+            fix=f"raise max_norm from {threshold:.4g} to about {advice:.2g}, the 95th percentile of the norms seen",
             where=clips[-1].where,
             threshold=threshold,
             median_norm=typical,

@@ -8,6 +8,11 @@ from flatline.events import DeadFacts, ForwardObserved, NumbersSampled
 from flatline.findings import Finding
 from flatline.rules import Rule
 
+OF_THE_ANSWER = (
+    "where this is the model's answer, leave the ReLU out, or take nn.Softplus for answers that have to be positive; and "
+    "divide the learning rate by 10"
+)
+
 
 class DeadUnits(Rule):
     """Almost all units of a layer are zero, or at the ends of a sigmoid or tanh, for every sample.
@@ -74,10 +79,12 @@ class DeadUnits(Rule):
         self._newest: dict[tuple[str, int, int], tuple[int, float]] = {}  # step and share of the previous step
         self._gradients = False
         self._learns = False
+        self._stuck = False  # a loss is left, and no parameter gets any gradient
 
     def on_numbers_sampled(self, event: NumbersSampled) -> None:
         """Whether anything still learns: a satisfied hinge loss sends no gradient at all."""
         self._gradients = any(layer.gradient_rms > 0 for layer in event.layers)
+        self._stuck = not self._gradients and event.loss is not None and event.loss > 0
         if event.loss is not None and event.first_loss is not None:
             self._learns = event.loss < self.fallen * event.first_loss
 
@@ -87,7 +94,7 @@ class DeadUnits(Rule):
         filled = self._filled(event)
         line = event.where.line if event.where else 0
         for place, facts in enumerate(event.dead):
-            if facts.units < self.units_needed:
+            if facts.units < self.units_needed and not self._stuck:
                 continue
             name = f"the {facts.kind} {facts.layer or f'number {place + 1} of the graph'}"
             key = name, line, facts.units
@@ -118,7 +125,7 @@ class DeadUnits(Rule):
         if facts.lasting < self.share * facts.units or share < previous[1]:
             return False
         if facts.lasting == facts.units:
-            return bool(facts.layer) or self._gradients
+            return bool(facts.layer) or self._gradients or self._stuck
         return bool(facts.layer) and facts.total >= facts.units
 
     def _filled(self, event: ForwardObserved) -> float | None:
@@ -139,7 +146,7 @@ class DeadUnits(Rule):
             f"{facts.looks} steps, the last of them step {event.step}{_also([each[0] for each in bad if each[0] != name])}",
             severity="error" if facts.lasting == facts.units else "warning",
             cause=_cause(born_dead) + _bias(facts, born_dead),
-            fix=_fix(born_dead),
+            fix=_fix(born_dead) if facts.units >= self.units_needed else OF_THE_ANSWER,
             layer=name,
             units=facts.units,
             dead=facts.lasting,

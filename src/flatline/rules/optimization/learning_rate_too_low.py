@@ -13,6 +13,7 @@ from flatline.events import (
     FirstCrossEntropy,
     LossesRead,
     NumbersSampled,
+    OptimizerStepped,
     PairingProbed,
     ParametersAudited,
     RatesSwept,
@@ -104,6 +105,7 @@ class LearningRateTooLow(Rule):
     left: float = 0.05  # of the first loss: one under it had come to its end before the rate did
     warming: float = 0.1  # first rate over the last one, in a warm-up that outlasts the run
     linear: float = 0.15  # how far the rate in the middle of such a run may be from half of the last one
+    divided: float = 0.02  # what the loss was multiplied with: accumulation over 50 micro-batches, added up again, is 1
     whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
@@ -122,6 +124,7 @@ class LearningRateTooLow(Rule):
         self._lately: dict[int, deque[float]] = {}  # updates of the newest samples
         self._courses: dict[int, Course] = {}
         self._pretrained: set[int] = set()  # optimizers of weights that were trained before
+        self._factors: dict[int, float] = {}  # what stands before the loss in all backwards of a step together
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
         """Whose weights come from a checkpoint, or from training before."""
@@ -162,6 +165,12 @@ class LearningRateTooLow(Rule):
         if small and self._too_low(event, samples):
             yield self._tell(event, samples, told=_told(self._easy) if lags and self._easy is not None else "")
 
+    def on_optimizer_stepped(self, event: OptimizerStepped) -> None:
+        """What the loss was multiplied with, before backward."""
+        alone = len({each.where for each in event.backwards}) == 1 and not event.rescaled_by_hand
+        plain = alone and all(each.plain and each.factor > 0 for each in event.backwards)
+        self._factors[event.optimizer.key] = sum(each.factor for each in event.backwards) if plain else 1.0
+
     def on_losses_read(self, event: LossesRead) -> None:
         """Loss and rate of every step."""
         self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
@@ -172,7 +181,9 @@ class LearningRateTooLow(Rule):
             return
         for key, newest in self._newest.items():
             course = self._courses.get(key, Course())
-            if course.steps >= self.course:
+            if self._was_divided(newest):
+                yield self._tell_divided(newest)
+            elif course.steps >= self.course:
                 yield from self._by_course(newest, course)
         if self._idle is None or event.loss is None or event.first_loss is None:
             return
@@ -247,8 +258,30 @@ class LearningRateTooLow(Rule):
         if len(newest) < self.slow_samples or len(losses) < self.slow_samples:
             return False
         start, now = median(losses[: self.first_losses]), median(losses[-self.slow_samples :])
-        small = self.lag_ratio if event.optimizer.adaptive else self.slow_ratio
+        small = self._small_step(event)
         return median(each.update for each in newest) < small and start - now <= self.fallen_little * abs(start)
+
+    def _was_divided(self, event: NumbersSampled) -> bool:
+        """Small steps of an optimizer that does not scale gradients, from a loss of which a small part went backward."""
+        key, samples = event.optimizer.key, self._samples.get(event.optimizer.key, [])
+        if self._factors.get(key, 1.0) > self.divided or event.optimizer.adaptive or key in self._pretrained:
+            return False
+        losses = [each.loss for each in samples if each.loss is not None]
+        if event.index < self.crawl_index or len(losses) < self.slow_samples or key in self._fine:
+            return False
+        start, now = median(losses[: self.first_losses]), median(losses[-self.slow_samples :])
+        return start - now <= self.fallen_little * abs(start) and self._steps_are_small(samples, self.lag_ratio)
+
+    def _tell_divided(self, event: NumbersSampled) -> Finding:
+        samples, times = self._samples[event.optimizer.key], 1 / self._factors[event.optimizer.key]
+        return self._tell(
+            event,
+            samples,
+            told=f"; the loss is divided by {times:,.4g} before backward",
+            why=f"{event.optimizer.name} takes steps in proportion to the gradient, and so divides them, too: in effect lr is "
+            f"{event.lr / times:.2g}",
+            fix="send the mean over the batch backward as it is, and divide a copy for the log: `(loss / n).item()`",
+        )
 
     def _by_course(self, event: NumbersSampled, course: Course) -> Iterator[Finding]:
         """What the schedule made of the run."""
@@ -300,11 +333,11 @@ class LearningRateTooLow(Rule):
             return False
         half, late = losses[len(losses) // 2], losses[3 * len(losses) // 4]
         falls = losses[-1] < late < half and late - losses[-1] >= self.undiminished * (half - late)
-        return falls and self._steps_are_small(event, samples)
+        return falls and self._steps_are_small(samples, self._small_step(event))
 
     def _unfinished(self, event: NumbersSampled, course: Course, samples: list[_Sample]) -> str:
         """Small steps of one way, or of next to no length in all, and a loss that falls with the sum of the rates to the end."""
-        if not self._steps_are_small(event, samples):
+        if not self._steps_are_small(samples, self._small_step(event)):
             return ""
         first, middle, last = (course.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
         if not self.fallen * first < first - last < self.unfinished * first:
@@ -320,11 +353,13 @@ class LearningRateTooLow(Rule):
         enough = 4 * len(turns) >= self.slow_samples and late >= self.undiminished * early
         return ENDS_EARLY if enough and median(turns) >= self.held_straight else ""
 
-    def _steps_are_small(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
+    def _small_step(self, event: NumbersSampled) -> float:
+        return self.lag_ratio if event.optimizer.adaptive else self.slow_ratio
+
+    def _steps_are_small(self, samples: list[_Sample], most: float) -> bool:
         """Nine in ten of all that were looked at."""
         updates = sorted(each.update for each in samples)
-        small = self.lag_ratio if event.optimizer.adaptive else self.slow_ratio
-        return updates[9 * len(updates) // 10] < small
+        return updates[9 * len(updates) // 10] < most
 
     def _idles(self, event: NumbersSampled, samples: list[_Sample]) -> bool:
         """Large gradients, of which a rate of plain SGD leaves next to nothing."""
