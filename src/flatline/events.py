@@ -433,7 +433,8 @@ class FirstCrossEntropy(Event):
     spread: float = 0.0  # standard deviation of the scores within a row
     layer: str = ""  # the output layer, "" for a tensor outside any module
     tied: str = ""  # the embedding that shares its weight
-    gain: float = 1.0  # rms of its weight × √fan_in
+    factor: float = 1.0  # that the layer's outputs are multiplied with
+    gain: float = 1.0  # rms of its weight × √fan_in, times that
     weight_std: float = 0.0
     fan_in: int = 0
     bias_std: float = 0.0

@@ -341,11 +341,24 @@ def test_first_cross_entropy_of_bare_tensors_and_shared_embeddings():
     assert (event.layer, event.tied) == ("head", "embed")
 
 
-@pytest.mark.parametrize("kind", ["temperature", "contrastive", "loaded", "second step"])
+@pytest.mark.parametrize("change", [lambda scores: scores * 8.0, lambda scores: (scores / 0.25) * 2.0])
+def test_first_cross_entropy_of_scores_times_a_constant(change):
+    torch.manual_seed(0)
+    net, batch = nn.Linear(6, 20), torch.randn(20, 6)
+    gain = (net.weight.detach().square().mean() * 6).sqrt().item()
+    with Watched() as watched:
+        train(net, batch, loss=lambda scores: F.cross_entropy(change(scores), torch.arange(20)))
+    (event,) = watched.of(FirstCrossEntropy)
+    assert event.factor == pytest.approx(8.0)
+    assert event.gain == pytest.approx(8 * gain, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["learned temperature", "contrastive", "loaded", "second step"])
 def test_no_first_cross_entropy(kind):
     net, batch, target = nn.Linear(6, 20), torch.randn(20, 6), torch.arange(20)
+    temperature = torch.tensor(14.0, requires_grad=True)
     losses = {
-        "temperature": lambda scores: F.cross_entropy(scores / 0.07, target),
+        "learned temperature": lambda scores: F.cross_entropy(scores * temperature, target),
         "contrastive": lambda scores: F.cross_entropy(scores @ scores.T, target),
         "loaded": lambda scores: F.cross_entropy(scores, target),
     }

@@ -515,7 +515,7 @@ def backward_facts(graph: Graph, found: list[LossComputed], *, where: Where | No
     node: Node | None = graph.root
     factor, plain, steps = 1.0, True, 0
     while node is not None and operation(node) in SCALAR_STEPS and steps < 16:
-        factor, steps = factor * _constant(node), steps + 1
+        factor, steps = factor * constant_of(node), steps + 1
         below = children(node)
         plain = plain and len(below) == 1
         node = below[0] if below else None
@@ -537,7 +537,7 @@ def _constant_target(target: TargetFacts) -> bool:
     return target.low is not None and target.low == target.high and target.total > 1
 
 
-def _constant(node: Node) -> float:
+def constant_of(node: Node) -> float:
     """The constant that a Div or Mul node applies; 0 when it cannot be read, which counts as averaged."""
     name = operation(node)
     if name not in ("Div", "Mul"):

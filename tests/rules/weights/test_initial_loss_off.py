@@ -126,3 +126,17 @@ def test_near_miss_hardly_trained():
 def test_near_miss_another_loss_at_the_end():
     assert loud(first(**HUGE), *ended(first_loss=2e7)) == []
     assert loud(first(**{**HUGE, "value": 1.4, "spread": 0.2}), *ended(first_loss=1.4)) == []
+
+
+def test_names_the_factor_behind_the_layer():
+    (finding,) = play(InitialLossOff, first(factor=40.0, gain=24.0))
+    assert finding.severity == "warning"
+    assert finding.cause == "what head gives is multiplied by 40 before the softmax"
+    assert "leave that factor out" in finding.fix
+    (finding,) = play(InitialLossOff, first(factor=40.0, gain=320.0))
+    assert finding.cause.endswith("1/√64 = 0.12 keeps them, and they are multiplied by 40 besides")
+
+
+def test_near_miss_a_factor_that_does_no_harm():
+    """A temperature over numbers that are small: the scores are spread as usual."""
+    assert play(InitialLossOff, first(factor=14.0, gain=8.0, value=2.5, spread=0.9)) == []

@@ -163,3 +163,42 @@ def test_fires_where_nothing_but_the_gradient_of_a_penalty_is_left():
 )
 def test_near_miss_a_penalty(changed):
     assert [finding for finding in play(WeightNormCollapse, *penalised(**changed)) if finding.key == "penalty"] == []
+
+
+def squared(*, factor=0.5, shrink=0.3, decay=0.0, others=(1.0, 1.0), samples=8):
+    """Two matrices that shrink, and gradients that are a multiple of them."""
+    for number in range(samples):
+        size = 0.1 * shrink**number
+        layers = tuple(
+            LayerNumbers(
+                name=name,
+                weight_rms=scale * size,
+                gradient_rms=2 * factor * scale * size * other,
+                weight_decay=decay,
+                learning_rate=0.1,
+                update_ratio=0.02,
+            )
+            for name, scale, other in (("a.weight", 1.0, others[0]), ("b.weight", 0.4, others[1]))
+        )
+        index = 1 + 100 * number
+        yield NumbersSampled(step=index, index=index, layers=layers, loss=1.6, first_loss=24.0)
+
+
+def test_fires_where_a_sum_of_squares_takes_everything():
+    (finding,) = play(WeightNormCollapse, *squared())
+    assert (finding.key, finding.severity) == ("squares", "warning")
+    assert finding.message.endswith("all that is left of their gradients is 1 times the weights, in each matrix")
+    assert "0.5 times the sum of the squared weights" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shrink": 0.8, "samples": 4},  # not small
+        {"others": (1.0, 3.0)},  # the data have a say
+        {"factor": 1e-4},
+        {"decay": 0.1},  # the optimizer's doing, which is told as such
+    ],
+)
+def test_near_miss_a_sum_of_squares(changed):
+    assert [finding for finding in play(WeightNormCollapse, *squared(**changed)) if finding.key == "squares"] == []

@@ -65,7 +65,7 @@ class AdapterNotWired(Rule):
 
     code = "O21"
     severity = "warning"
-    consequences = ("O7", "G2", "O22")
+    consequences = ("O7", "G2", "O22", "W7")
     mostly: float = 0.5  # share of the elements that are frozen: the model is left to its adapters
     settled: int = 4  # steps after which a gate or a warm-up from zero has let gradients through
     long: int = 20  # steps of an optimizer, through which something that never gets a gradient is shut off for good

@@ -67,6 +67,7 @@ class InitialLossOff(Rule):
     mild_ratio: float = 1.5  # measured: default initialisations stay within 1.1
     spread: float = 3.0  # of the scores of a row; at 1 the loss is half a nat above ln(classes)
     gain: float = 3.0  # of the weight; torch's default has 0.58, Xavier 1, Kaiming 1.4
+    enlarged: float = 2.0  # a constant behind the layer that is to blame where its weight is as usual
     targets_needed: int = 8  # fewer may be hard by chance
     steps_needed: int = 50  # of a run that never came down; a default initialisation comes down within some dozen
     never: float = 100.0  # last loss over ln(classes); an 8-bit image under a default layer begins at 65
@@ -160,18 +161,24 @@ class InitialLossOff(Rule):
 
     def _cause(self, event: FirstCrossEntropy) -> str:
         layer = event.layer or "the output layer"
+        if event.factor >= self.enlarged and event.gain / event.factor < self.gain:
+            return f"what {layer} gives is multiplied by {event.factor:.3g} before the softmax"
         if event.bias_std >= 0.7 * event.spread:
             return f"the bias of {layer} is spread with std {event.bias_std:.3g} before the first step"
         if event.gain >= self.gain:
+            times = f", and they are multiplied by {event.factor:.3g} besides" if event.factor >= self.enlarged else ""
             shared = f", shared with the embedding {event.tied}," if event.tied else ""
             return (
                 f"the weight of {layer}{shared} has std {event.weight_std:.3g} with {event.fan_in} inputs, so its outputs "
-                f"are {event.gain:.3g} times as large as its inputs; 1/√{event.fan_in} = {event.fan_in**-0.5:.2g} keeps them"
+                f"are {event.gain / event.factor:.3g} times as large as its inputs; 1/√{event.fan_in} = "
+                f"{event.fan_in**-0.5:.2g} keeps them" + times
             )
         size = f"rms {event.input_rms:.3g}" if event.input_rms is not None else "large numbers"
         return f"what reaches {layer} has {size}, and its weight (gain {event.gain:.2g}) passes that on"
 
     def _fix(self, event: FirstCrossEntropy) -> str:
+        if event.factor >= self.enlarged and event.gain / event.factor < self.gain:
+            return "leave that factor out; a temperature is for features and weights that are both brought to length 1"
         if event.bias_std >= 0.7 * event.spread:
             return f"start the bias of {event.layer or 'the output layer'} at 0: nn.init.zeros_(bias)"
         if event.gain < self.gain:

@@ -65,6 +65,7 @@ class WeightNormCollapse(Rule):
     pairs: int = 3  # of steps, between which the weights were multiplied by one and the same number
     same: float = 0.9999  # cosine of what was found with what was left: multiplied, and not changed in another way
     one_size: float = 1.02  # largest over smallest gradient of the matrices: those of data differ manifold
+    least_pull: float = 1e-3  # gradient over weight; decay by 1e-4 in the gradient is usual
     as_a_step: float = 0.1  # change of one step over the weights, that are then about as small as a step
     in_a_row: int = 3  # samples
     samples_needed: int = 15  # fewer say nothing about a trend
@@ -75,10 +76,12 @@ class WeightNormCollapse(Rule):
         self._losses: dict[int, History] = {}
         self._scales: dict[tuple[int, str], list[float]] = {}
         self._only_penalty: dict[int, int] = {}  # samples in a row
+        self._only_squares: dict[int, int] = {}
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Every weight matrix that is decayed, beside its beginning."""
         yield from self._by_penalty(event)
+        yield from self._by_squares(event)
         hand, own = event.optimizer.by_hand, event.optimizer.own
         between = self._between(event)
         decayed = [each for each in event.layers if hand or each.weight_decay > 0 or each.name in between]
@@ -125,6 +128,30 @@ class WeightNormCollapse(Rule):
                 key="penalty",
                 share=max(shares),
                 gradient=median(sizes),
+            )
+
+    def _by_squares(self, event: NumbersSampled) -> Iterator[Finding]:
+        """All matrices near 0, and gradients that are one and the same multiple of the weights: those of a sum of squares."""
+        layers = [each for each in event.layers if each.matrix and each.weight_rms > 0]
+        shares = [self._share(event, each) for each in layers]
+        ratios = [each.gradient_rms / each.weight_rms for each in layers]
+        decays = max(map(_taken, layers), default=0.0) * event.index >= self.decayed
+        small = len(layers) > 1 and max(shares) <= self.collapsed and not decays and not event.optimizer.by_hand
+        only = small and self.least_pull <= min(ratios) and max(ratios) <= self.alike * min(ratios)
+        key = event.optimizer.key
+        self._only_squares[key] = self._only_squares.get(key, 0) + 1 if only else 0
+        if self._only_squares[key] >= self.in_a_row:
+            factor = median(ratios) / 2
+            yield self.finding(
+                event,
+                f"all {len(layers)} weight matrices shrank to under {max(shares):.1%} of their first size in {event.index} steps, "
+                f"and all that is left of their gradients is {2 * factor:.3g} times the weights, in each matrix",
+                cause=f"the loss adds about {factor:.1g} times the sum of the squared weights: more than the data give back",
+                fix=f"lower that factor a thousandfold, to {factor / 1000:.1g}, or leave it to AdamW(weight_decay=0.01)",
+                where=event.where,
+                key="squares",
+                share=max(shares),
+                gradient=2 * factor,
             )
 
     def _between(self, event: NumbersSampled) -> dict[str, float]:
