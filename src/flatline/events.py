@@ -4,7 +4,7 @@ A training loop, with every event at its place::
 
     optimizer = AdamW(model.parameters())          # OptimizerCreated
     scheduler = CosineAnnealingLR(optimizer, 100)
-    model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointLost, RandomFrozen,
+    model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
                                                    # OptimizerBeganAnew
     for inputs, targets in loader:                 # PassEnded, when it begins again
         optimizer.zero_grad()
@@ -12,7 +12,7 @@ A training loop, with every event at its place::
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
                                                    # RecurrentGradientsSampled,
                                                    # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
-                                                   # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut,
+                                                   # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut, SignsMissing,
                                                    # MinorityObserved, AnswersBeyond
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited, UnitsFollowed,
@@ -1498,8 +1498,21 @@ class CheckpointLoaded(Event):
     tensors: int = 0  # of the model
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
-    prefix: str = ""  # a prefix that makes the unexpected keys fit
+    prefix: str = ""  # what makes the unexpected keys fit: "+net.", "-net.", "layers.>blocks."
     nested: str = ""  # the key under which the state dict lies that should have been given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class CheckpointFiltered(Event):
+    """A state dict of a file's tensors and of the model's own was loaded: the script kept out what does not fit by name."""
+
+    absent = "no part of a file was put into a model's own state dict"
+    defect = True
+    model: str = "model"
+    tensors: int = 0  # of the model
+    missing: tuple[str, ...] = ()  # that kept their own values
+    left: tuple[str, ...] = ()  # tensors of the file that went nowhere
+    renamed: str = "layers.>blocks."  # the first word of these, and of those that they would fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -1599,6 +1612,16 @@ class CrashTensor:
     high: float | None = None
     bad: str = ""  # the offending values and their positions
     requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SignsMissing(Event):
+    """A loss that takes 1 for yes and -1 for no was called."""
+
+    absent = "no loss over pairs was called as a module"
+    loss: str = "CosineEmbeddingLoss"
+    zeros: int = 0  # targets that are 0, where all others are 1
+    targets: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -189,3 +189,37 @@ def test_near_miss_of_lengths(name):
 def test_measured_rows_without_lengths():
     (target,) = by_hand(STEPS[..., 1].masked_fill(ENDS, 0.0), PADDED, WRITTEN["squares"], [])
     assert target.padding_value == -2.5
+
+
+ITEMS = [(RAIN[row], LEVELS[row, : int(LENGTHS[row])], LENGTHS[row]) for row in range(len(RAIN))]
+
+
+def in_one(items):
+    before, after, lengths = zip(*items, strict=True)
+    return torch.stack(before), nn.utils.rnn.pad_sequence(after, batch_first=True), torch.stack(lengths)
+
+
+class AsTheyAre:
+    def __call__(self, items):
+        return RAIN, LEVELS.masked_fill(ENDS, 0.0), LENGTHS
+
+
+def foretold(collate):
+    """What comes, from what was: the inputs know of no ends."""
+    model = nn.Linear(RAIN.shape[1], RAIN.shape[1])
+
+    def run():
+        for before, after, _ in torch.utils.data.DataLoader(ITEMS, len(ITEMS), collate_fn=collate):
+            functional.smooth_l1_loss(model(before)[:, : after.shape[1]], after, reduction="none").mean().backward()
+
+    (event,) = seen(run, LossComputed)
+    return event.target
+
+
+def test_a_function_that_fills_the_rows_up():
+    assert foretold(in_one).padding_value == 0.0
+
+
+def test_near_miss_rows_that_end_by_themselves():
+    """Nothing shows that these zeros are no numbers of the data's."""
+    assert foretold(AsTheyAre()).padding_value is None

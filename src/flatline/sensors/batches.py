@@ -14,6 +14,7 @@ from flatline.sensors.models import fingerprint, readable
 Tensor = torch.Tensor
 REGRESSIONS = ("mse_loss", "smooth_l1_loss", "huber_loss")
 COUNTED = ("cross_entropy", "nll", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+FILLING = {"pad_sequence", "pad", "zeros", "new_zeros", "full", "new_full"}
 MOST_LABELS = 65_536  # of one batch
 MOST_DISTINCT = 1_024
 MOST_RUNS = 32
@@ -74,6 +75,18 @@ class Repeats:
         self.times = self.times + 1 if same else int(content != 0)
         self._step, self._content, self._last = step, content, weakref.ref(tensor)
         return True
+
+
+def fills_up(collate: Any) -> bool:
+    """A function of the user's puts batches together, and fills rows up to one length in it."""
+    function = getattr(collate, "func", collate)  # of a partial
+    code = getattr(function, "__code__", None) or getattr(vars(type(function)).get("__call__"), "__code__", None)
+    return code is not None and not is_torchs(function) and not FILLING.isdisjoint(code.co_names)
+
+
+def is_torchs(function: Any) -> bool:
+    """Its own function."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
 
 
 # --------------------------------------------------------------------------- labels

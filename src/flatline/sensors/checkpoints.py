@@ -10,6 +10,7 @@ from torch import nn
 from flatline.events import CheckpointLoaded
 from flatline.sensors.audit import AuditSensor
 from flatline.sensors.callers import caller
+from flatline.sensors.filtered import goes_on, renamed_part
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
 from flatline.sensors.tree import named_parameters
@@ -45,7 +46,7 @@ class CheckpointSensor:
                 tensors=sum(not name.endswith(COUNTER) for name in module.state_dict()),
                 missing=missing,
                 unexpected=unexpected,
-                prefix=_prefix(missing, unexpected),
+                prefix=_prefix(missing, unexpected) or _renamed(own, state, missing, unexpected),
                 nested=_nested(state, own) if missing else "",
             )
         )
@@ -57,6 +58,13 @@ def _nested(state: Any, own: dict[str, Any]) -> str:
     """The key of an inner mapping that holds most of the model's parameters."""
     inner = {key: value for key, value in state.items() if isinstance(value, Mapping)}
     return next((str(key) for key, value in inner.items() if 2 * sum(name in value for name in own) > len(own)), "")
+
+
+def _renamed(own: dict[str, Any], state: Any, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:
+    """The part of a body that the checkpoint has under another name."""
+    lost = {name: tuple(own[name].shape) for name in missing if name in own}
+    left = {name: tuple(getattr(state[name], "shape", ())) for name in unexpected}
+    return renamed_part(lost, left) if goes_on(list(own), tuple(lost)) else ""
 
 
 def _prefix(missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:

@@ -109,6 +109,7 @@ class Loader:
         self.key = key
         self.told = False  # what its workers copy
         self.workers = getattr(loader, "num_workers", 0)
+        self.fills_up = batches.fills_up(getattr(loader, "collate_fn", None))
         self.persistent = bool(getattr(loader, "persistent_workers", False))
         self.own_items = asks_for_each(loader)
         streamed = any(kind.__name__ == "IterableDataset" for kind in type(loader.dataset).__mro__)
@@ -254,6 +255,7 @@ class DataSensor:
         self.models.batch_is_foreign = bool(known) and not loader.fed
         if self.loop.dense:
             self._served_at = {t.data_ptr() for t in tensors_in(batch)}
+            self.models.batch_filled_up = loader.fills_up
             self.models.batch = [weakref.ref(t) for t in tensors_in(batch)]
             self._batch = self._together(batch)
             self._origins.add(loader.key, samples, batch)

@@ -10,10 +10,19 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from flatline.events import AdaptersNotMade, CheckpointLost, FlagOnModule, RandomFrozen, StageNotReached, Where
+from flatline.events import (
+    AdaptersNotMade,
+    CheckpointFiltered,
+    CheckpointLost,
+    FlagOnModule,
+    RandomFrozen,
+    StageNotReached,
+    Where,
+)
 from flatline.sensors.adapters import never_made
 from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.filtered import kept_out
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.guards import Run, missed_unfreezing
@@ -46,6 +55,7 @@ class FileRead:
         self.where = where
         tensors = list(_tensors(result))
         self.refs = {id(t): weakref.ref(t) for t in tensors}
+        self.named = dict(_named(result))
         self.shapes = Counter(tuple(t.shape) for t in tensors)
         self.used = False
 
@@ -61,6 +71,15 @@ def _tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
     elif isinstance(value, Mapping) and depth:
         for item in value.values():
             yield from _tensors(item, depth - 1)
+
+
+def _named(value: Any, depth: int = DEPTH) -> Iterator[tuple[str, tuple[int, tuple[int, ...]]]]:
+    """Identity and shape of the tensors, by the innermost key."""
+    for key, item in value.items() if isinstance(value, Mapping) and depth else ():
+        if isinstance(item, Tensor):
+            yield str(key), (id(item), tuple(item.shape))
+        else:
+            yield from _named(item, depth - 1)
 
 
 class Load:
@@ -147,7 +166,10 @@ class LifecycleSensor:
             return
         given = list(_tensors(state))
         for file in self.files:
-            file.used = file.used or any(file.holds(t) for t in given)
+            held = any(file.holds(t) for t in given)
+            file.used = file.used or held
+            if held:
+                self._tell_filtered(module, state, file)
         if len(self.loads) >= LOADS or (self._stage and not self._fresh(module)):
             return
         own = {t.data_ptr() for t in (*parameters(module), *buffers(module)) if readable(t)}
@@ -160,6 +182,22 @@ class LifecycleSensor:
 
         if missing and 2 * len(missing) <= len(given) and len(self._left_out) < LOADS:
             self._left_out.append((weakref.ref(module), missing, caller()))
+
+    def _tell_filtered(self, module: nn.Module, state: Any, file: FileRead) -> None:
+        """A part of a file went in, and another part would have, under another name."""
+        found = kept_out(module, state, file.named) if self.loop.wants(CheckpointFiltered) else None
+        if found is not None:
+            self.loop.emit(
+                CheckpointFiltered(
+                    step=self.loop.steps,
+                    where=caller(),
+                    model=type(module).__name__,
+                    tensors=sum(1 for _ in named_parameters(module)),
+                    missing=found.missing,
+                    left=found.left,
+                    renamed=found.renamed,
+                )
+            )
 
     def _passed_on(self, module: nn.Module, state: Any, missing: tuple[str, ...]) -> None:
         """Weights that another model of this program may have learned."""

@@ -41,6 +41,7 @@ from flatline.sensors.restored_rates import RestoredRates
 from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.seeds import SeedSensor
 from flatline.sensors.shifts import ShiftSensor
+from flatline.sensors.signs import SignsSensor
 from flatline.sensors.symmetry import SymmetrySensor
 from flatline.sensors.told_rates import MisplacedRates
 
@@ -124,6 +125,7 @@ class LiveSensors:
         self.models.on_leave.append(guard(self.backward.kept.after_module))
         self.models.on_evaluated = guard(self.backward.kept.evaluated)
         self.models.on_enter.append(guard(self.lifecycle.entered))
+        self.models.on_lone.append(guard(SignsSensor(self.loop).before_lone))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
         self.optimizers.before_step.append(guard(self.logged.before_step))

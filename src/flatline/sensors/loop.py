@@ -131,6 +131,7 @@ class OptimizerState:
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
         self.stepped_with: list[tuple[int, int]] = []  # the same of all of them, as its newest step began
+        self.closure_runs = 0, 0  # its newest step under close look, and how often the closure had run by then
         self.shrunk_to = 0.0  # norm of its gradients when they were last found to be shrunk by hand
         self.peak_lr = 0.0
         self.before: dict[str, Any] = {}  # parameters and some of their elements, while a sampled step is taken

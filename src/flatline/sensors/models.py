@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -96,6 +96,13 @@ def fingerprint(tensor: Tensor) -> int:
 
 
 GONE = nn.Identity()
+
+
+class Batch(NamedTuple):
+    """What a loader served."""
+
+    tensors: Sequence[Tensor] = ()
+    filled_up: bool = False  # by the function that put it together
 
 
 @dataclass(slots=True)
@@ -199,6 +206,7 @@ class ModelSensor:
         self.targets_seen: Any = None  # told of every loss of torch in a graph, for its targets
         self.inputs_seen: Any = None  # told of what a model that is being trained was called with
         self.batch: list[Any] = []  # weak references to the tensors of the newest batch of a loader
+        self.batch_filled_up = False  # by the function that put it together: rows of several lengths
         self._train_depth = 0
         self.validated: list[Model] = []  # ran without a backward since the last step
         self._calls = 0  # module calls looked at since the last step
@@ -206,6 +214,7 @@ class ModelSensor:
         self._now = Pass()
         self._dense_handles: list[Any] = []
         self.on_enter: list[Any] = []  # called before a model's pass under close look
+        self.on_lone: list[Any] = []  # called before that of a module without parameters, such as a loss
         self.on_leave: list[Any] = []  # called after every module of a pass under close look
         self.on_evaluated: Any = None  # called after some passes in eval mode that make a graph
         self._evaluations, self._evaluation_due = 0, 0
@@ -475,9 +484,9 @@ class ModelSensor:
 
     # ------------------------------------------------------------------ close look
 
-    def newest_batch(self) -> list[Tensor]:
+    def newest_batch(self) -> Batch:
         """The tensors of the newest batch of a loader that are still there."""
-        return [tensor.detach() for ref in self.batch if (tensor := ref()) is not None]
+        return Batch([tensor.detach() for ref in self.batch if (tensor := ref()) is not None], self.batch_filled_up)
 
     def forget_answers(self) -> None:
         """The backward was looked at."""
@@ -501,6 +510,8 @@ class ModelSensor:
                 now.model.grad_forwards += 1
                 self._tick_forward()
             self._before_model(now.model, args)
+            for look in self.on_lone if now.model is None else ():
+                look(module, args)
         model = now.model
         if model is None:
             now.stack.append(Call(weakref.ref(module), "", 0, False, True, False))

@@ -17,6 +17,7 @@ from flatline.sensors.patching import Patches, asks_dynamo, unseen_by_dynamo
 from flatline.sensors.tree import parameters
 
 SAME_NORM = 1e-3  # relative distance of two norms that were shrunk to one
+SEVERAL = 2  # runs of a closure within one step, as LBFGS counts them
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
 
 
@@ -225,7 +226,7 @@ class OptimizerSensor:
                 backwards=tuple(window.backwards),
                 clips=tuple(window.clips),
                 gradients="present" if state.closure else self._gradients,
-                leftover=window.leftover,
+                leftover=window.leftover or _piled_up(state),
                 closure=state.closure,
                 scaled=window.scaled,
                 rescaled_by_hand=rescaled,
@@ -296,3 +297,14 @@ def _clip_by_hand(state: OptimizerState, where: Where | None) -> ClipFacts | Non
     if not before or not now or now >= before or not alike:
         return None
     return ClipFacts(kind="norm", threshold=state.shrunk_to, norm=state.shrunk_to * before / now, where=where)
+
+
+def _piled_up(state: OptimizerState) -> bool:
+    """The closure ran several times within this step, and gradients were last zeroed before the first of them."""
+    optimizer, tape = state.ref(), state.window.tape
+    if not state.closure or optimizer is None or "backward" not in tape:
+        return False
+    runs = sum(kept.get("func_evals", 0) for kept in optimizer.state.values() if isinstance(kept, dict))
+    before, state.closure_runs = state.closure_runs, (state.steps, runs)
+    once_before = before[0] == state.steps - 1 and runs - before[1] >= SEVERAL
+    return once_before and "zero" not in tape[tape.index("backward") :]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from flatline.sensors.models import Batch
 
 Tensor = torch.Tensor
 PADDING_RUN = 2  # equal tokens at the end of a row that count as padding
@@ -14,6 +16,7 @@ PADDING_AHEAD = 0.01  # of what stands before the padding may be the same token
 LENGTHS = 3  # different ones of rows of numbers: two may be two kinds of rows
 SHORTEST = 4  # positions of rows that are looked at
 MOST_NUMBERS = 4_000_000  # of one input
+NOTHING = Batch()
 
 
 def trailing(tokens: Tensor) -> tuple[Tensor, int | None]:
@@ -79,7 +82,7 @@ def _label_of(padded: Tensor) -> int | None:
 
 
 def padded_numbers(
-    target: Tensor, scores: Any, inputs: list[Tensor], batch: Sequence[Tensor] = ()
+    target: Tensor, scores: Any, inputs: list[Tensor], batch: Batch = NOTHING
 ) -> tuple[float, float | None]:
     """Share of targets at steps that only fill a row up, in inputs and targets alike; what the targets are there.
 
@@ -147,22 +150,23 @@ def _filled(steps: Tensor) -> tuple[Tensor, Tensor | None]:
 # --------------------------------------------------------------------------- lengths that come with the batch
 
 
-def _padded_by_lengths(
-    target: Tensor, scores: Any, inputs: list[Tensor], batch: Sequence[Tensor]
-) -> tuple[float, float | None]:
-    """The same where whole numbers or a mask tell where rows end: there the inputs may be at that constant elsewhere, too."""
+def _padded_by_lengths(target: Tensor, scores: Any, inputs: list[Tensor], batch: Batch) -> tuple[float, float | None]:
+    """The same where whole numbers or a mask tell where rows end: there the inputs may be at that constant elsewhere, too.
+
+    Or they are something else, such as the time before, and the function that put the batch together has filled it up.
+    """
     known = isinstance(scores, Tensor) and scores.shape == target.shape
     wrong = scores != target if known else torch.ones_like(target, dtype=torch.bool)
     layouts = [(target, wrong), (target.transpose(0, 1), wrong.transpose(0, 1))] if target.dim() > 1 else []
     for truth, off in layouts:
-        for after in _ends(truth, [*inputs, *batch]):
+        for after in _ends(truth, [*inputs, *batch.tensors]):
             value = _constant(truth, after)
-            if value is not None and bool(off[after].any()) and _all_over(inputs, after):
+            if value is not None and bool(off[after].any()) and (batch.filled_up or _all_over(inputs, after)):
                 return float(after.float().mean()), float(value.reshape(-1)[0])
     return 0.0, None
 
 
-def _ends(target: Tensor, batch: Sequence[Tensor]) -> Iterator[Tensor]:
+def _ends(target: Tensor, batch: list[Tensor]) -> Iterator[Tensor]:
     """Masks, by what says where the rows of targets end: behind they are constant, and no row's last real step is."""
     if target.dim() < 2 or min(target.shape[:2]) < SHORTEST or target.numel() > MOST_NUMBERS:
         return

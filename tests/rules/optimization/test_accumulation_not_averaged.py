@@ -2,7 +2,18 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import BackwardFacts, ClipFacts, GroupFacts, OptimizerFacts, OptimizerStepped, Where
+from flatline.events import (
+    BackwardFacts,
+    ClipFacts,
+    GroupFacts,
+    LayerNumbers,
+    LossesRead,
+    NumbersSampled,
+    OptimizerFacts,
+    OptimizerStepped,
+    RunEnded,
+    Where,
+)
 from flatline.rules.optimization.accumulation_not_averaged import AccumulationNotAveraged
 from flatline.testing import lint, play
 
@@ -348,3 +359,43 @@ def test_source_a_plain_sum_of_means():
 )
 def test_near_miss_source_gradients_that_are_divided(before, given, then):
     assert lint(AccumulationNotAveraged, HOOKED.format(before=before, given=given, then=then)) == []
+
+
+SAMPLE = replace(BACKWARD, mean=False)
+SGD = OptimizerFacts(name="SGD")
+
+
+def of_samples(*, each=SAMPLE, count=16, update=0.05, losses=(1.5, 19.7), optimizer=SGD):
+    """Windows of single samples, the first steps, and what came of the loss."""
+    yield from windows(*[each] * count, optimizer=optimizer)
+    for step in range(1, 17):
+        layers = (LayerNumbers(name="a.weight", update_ratio=update),)
+        yield NumbersSampled(step=step, index=step, layers=layers, optimizer=optimizer)
+    steps, values = tuple(range(1, 81)), (losses[0], *[losses[1]] * 79)
+    yield LossesRead(step=80, optimizer=optimizer, steps=steps, losses=values, rates=(0.05,) * 80)
+    yield RunEnded(step=80, how="finished", loss=losses[1], first_loss=losses[0])
+
+
+def test_fires_on_single_samples_that_add_up_to_steps_that_are_too_large():
+    (finding,) = play(AccumulationNotAveraged, *of_samples())
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 20))
+    assert finding.message == (
+        "the gradients of 16 single samples add up before each step of SGD, and nothing is divided by 16; the first steps changed "
+        "the weights by 5.0% each (healthy: about 0.1 %), and the loss went from 1.5 to 19.7"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"losses": (1.5, 0.2)},  # the rate was chosen for the sum
+        {"update": 2e-3},  # it does not learn, but not for this
+        {"each": replace(SAMPLE, factor=1 / 16)},
+        {"count": 4},
+        {"each": replace(SAMPLE, losses=("mse_loss",))},
+        {"optimizer": OptimizerFacts(name="Adam", adaptive=True)},
+    ],
+)
+def test_near_miss_of_single_samples(change):
+    """NumbersSampled, LossesRead and RunEnded have to say that it went wrong."""
+    assert play(AccumulationNotAveraged, *of_samples(**change)) == []

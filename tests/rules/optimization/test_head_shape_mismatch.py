@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import CheckpointLoaded, ScriptCrashed, Where
+from flatline.events import CheckpointFiltered, CheckpointLoaded, ScriptCrashed, Where
 from flatline.rules.optimization.head_shape_mismatch import HeadShapeMismatch
 from flatline.testing import lint, play
 
@@ -172,3 +172,31 @@ def test_fires_source_no_name_of_the_checkpoint_fits():
 def test_near_miss_source_names_that_may_fit(first, more, saved):
     code = TASKS.format(first=first, second="head") + FINETUNED.format(more=more)
     assert {f.severity for f in lint(HeadShapeMismatch, code, pretrain=saved)} == {"hint"}
+
+
+def filtered(missing=26, tensors=30, renamed="layers.>blocks."):
+    return CheckpointFiltered(
+        step=0,
+        model="Classifier",
+        tensors=tensors,
+        missing=tuple(f"blocks.{n}.weight" for n in range(missing)),
+        left=("layers.0.weight",),
+        renamed=renamed,
+    )
+
+
+def test_fires_on_a_filter_that_keeps_a_body_out():
+    (finding,) = play(HeadShapeMismatch, filtered())
+    assert finding.message == (
+        "4 of the 30 tensors of Classifier came from the file; 26 keep their random values (first blocks.0.weight), and 1 of the "
+        "file went nowhere (first layers.0.weight)"
+    )
+    assert finding.cause.endswith("what the model calls 'blocks.' is 'layers.' in the checkpoint")
+    assert finding.fix == "{k.replace('layers.', 'blocks.', 1): v for k, v in checkpoint.items()}"
+
+
+def test_near_miss_of_a_filter():
+    """A head that is new, and a part that is small beside the rest."""
+    assert play(HeadShapeMismatch, filtered(missing=2)) == []
+    assert play(HeadShapeMismatch, filtered(missing=5, tensors=60)) == []
+    assert play(HeadShapeMismatch, filtered(renamed="")) == []

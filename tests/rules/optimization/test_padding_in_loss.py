@@ -54,7 +54,7 @@ def measured(share, count=3, reduction="mean"):
 def test_fires_on_padded_steps_of_measured_targets():
     (finding,) = play(PaddingInLoss, *measured(0.4))
     assert (finding.severity, finding.key, finding.step) == ("warning", "targets", 2)
-    assert finding.message.startswith("40% of the measured targets are -2.5, in the rows' tails where the inputs are")
+    assert finding.message.startswith("40% of the measured targets are -2.5 in the rows' tails, and nothing else")
     assert finding.evidence == {"share": 0.4, "value": -2.5}
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import CrashTensor, LossComputed, ScriptCrashed, TargetFacts, Where
+from flatline.events import CrashTensor, LossComputed, ScriptCrashed, SignsMissing, TargetFacts, Where
 from flatline.rules.optimization.target_form import TargetForm
 from flatline.testing import play
 
@@ -167,3 +167,18 @@ def test_near_miss_crash_in_the_forward_pass():
 def test_near_miss_crash_with_good_targets():
     assert play(TargetForm, crash(error="OutOfMemoryError")) == []
     assert play(TargetForm, crash(error="RuntimeError")) == []  # weights of another length, another device
+
+
+def signs(zeros, count=2):
+    return [SignsMissing(step=n, loss="CosineEmbeddingLoss", zeros=zeros, targets=64) for n in range(1, count + 1)]
+
+
+def test_fires_on_zero_where_minus_one_is_meant():
+    (finding,) = play(TargetForm, *signs(30))
+    assert (finding.severity, finding.step) == ("error", 2)
+    assert finding.message == "30 of 64 targets of CosineEmbeddingLoss are 0, and the others are 1"
+
+
+def test_near_miss_signs():
+    assert play(TargetForm, *signs(0)) == []
+    assert play(TargetForm, *signs(30, count=1)) == []

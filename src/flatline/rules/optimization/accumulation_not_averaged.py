@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from flatline.events import (
+    BackwardFacts,
+    LossesRead,
+    NumbersSampled,
     OptimizerStepped,
+    RunEnded,
     SourceMoment,
     SourceParsed,
     Tick,
 )
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 
 
@@ -63,18 +70,31 @@ class AccumulationNotAveraged(Rule):
 
     code = "O9"
     severity = "warning"
-    consequences = ("G3", "G1")
+    consequences = ("G3", "G1", "G2", "O28")
     certain_after: int = 2  # windows of the same kind
+    several: int = 8  # losses of single samples that are added up; their mean is the loss of the first step
+    thrown: float = 0.02  # typical change in one of the first steps; twice what is usual (docs/thresholds.md)
+    first_steps: int = 16  # that were sampled
+    window: int = 32  # steps whose mean loss is compared with that of the first one
+    fallen: float = 0.7  # of the first loss: it learns all the same, and the sum is what the rate was chosen for
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
+        self._single: dict[int, OptimizerStepped] = {}  # windows of losses of single samples
+        self._updates: dict[int, list[float]] = {}
+        self._first: dict[int, float] = {}  # loss
+        self._losses: dict[int, deque[float]] = {}  # the newest ones
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """N backwards of one line, a forward before each, no division, no rescaling."""
-        if not self._undivided(event):
-            self._seen[event.optimizer.key] = 0
-            return
         key = event.optimizer.key
+        if self._of_samples(event):
+            self._single[key] = event
+        else:
+            self._single.pop(key, None)
+        if not self._undivided(event):
+            self._seen[key] = 0
+            return
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] < self.certain_after:
             return
@@ -89,6 +109,41 @@ class AccumulationNotAveraged(Rule):
             key=str(key),
             micro_batches=count,
         )
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> None:
+        """The size of the steps."""
+        ratios = [each.update_ratio for each in event.layers if each.matrix and each.update_ratio is not None]
+        known = self._updates.setdefault(event.optimizer.key, [])
+        if ratios and len(known) < self.first_steps:
+            known.append(median(ratios))
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """The mean of each step's losses."""
+        key = event.optimizer.key
+        self._first.setdefault(key, event.losses[0] if event.losses else 0.0)
+        self._losses.setdefault(key, deque(maxlen=self.window)).extend(event.losses)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """Losses of single samples that were added up, steps that are far too large, and nothing learned."""
+        for key, seen in self._single.items():
+            newest = self._losses.get(key, deque())
+            update = median(self._updates.get(key) or [0.0])
+            if len(newest) < self.window or update < self.thrown:
+                continue
+            before, now, count = self._first[key], fmean(newest), len(seen.backwards)
+            if now > self.fallen * before > 0:
+                yield self.finding(
+                    seen,
+                    f"the gradients of {count} single samples add up before each step of {seen.optimizer.name}, and nothing is "
+                    f"divided by {count}; the first steps changed the weights by {update:.1%} each (healthy: about 0.1 %), "
+                    f"and the loss went from {before:.4g} to {now:.4g}",
+                    cause=self._why(seen, count),
+                    fix=f"divide before backward: (loss / {count}).backward()",
+                    where=seen.backwards[-1].where,
+                    key=str(key),
+                    micro_batches=count,
+                    update_ratio=update,
+                )
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A mean is sent backward in every turn, undivided, and the step comes in some turns only."""
@@ -115,18 +170,14 @@ class AccumulationNotAveraged(Rule):
             )
 
     def _undivided(self, event: OptimizerStepped) -> bool:
-        if event.optimizer.by_hand:
-            return False  # its own update may divide
-        summed = _since_zeroed(event).count("backward")
-        backwards = event.backwards[-summed:] if summed else ()
-        if len(backwards) < 2 or event.closure or event.rescaled_by_hand or event.leftover:
-            return False
-        if len({(b.where, b.reached, b.factor > 0) for b in backwards}) != 1 or backwards[0].where is None:
-            return False
-        if any(b.one_target for b in backwards):
-            return False
-        averaged = any(abs(b.factor) < 0.999 or not b.mean or not b.plain for b in backwards)
-        return not averaged and _fresh_forwards(event) >= summed
+        backwards = _added_up(event)
+        return bool(backwards) and all(b.mean for b in backwards)
+
+    def _of_samples(self, event: OptimizerStepped) -> bool:
+        """Each loss is one number from the start, of an optimizer whose steps are as long as the sum."""
+        backwards = _added_up(event)
+        alone = len(backwards) >= self.several and not any(b.mean or b.losses for b in backwards)
+        return alone and not event.optimizer.adaptive
 
     def _why(self, event: OptimizerStepped, count: int) -> str:
         if _hidden(event):
@@ -136,6 +187,20 @@ class AccumulationNotAveraged(Rule):
             hidden = f"{event.optimizer.name} hides it, clipping and eps do not"
             return f"the gradient is {count} times that of the whole batch; {hidden}"
         return f"the gradient is {count} times that of the whole batch: in effect the learning rate is {count} times higher"
+
+
+def _added_up(event: OptimizerStepped) -> tuple[BackwardFacts, ...]:
+    """Undivided losses of one line, with a forward of its own each, that were sent backward since gradients were zeroed."""
+    if event.optimizer.by_hand:
+        return ()  # its own update may divide
+    summed = _since_zeroed(event).count("backward")
+    backwards = event.backwards[-summed:] if summed else ()
+    if len(backwards) < 2 or event.closure or event.rescaled_by_hand or event.leftover:
+        return ()
+    if len({(b.where, b.reached, b.factor > 0) for b in backwards}) != 1 or backwards[0].where is None:
+        return ()
+    divided = any(abs(b.factor) < 0.999 or not b.plain or b.one_target for b in backwards)
+    return backwards if not divided and _fresh_forwards(event) >= summed else ()
 
 
 def _hidden(event: OptimizerStepped) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import CheckpointLoaded, ScriptCrashed, SourceParsed, beside
+from flatline.events import CheckpointFiltered, CheckpointLoaded, ScriptCrashed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -75,6 +75,24 @@ class HeadShapeMismatch(Rule):
             tensors=event.tensors,
         )
 
+    def on_checkpoint_filtered(self, event: CheckpointFiltered) -> Iterator[Finding]:
+        """A load of what fitted by name, beside what would have fitted under another one."""
+        change = _change(event.renamed, "")
+        if change is None or len(event.missing) <= self.head or len(event.missing) < self.wide * event.tensors:
+            return
+        yield self.finding(
+            event,
+            f"{event.tensors - len(event.missing)} of the {event.tensors} tensors of {event.model} came from the file; "
+            f"{len(event.missing)} keep their random values (first {event.missing[0]}), and {len(event.left)} of the file went "
+            f"nowhere (first {event.left[0]})",
+            cause="the filter that keeps the names that both have hides that " + change[0],
+            fix=change[1],
+            key="filtered",
+            missing=len(event.missing),
+            left=len(event.left),
+            tensors=event.tensors,
+        )
+
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loose load whose result is dropped."""
         for fact in event.of("prefixed load"):
@@ -134,6 +152,12 @@ def _change(prefix: str, nested: str) -> tuple[str, str] | None:
         return f"the weights lie one level deeper, under {nested!r}", f"model.load_state_dict(checkpoint[{nested!r}])"
     if not prefix:
         return None
+    old, _, new = prefix.partition(">")
+    if new:
+        return (
+            f"the names do not fit: what the model calls {new!r} is {old!r} in the checkpoint",
+            f"{{k.replace({old!r}, {new!r}, 1): v for k, v in checkpoint.items()}}",
+        )
     name = prefix[1:]
     if prefix[0] == "-":
         return (

@@ -93,8 +93,8 @@ class PaddingInLoss(Rule):
         share, value = event.target.padding_share, event.target.padding_value
         return self.finding(
             event,
-            f"{share:.0%} of the measured targets are {value:.4g}, in the rows' tails where the inputs are one constant, too: "
-            "they only fill the rows up to one length",
+            f"{share:.0%} of the measured targets are {value:.4g} in the rows' tails, and nothing else: they only fill the rows "
+            "up to one length",
             cause="the mean counts padded steps: it is diluted, and the model learns to foretell the padding",
             fix="score the real steps alone: loss_fn(prediction[mask], target[mask]), or (loss * mask).sum() / mask.sum()",
             key="targets",

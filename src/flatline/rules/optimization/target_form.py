@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import CrashTensor, LossComputed, ScriptCrashed
+from flatline.events import CrashTensor, LossComputed, ScriptCrashed, SignsMissing
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -58,7 +58,7 @@ class TargetForm(Rule):
     certain_after: int = 2  # losses that agree
 
     def __init__(self) -> None:
-        self._odd = {"sum": 0, "range": 0}
+        self._odd = {"sum": 0, "range": 0, "sign": 0}
 
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
         """Targets that run and mean something else."""
@@ -87,6 +87,20 @@ class TargetForm(Rule):
                     low=target.low,
                     high=target.high,
                 )
+
+    def on_signs_missing(self, event: SignsMissing) -> Iterator[Finding]:
+        """0 where -1 is meant: the loss leaves these pairs out."""
+        if self._certain("sign", event.zeros > 0):
+            yield self.finding(
+                event,
+                f"{event.zeros} of {event.targets} targets of {event.loss} are 0, and the others are 1",
+                cause="it takes 1 and -1: a 0 belongs to neither part of it, so these pairs teach nothing, and the others are "
+                "drawn together until all is one point",
+                fix="map the labels to -1 and 1: target = 2 * label - 1",
+                key="sign",
+                zeros=event.zeros,
+                targets=event.targets,
+            )
 
     def _certain(self, what: str, off: bool) -> bool:
         self._odd[what] = self._odd[what] + 1 if off else 0

@@ -184,7 +184,7 @@ class UpdateOrderBroken(Rule):
             "the gradients of the "
             + ("closure's previous run" if event.closure else "step before")
             + f" were still there when {name} step {event.index} added to them",
-            cause=ADDED_UP,
+            cause=ADDED_UP_IN_CALLS if event.closure else ADDED_UP,
             fix=f"call {zero} "
             + ("first thing in the closure" if event.closure else "once per step, before backward()"),
             key=f"unzeroed {event.optimizer.key}",

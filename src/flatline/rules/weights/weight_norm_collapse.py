@@ -76,7 +76,7 @@ class WeightNormCollapse(Rule):
         self._losses: dict[int, History] = {}
         self._scales: dict[tuple[int, str], list[float]] = {}
         self._only_penalty: dict[int, int] = {}  # samples in a row
-        self._only_squares: dict[int, int] = {}
+        self._pulls: dict[int, list[float]] = {}  # gradient over weight, of samples in a row
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Every weight matrix that is decayed, beside its beginning."""
@@ -139,9 +139,10 @@ class WeightNormCollapse(Rule):
         small = len(layers) > 1 and max(shares) <= self.collapsed and not decays and not event.optimizer.by_hand
         only = small and self.least_pull <= min(ratios) and max(ratios) <= self.alike * min(ratios)
         key = event.optimizer.key
-        self._only_squares[key] = self._only_squares.get(key, 0) + 1 if only else 0
-        if self._only_squares[key] >= self.in_a_row:
-            factor = median(ratios) / 2
+        self._pulls[key] = [*self._pulls.get(key, []), median(ratios)][-self.in_a_row :] if only else []
+        pulls = self._pulls[key]
+        if len(pulls) == self.in_a_row and max(pulls) <= self.alike * min(pulls):
+            factor = median(pulls) / 2
             yield self.finding(
                 event,
                 f"all {len(layers)} weight matrices shrank to under {max(shares):.1%} of their first size in {event.index} steps, "

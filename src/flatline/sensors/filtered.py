@@ -1,0 +1,65 @@
+"""Tensors of a file that a filter of the script's kept out of a model, for which they were made: their names do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from flatline.sensors.tree import named_parameters
+
+Shapes = Mapping[str, tuple[int, ...]]
+Named = Mapping[str, tuple[int, tuple[int, ...]]]  # identity and shape of each
+
+
+class KeptOut(NamedTuple):
+    """What a load left at random, what it might have been filled with, and how the names differ."""
+
+    missing: tuple[str, ...]
+    left: tuple[str, ...]
+    renamed: str  # "layers.>blocks."
+
+
+def kept_out(module: nn.Module, state: Any, file: Named) -> KeptOut | None:
+    """Of a model into which a part of a file went, by a dictionary with the names of both."""
+    if not isinstance(state, Mapping):
+        return None
+    own, came = dict(named_parameters(module)), {identity for identity, _ in file.values()}
+    loaded = [name for name in own if id(state.get(name)) in came]
+    missing = tuple(name for name in own if _is_own(state.get(name), own[name]))
+    given = {id(value) for value in state.values()}
+    left = tuple(name for name, (identity, _) in file.items() if identity not in given)
+    if not loaded or not missing or not left:
+        return None
+    renamed = renamed_part({name: tuple(own[name].shape) for name in missing}, {name: file[name][1] for name in left})
+    return KeptOut(missing, left, renamed) if renamed and goes_on(list(own), missing) else None
+
+
+def _is_own(value: Any, parameter: Tensor) -> bool:
+    """Nothing, or what the model had itself."""
+    return value is None or (isinstance(value, Tensor) and value.data_ptr() == parameter.data_ptr())
+
+
+def renamed_part(missing: Shapes, left: Shapes) -> str:
+    """'layers.>blocks.' where most of what is missing is there under another first word, in the same shapes."""
+    for mine in dict.fromkeys(_first(name) for name in missing):
+        for other in dict.fromkeys(_first(name) for name in left):
+            fits = [name for name in missing if name.startswith(mine) and _same(name, mine, other, missing, left)]
+            if mine != other and 2 * len(fits) > len(missing):
+                return f"{other}>{mine}"
+    return ""
+
+
+def _same(name: str, mine: str, other: str, missing: Shapes, left: Shapes) -> bool:
+    return left.get(other + name.removeprefix(mine)) == missing[name]
+
+
+def _first(name: str) -> str:
+    return name.partition(".")[0] + "."
+
+
+def goes_on(names: list[str], missing: tuple[str, ...]) -> bool:
+    """The model goes on with loaded layers: what is missing is no head."""
+    last = max((place for place, name in enumerate(names) if name not in missing), default=0)
+    return any(name in missing for name in names[:last])

@@ -1,0 +1,63 @@
+"""A part of a file goes into a model's own state dict, and another part would have under another name."""
+
+import pytest
+import torch
+from torch import nn
+from watching import seen
+
+from flatline.events import CheckpointFiltered, CheckpointLoaded
+
+
+class Body(nn.Module):
+    """Three layers under a name that can be chosen, a norm, and a head."""
+
+    def __init__(self, part="layers", head="head", width=12, after=True):
+        super().__init__()
+        self.embed = nn.Linear(6, width)
+        setattr(self, part, nn.ModuleList(nn.Linear(width, width) for _ in range(3)))
+        if after:
+            self.norm = nn.LayerNorm(width)
+        setattr(self, head, nn.Linear(width, 4))
+
+
+def loaded(tmp_path, saved, model, *, strict=True):
+    path = tmp_path / "body.pt"
+    torch.save({"model": saved.state_dict()}, path)
+
+    def run():
+        held, own = torch.load(path)["model"], model.state_dict()
+        fitting = {k: v for k, v in held.items() if k in own and v.shape == own[k].shape}
+        own.update(fitting)
+        model.load_state_dict(own if strict else held, strict=strict)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sum(p.sum() for p in model.parameters()).backward()
+        optimizer.step()
+
+    return run
+
+
+def test_layers_under_another_name(tmp_path):
+    (event,) = seen(loaded(tmp_path, Body("layers", "lm_head"), Body("blocks")), CheckpointFiltered)
+    assert event.renamed == "layers.>blocks."
+    assert event.missing[:2] == ("blocks.0.weight", "blocks.0.bias")
+    assert "layers.2.bias" in event.left
+    assert event.tensors == 12
+
+
+def test_a_loose_load_of_layers_under_another_name(tmp_path):
+    (event,) = seen(loaded(tmp_path, Body("layers"), Body("blocks"), strict=False), CheckpointLoaded)
+    assert event.prefix == "layers.>blocks."
+
+
+@pytest.mark.parametrize(
+    ("saved", "model"),
+    [
+        (Body(), Body()),  # all of it fits
+        (Body(head="lm_head"), Body(head="classifier")),  # a new head
+        (Body("layers", "old"), Body("blocks", "new", after=False)),  # a new decoder, at the end
+        (Body("layers", width=16), Body("blocks", width=12)),  # of another width
+    ],
+    ids=["all", "head", "decoder", "width"],
+)
+def test_near_miss(tmp_path, saved, model):
+    assert [each for each in seen(loaded(tmp_path, saved, model), CheckpointFiltered) if each.renamed] == []
