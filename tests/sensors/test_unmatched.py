@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 from torch import nn
 
@@ -78,3 +81,48 @@ def test_a_name_is_or_may_be(tmp_path, source):
     if "else" in source:
         source = source.replace(TRAINING, "", 1) + TRAINING
     assert found(tmp_path, source) is None
+
+
+SETTINGS = "class CFG:\n    release = ['layer3', 'layer4']\n"
+
+
+class Whole(nn.Module):
+    """Its names begin with backbone, and those of its part do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.ModuleDict({"layer4": nn.Linear(4, 4)})
+        self.head = nn.Linear(4, 2)
+
+
+def asked(tmp_path, monkeypatch, source, **variables):
+    """With the variables that the script has when it is over."""
+    file, spellings, script = tmp_path / "train.py", Spellings(), types.ModuleType("__main__")
+    file.write_text(source)
+    script.__dict__.update(variables, __file__=str(file))
+    script.CFG = type("CFG", (), {"release": ["layer3", "layer4"], "__module__": "__main__"})
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    spellings.update([Whole()])
+    return unmatched_unfreezing(str(file), spellings.names)
+
+
+def released(names="CFG.release"):
+    head = f"{SETTINGS}def thaw(model, names):\n    for name, p in model.named_parameters():\n"
+    test = "        if any(name.startswith(k) for k in names):\n            p.requires_grad_(True)\n"
+    return head + test + f"for epoch in range(9):\n    thaw(net, {names})\n"
+
+
+def test_names_of_a_part_asked_of_the_whole(tmp_path, monkeypatch):
+    """The words stand in a class of settings."""
+    unmatched = asked(tmp_path, monkeypatch, released(), net=Whole())
+    assert unmatched is not None
+    assert unmatched.words == ("layer3", "layer4")
+
+
+def test_near_miss_names_of_a_part_asked_of_it(tmp_path, monkeypatch):
+    assert asked(tmp_path, monkeypatch, released(), net=Whole().backbone) is None
+
+
+def test_near_miss_a_model_that_is_not_known(tmp_path, monkeypatch):
+    """Some part of some model has such a name."""
+    assert asked(tmp_path, monkeypatch, released()) is None

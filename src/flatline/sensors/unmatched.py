@@ -55,7 +55,7 @@ def unmatched_unfreezing(file: str, names: set[str]) -> Unmatched | None:
         for loop in own_nodes(scope):
             if isinstance(loop, ast.For) and _by_name(loop) and _in_training(scope, loop, tree):
                 known = _known(scope, tree, file)
-                if (found := _unmatched(loop, names, known)) is not None:
+                if (found := _unmatched(loop, _asked(scope, loop, tree, file) or names, known)) is not None:
                     return found._replace(file=file)
     return None
 
@@ -65,6 +65,28 @@ def _by_name(loop: ast.For) -> bool:
     call, target = loop.iter, loop.target
     named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "named_parameters"
     return named and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)
+
+
+def _asked(scope: ast.AST, loop: ast.For, tree: ast.AST, file: str) -> set[str]:
+    """The names of the models whose parameters the loop goes through, where all of them are variables of the script's."""
+    script = _script(file)
+    receiver = ast.unparse(loop.iter.func.value)  # type: ignore[attr-defined]
+    models = [receiver]
+    if isinstance(scope, FUNCTIONS) and receiver in (names := [each.arg for each in scope.args.args]):
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and called_name(n) == scope.name]
+        given = [_given(call, receiver, names.index(receiver)) for call in calls]
+        models = [ast.unparse(each) if each is not None else "" for each in given]
+    held = [script.get(name) for name in models]
+    if not held or not all(isinstance(each, nn.Module) for each in held):
+        return set()
+    return {name for model in held for name, _ in named_parameters(model)}
+
+
+def _script(file: str) -> dict[str, Any]:
+    """The variables of the script itself."""
+    main = sys.modules.get("__main__")
+    same = os.path.abspath(getattr(main, "__file__", "") or "") == os.path.abspath(file)
+    return dict(vars(main)) if same and main is not None else {}
 
 
 def _in_training(scope: ast.AST, loop: ast.For, tree: ast.AST) -> bool:
@@ -140,7 +162,7 @@ def _words(node: ast.expr, known: Mapping[str, Words]) -> Words | None:
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         parts = [_words(each, known) for each in node.elts]
         return tuple(w for part in parts if part for w in part) if parts and None not in parts else None
-    return known.get(node.id) if isinstance(node, ast.Name) else None
+    return known.get(ast.unparse(node)) if isinstance(node, (ast.Name, ast.Attribute)) else None
 
 
 def _put_together(node: ast.expr) -> str:
@@ -160,9 +182,8 @@ def _put_together(node: ast.expr) -> str:
 
 def _known(scope: ast.AST, tree: ast.AST, file: str) -> dict[str, Words]:
     """Settings of the script's own module, and parameters that every call and default give as plain words."""
-    main = sys.modules.get("__main__")
-    same = os.path.abspath(getattr(main, "__file__", "") or "") == os.path.abspath(file)
-    known = {k: words for k, v in (vars(main) if same else {}).items() if (words := _plain(v))}
+    script = _script(file)
+    known = {k: words for k, v in script.items() if (words := _plain(v))} | _settings(script)
     known |= _assigned(scope, known)
     if not isinstance(scope, FUNCTIONS):
         return known
@@ -178,6 +199,22 @@ def _known(scope: ast.AST, tree: ast.AST, file: str) -> dict[str, Words]:
         if name not in bound:
             known[name] = () if None in told else tuple(w for part in told if part for w in part)
     return {name: words for name, words in known.items() if words}
+
+
+def _settings(script: Mapping[str, Any]) -> dict[str, Words]:
+    """``CFG.release`` and ``args.release``: what a class, or an object of one that only holds settings, has for attributes."""
+    found: dict[str, Words] = {}
+    for name, value in script.items():
+        own = isinstance(value, type) and value.__module__ == "__main__"
+        for attribute, part in dict(getattr(value, "__dict__", {})).items() if own or _holds_settings(value) else ():
+            if words := _plain(part):
+                found[f"{name}.{attribute}"] = words
+    return found
+
+
+def _holds_settings(value: Any) -> bool:
+    """argparse's, types' and dataclasses' objects."""
+    return type(value).__name__ in ("Namespace", "SimpleNamespace") or hasattr(type(value), "__dataclass_fields__")
 
 
 def _assigned(scope: ast.AST, known: Mapping[str, Words]) -> dict[str, Words]:
