@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from watching import seen
 
-from flatline.events import ForwardObserved, OptimizerStepped
+from flatline.events import ForwardObserved, GradientNotFinite, OptimizerStepped, StepMissing
 
 X = torch.randn(64, 12, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 4, (64,), generator=torch.Generator().manual_seed(1))
@@ -66,3 +66,67 @@ def test_a_matrix_without_gradient_is_looked_at():
     late = [event for event in events if 100 < event.step < 130 and event.dead]
     assert late
     assert late[-1].dead[-1].dead == late[-1].dead[-1].units == 4
+
+
+def scaled(change, *, before):
+    """Clipping before or behind unscale_."""
+
+    def run():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for _ in range(5):
+            optimizer.zero_grad()
+            scaler.scale(functional.cross_entropy(model(X), Y)).backward()
+            gradients = [p.grad for p in model.parameters()]
+            if before:
+                change(gradients)
+            scaler.unscale_(optimizer)
+            if not before:
+                change(gradients)
+            scaler.step(optimizer)
+            scaler.update()
+
+    return [event.clip_by_hand for event in seen(run, OptimizerStepped)]
+
+
+def test_clipping_by_hand_before_unscale():
+    clips = [clip for clip in scaled(to_one_norm, before=True) if clip is not None]
+    assert len(clips) >= 3
+    assert all(clip.scaled and clip.scale == 1024.0 and clip.norm > 10 for clip in clips)
+
+
+def test_near_miss_clipping_by_hand_behind_unscale():
+    assert not any(clip is not None and clip.scaled for clip in scaled(to_one_norm, before=False))
+
+
+def guarded(loss_of, steps=8):
+    """A loop that leaves a step out where the norm is not finite."""
+
+    def run():
+        torch.manual_seed(0)
+        model = nn.Linear(12, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(steps):
+            loss = loss_of(model(X), step)
+            optimizer.zero_grad()
+            loss.backward()
+            if torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 5.0)):
+                optimizer.step()
+
+    return seen(run, GradientNotFinite, StepMissing)
+
+
+def tone_mapped(scores, step):
+    return torch.where(scores > 0.003, scores ** (1 / 2.4), 12.9 * scores).square().mean()
+
+
+def test_steps_left_out_for_gradients_that_are_no_numbers():
+    (event,) = guarded(tone_mapped)
+    assert isinstance(event, GradientNotFinite)
+    assert (event.operation, event.detail) == ("pow", "a number below 0 to the power 0.417")
+    assert event.bad == event.total == 2
+
+
+def test_near_miss_one_step_left_out():
+    assert guarded(lambda scores, step: tone_mapped(scores, step) if step == 3 else scores.square().mean()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from flatline.events import ClipFacts, ScaledLossRead, ScalerObserved
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.callers import caller, callers_above
 from flatline.sensors.loop import Loop, OptimizerState, Window
+from flatline.sensors.optimizers import clip_by_hand, rescaled
 from flatline.sensors.patching import Patches
 from flatline.sensors.scaled_loss import scaled_loss_read
 
@@ -61,7 +63,7 @@ class ClipSensor:
             self.patches.around(inner, name, after=callback, also=public)
         scaler = torch.amp.grad_scaler.GradScaler
         self.patches.around(scaler, "scale", after=self._scaled)
-        self.patches.around(scaler, "unscale_", after=self._unscaled)
+        self.patches.around(scaler, "unscale_", before=self._unscaling, after=self._unscaled)
         left = self._scaler_left
         self.patches.around(scaler, "step", before=self._scaler_stepping, after=self._scaler_stepped, failed=left)
         if self.loop.wants(ScalerObserved):
@@ -116,6 +118,14 @@ class ClipSensor:
                 self.loop.emit(ScaledLossRead(step=self.loop.step, where=where, statement=statement, scale=self.scale))
 
     _source_read = False
+
+    def _unscaling(self, scaler: Any, optimizer: Any) -> None:
+        """Were the gradients shrunk by hand, and still carry the scale?"""
+        state = self.loop.optimizers.get(id(optimizer))
+        if state is None or not self.loop.dense or not scaler.is_enabled() or not rescaled(state):
+            return
+        clip = clip_by_hand(state, caller())
+        state.window.hand_clip = replace(clip, scaled=True, scale=self.scale) if clip is not None else None
 
     def _unscaled(self, result: Any, scaler: Any, optimizer: Any) -> None:
         state = self.loop.optimizers.get(id(optimizer))

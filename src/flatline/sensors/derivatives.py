@@ -26,6 +26,15 @@ def _zero(tensor: Tensor) -> bool:
     return bool((tensor == 0).any())
 
 
+def _negative(tensor: Tensor) -> bool:
+    return bool((tensor < 0).any())
+
+
+def _reaches_below(value: Any) -> bool:
+    plain = isinstance(value, Tensor) and readable(value) and value.is_floating_point()
+    return plain and _bytes(value) <= HELD and _negative(value.detach())
+
+
 def _overflowed(tensor: Tensor) -> bool:
     return not finite(tensor)
 
@@ -69,6 +78,8 @@ def risk(node: Node) -> tuple[Tensor, Callable[[Tensor], bool], str] | None:
         entry: tuple[str, Callable[[Tensor], bool], str] = "self", _overflowed, "pow of inf"
         if exponent < 1:
             entry = "self", _zero, f"pow(0, {exponent:g})"
+        if exponent != int(exponent) and _reaches_below(saved(node, "self")):
+            entry = "self", _negative, f"a number below 0 to the power {exponent:.3g}"
     elif name in RISKS:
         entry = RISKS[name]
     else:
@@ -118,6 +129,16 @@ class DerivativeSensor:
         bad = [p for p in bad if p.grad is not None and not finite(_values(p.grad)) and finite(p)]
         if bad and "backward" in state.window.tape and self._loss_was_finite():
             self._pending, self._broken = self._event(state, bad), bad
+
+    def thrown_away(self, state: OptimizerState) -> bool:
+        """Gradients are zeroed unread, again and again: is it because they are not finite? Then that is told."""
+        if self._told or state.window.scaled or not self._loss_was_finite():
+            return self._told
+        bad = [p for p in state.parameters if p.grad is not None and not finite(_values(p.grad))]
+        if bad:
+            self._told = True
+            self.loop.emit(self._event(state, bad))
+        return self._told
 
     def _loss_was_finite(self) -> bool:
         return not self.backward.not_finite_told and self.loop.last_loss_step == self.loop.step

@@ -112,6 +112,7 @@ class LiveSensors:
         self._connect_graph()
         self.optimizers.before_step.append(guard(self.audit.before_step))
         self.optimizers.before_step.append(guard(self.derivatives.before_step))
+        self.optimizers.thrown_away = self.derivatives.thrown_away
         self.optimizers.before_sample.append(guard(self.precision.before_step))
         self.optimizers.before_sample.append(guard(self.numbers.before_step))
         self.optimizers.after_sample.append(guard(self.numbers.after_step))

@@ -42,6 +42,7 @@ class Window:
     leftover: bool = False
     scaled: bool = False
     norm_after_backward: float | None = None
+    hand_clip: ClipFacts | None = None  # of gradients that still carried the loss scale
     zero_where: Where | None = None
     fed: list[list[int]] = field(default_factory=list)  # of each backward that reached them: whose loss it was
     wiped: bool = False  # gradients were gone at the step, though nobody called zero_grad

@@ -161,7 +161,7 @@ class OptimizerSensor:
         steps = sum(other.steps for other in self.loop.states)
         state.idle_cycles = state.idle_cycles + 1 if steps == state.others_steps else 0
         state.others_steps = steps
-        if state.idle_cycles == IDLE_CYCLES and not state.by_hand:
+        if state.idle_cycles == IDLE_CYCLES and not state.by_hand and not self.thrown_away(state):
             self.loop.emit(
                 StepMissing(
                     step=self.loop.steps, where=state.window.zero_where, optimizer=state.facts, cycles=IDLE_CYCLES
@@ -211,11 +211,12 @@ class OptimizerSensor:
         self.loop.note_rate(state, self.loop.step)
         self.loop.stepped(state)
 
+    thrown_away: Callable[[OptimizerState], bool] = staticmethod(lambda state: False)  # for a reason that was told
     hand_on: Callable[[], None] = staticmethod(lambda: None)  # what was read at every step, when it is due
     light_step: Callable[[OptimizerState], None] | None = None
 
     def _tell_stepped(self, state: OptimizerState, where: Where | None) -> None:
-        window, rescaled = state.window, _rescaled(state)
+        window, changed = state.window, rescaled(state)
         self.loop.emit(
             OptimizerStepped(
                 step=self.loop.step,
@@ -229,8 +230,8 @@ class OptimizerSensor:
                 leftover=window.leftover or _piled_up(state),
                 closure=state.closure,
                 scaled=window.scaled,
-                rescaled_by_hand=rescaled,
-                clip_by_hand=_clip_by_hand(state, where) if rescaled else None,
+                rescaled_by_hand=changed,
+                clip_by_hand=window.hand_clip or (clip_by_hand(state, where) if changed else None),
                 zero_where=window.zero_where,
                 wiped_by_hand=window.wiped,
                 backward_ever=state.backwards > 0,
@@ -279,7 +280,7 @@ def wiped(state: OptimizerState) -> bool:
     return not any(is_nonzero(p.grad) for p in state.probes if p.grad is not None)
 
 
-def _rescaled(state: OptimizerState) -> bool:
+def rescaled(state: OptimizerState) -> bool:
     """Gradients changed between the last backward and the step, though nothing clipped or unscaled them."""
     before, last = state.window.norm_after_backward, max(state.window.last("backward"), 0)
     if before is None or any(what in ("clip", "unscale", "zero") for what in state.window.tape[last:]):
@@ -288,7 +289,7 @@ def _rescaled(state: OptimizerState) -> bool:
     return now is not None and abs(now - before) > 1e-3 * max(before, 1e-12)
 
 
-def _clip_by_hand(state: OptimizerState, where: Where | None) -> ClipFacts | None:
+def clip_by_hand(state: OptimizerState, where: Where | None) -> ClipFacts | None:
     """Shrunk gradients whose norm is, over all of them, what it was when they were shrunk before."""
     before, now = state.window.norm_after_backward, probe_norm(state)
     found = [p.grad.detach().float().norm() for p in state.parameters if p.grad is not None and readable(p.grad)]

@@ -133,3 +133,17 @@ for x in data:
 )
 def test_source_a_scaler_that_is_switched_off(switch, found):
     assert len(lint(ClipBeforeUnscale, SWITCHED.format(switch=switch))) == found
+
+
+def by_hand(**facts):
+    clip = replace(CLIP, **facts)
+    return OptimizerStepped(step=2, tape=("zero", "forward", "backward", "unscale"), scaled=True, clip_by_hand=clip)
+
+
+def test_fires_on_clipping_by_hand():
+    (finding,) = play(ClipBeforeUnscale, by_hand())
+    assert finding.message.startswith("the script's own clipping clips gradients of norm 9e+04 to 1 while they carry")
+
+
+def test_near_miss_clipping_by_hand_behind_unscale():
+    assert play(ClipBeforeUnscale, by_hand(scaled=False), by_hand(threshold=65536.0)) == []

@@ -56,23 +56,27 @@ class ClipBeforeUnscale(Rule):
 
     code = "G4"
     severity = "error"
-    consequences = ("G3", "O7", "O22", "C3", "C5")
+    consequences = ("G3", "O7", "O22", "C2", "C3", "C5")
 
     threshold_over_scale: float = 1e-3  # a threshold from here on was multiplied by the scale
     norm_over_scale: float = 1e-4  # a norm under it does not carry the scale: true norms are larger than that
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """A clip after backward, on gradients that are still scaled."""
-        clip = next((clip for clip in event.clips if self._wrong(clip)), None)
-        if clip is None or not _after_backward(event):
-            return
+        hand = event.clip_by_hand
+        clip = next((clip for clip in event.clips if self._wrong(clip)), None) if _after_backward(event) else None
+        if clip is None and hand is not None and self._wrong(hand):
+            yield self._tell(event, hand, "the script's own clipping")
+        elif clip is not None:
+            yield self._tell(event, clip, f"clip_grad_{clip.kind}_")
+
+    def _tell(self, event: OptimizerStepped, clip: ClipFacts, call: str) -> Finding:
         norm = "" if clip.norm is None else f" of norm {clip.norm:.3g}"
-        call = f"clip_grad_{clip.kind}_"
-        yield self.finding(
+        return self.finding(
             event,
-            f"{call} clips gradients{norm} to {clip.threshold:g} while they carry the loss scale {clip.scale:g}",
+            f"{call} clips gradients{norm} to {clip.threshold:.4g} while they carry the loss scale {clip.scale:g}",
             cause=f"scaler.step divides by the scale after clipping, so the step is held to "
-            f"{clip.threshold:g} / {clip.scale:g} = {clip.threshold / clip.scale:.2g} instead of {clip.threshold:g}",
+            f"{clip.threshold:.4g} / {clip.scale:g} = {clip.threshold / clip.scale:.2g} instead of {clip.threshold:.4g}",
             fix=f"call scaler.unscale_(optimizer) between backward() and {call}",
             where=clip.where,
             threshold=clip.threshold,
