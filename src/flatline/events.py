@@ -370,6 +370,7 @@ class ValidationObserved(Event):
     forwards: int = 1  # consecutive forwards without a step between them
     same_input: bool = False  # the same tensor again: Monte-Carlo dropout
     other_loader: bool = False  # the batch came from a DataLoader that never feeds a backward
+    own_data: bool = False  # over the first rows of what it learns from, as the source shows
     adversarial: bool = False  # its loss runs through a model of another optimizer
     averaged: bool = False  # an averaged copy, not the model in training
     recalibrated: bool = False  # its running statistics were reset just before, or BatchNorm averages all batches

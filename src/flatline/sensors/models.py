@@ -15,6 +15,7 @@ from flatline.events import ForwardObserved, InputFacts, LayerInput, ModesObserv
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.own_data import looks_at_own_data
 from flatline.sensors.patching import Patches, unseen_by_dynamo
 from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import modules, named_modules, own_parameters, parameters
@@ -96,6 +97,7 @@ def fingerprint(tensor: Tensor) -> int:
 
 
 GONE = nn.Identity()
+FIRST_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase)  # that numbers of any size may reach
 
 
 class Batch(NamedTuple):
@@ -449,11 +451,11 @@ class ModelSensor:
         model.last_idle_input = weakref.ref(first) if first is not None else None
         if not self._worth_judging(module, model):
             return
-        active = [path for path, child in model.sensitive if child.training]
+        active, where = [path for path, child in model.sensitive if child.training], caller()
         self.loop.emit(
             ValidationObserved(
                 step=self.loop.steps,
-                where=caller(),
+                where=where,
                 model=model.label,
                 training=module.training,
                 grad_enabled=torch.is_grad_enabled(),
@@ -462,6 +464,7 @@ class ModelSensor:
                 forwards=model.idle_forwards,
                 same_input=again,
                 other_loader=self.batch_is_foreign,
+                own_data=bool(active) and where is not None and looks_at_own_data(where.file, where.line),
                 adversarial=self._adversarial(model),
                 averaged=not self._in_optimizer(module),
                 recalibrated=any(_starts_anew(child, model.idle_forwards) for _, child in model.sensitive),
@@ -630,7 +633,7 @@ class ModelSensor:
             return
         weighted = has_matrix(module)
         self._weighted += weighted
-        if self._weighted == 1 and weighted and isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+        if self._weighted == 1 and weighted and isinstance(module, FIRST_LAYERS):
             first = next(tensors_in(args), None)
             raw = first is not None and first.grad_fn is None  # no weight made it
             if first is not None and raw and first.is_floating_point() and first.numel():

@@ -59,6 +59,10 @@ def test_warns_where_gradients_are_on():
     assert "without gradients" not in finding.message
 
 
+def test_near_miss_a_look_at_its_own_training_data():
+    assert play(ValidationInTrainMode, *passes(replace(SEEN, own_data=True), *range(20, 320, 30))) == []
+
+
 def test_near_miss_eval_mode():
     assert play(ValidationInTrainMode, *passes(replace(FOREIGN, training=False), 20, 40, forwards=4)) == []
 

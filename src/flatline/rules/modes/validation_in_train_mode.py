@@ -53,7 +53,7 @@ class ValidationInTrainMode(Rule):
     -------------------
     Monte-Carlo dropout runs the same input many times. EMA teachers and momentum encoders are copies that no
     optimizer holds. A generator is run by its discriminator's step. BatchNorm statistics are recomputed in train
-    mode on purpose. Pseudo-labels, self-conditioning and the like run one or two forwards without gradients
+    mode on purpose. A look at what the model makes of its own training data. Pseudo-labels, self-conditioning and the like run one or two forwards without gradients
     at every step.
 
     References
@@ -125,6 +125,8 @@ class ValidationInTrainMode(Rule):
 def _at_fault(event: ValidationObserved) -> bool:
     """In train mode, with layers that mind, and not for a reason that is known to be good."""
     if not event.training or not event.sensitive or event.averaged or event.adversarial or event.recalibrated:
+        return False
+    if event.own_data and not event.other_loader:
         return False
     return event.where is None or not RECALIBRATION.search(event.where.function.lower())
 
