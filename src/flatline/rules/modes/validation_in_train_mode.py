@@ -53,8 +53,8 @@ class ValidationInTrainMode(Rule):
     -------------------
     Monte-Carlo dropout runs the same input many times. EMA teachers and momentum encoders are copies that no
     optimizer holds. A generator is run by its discriminator's step. BatchNorm statistics are recomputed in train
-    mode on purpose. A look at what the model makes of its own training data. Pseudo-labels, self-conditioning and the like run one or two forwards without gradients
-    at every step.
+    mode on purpose. A look at what the model makes of its own training data. Pseudo-labels, self-conditioning and
+    the like run one or two forwards without gradients at every step.
 
     References
     ----------
