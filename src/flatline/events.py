@@ -5,7 +5,7 @@ A training loop, with every event at its place::
     optimizer = AdamW(model.parameters())          # OptimizerCreated
     scheduler = CosineAnnealingLR(optimizer, 100)
     model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
-                                                   # OptimizerBeganAnew
+                                                   # OptimizerBeganAnew, ScheduleBeganAnew
     for inputs, targets in loader:                 # PassEnded, when it begins again
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
@@ -1527,6 +1527,19 @@ class CheckpointLost(Event):
     tensors: int = 0  # parameters of the model
     in_file: int = 0  # tensors in the file of which none was used
     read_where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ScheduleBeganAnew(Event):
+    """A resumed run took the count and the optimizer's state from a file; its schedule, of the whole run, is at its beginning."""
+
+    absent = "no run was resumed with the state of its optimizer"
+    defect = True
+    counter: str = "epoch"  # key of the count
+    count: int = 1
+    schedule: str = "LambdaLR"
+    length: int = 0  # in its own steps
+    saved: bool = False  # its state lies in the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

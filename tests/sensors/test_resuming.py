@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from watching import seen
 
-from flatline.events import OptimizerBeganAnew
+from flatline.events import OptimizerBeganAnew, ScheduleBeganAnew
 
 GOES_ON = "for epoch in range(checkpoint['epoch'] + 1, 20):\n    train()\n"
 
@@ -38,7 +38,8 @@ def script(tmp_path):
             names["optimizer"].step()
 
         names["step"] = step
-        return seen(lambda: exec(compile(file.read_text(), str(file), "exec"), names), OptimizerBeganAnew)
+        kinds = OptimizerBeganAnew, ScheduleBeganAnew
+        return seen(lambda: exec(compile(file.read_text(), str(file), "exec"), names), *kinds)
 
     return run
 
@@ -218,3 +219,31 @@ def test_near_miss_a_count_of_another_scope(script):
     loop = "def weights():\n    step = checkpoint['epoch']\nstep = 0\nwhile step < 20:\n    train()\n"
     assert script(ADAMW, loop) == []
     assert script(ADAMW, loop.replace("step = 0\n", "step = checkpoint['epoch']\n"))
+
+
+WITH_STATE = "optimizer.load_state_dict(checkpoint['optim'])\n"
+UNTIL = "self.epoch = checkpoint['epoch']\nwhile self.epoch < {}:\n    train()\n"
+
+
+@pytest.mark.parametrize("loop", [FROM_THE_COUNT.format("epochs"), UNTIL.format("epochs")])
+@pytest.mark.parametrize("before", [True, False])
+def test_the_optimizer_goes_on_and_its_schedule_begins(script, loop, before):
+    """The schedule is built before the state is loaded, or behind it."""
+    schedule = SCHEDULED.format("epochs") + "\n"
+    build = f"epochs = 20\n{ADAMW}\n" + (schedule if before else "")
+    (left,) = script(build, loop, WITH_STATE + ("" if before else schedule))
+    assert isinstance(left, ScheduleBeganAnew)
+    assert (left.counter, left.count, left.schedule, left.length) == ("epoch", 12, "CosineAnnealingLR", 20)
+    assert not left.saved
+
+
+@pytest.mark.parametrize(
+    ("length", "load"),
+    [
+        ("epochs", WITH_STATE + "schedule.last_epoch = checkpoint['epoch']"),  # it goes on
+        ("epochs - checkpoint['epoch']", WITH_STATE),  # of what is left
+        ("7", WITH_STATE),  # of something else
+    ],
+)
+def test_near_miss_the_schedule(script, length, load):
+    assert script(TO_THE_END.format(length), FROM_THE_COUNT.format("epochs"), load) == []

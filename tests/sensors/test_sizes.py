@@ -135,3 +135,25 @@ def test_it_is_told_with_the_schedule():
 
 def test_near_miss_a_cycle_within_the_epoch():
     assert {horizon for horizon, _ in horizons(Cosine(4, 10).half, "batch")} == {None}
+
+
+class Job:
+    """It holds the model, too, and its function does not ask for that."""
+
+    def __init__(self, total):
+        self.total, self.model, self.save = total, nn.Linear(2, 2), print
+
+    def rate_at(self, step):
+        return step / 10 if step < 10 else 0.5 * (1 + math.cos(math.pi * (step - 10) / (self.total - 10)))
+
+    def asks(self, step):
+        self.save(step)
+        return 1 - step / self.total
+
+
+def test_a_method_of_an_object_that_holds_much():
+    assert size_of(Job(300).rate_at, None).length == 300
+
+
+def test_near_miss_a_method_that_calls_what_its_object_holds():
+    assert size_of(Job(300).asks, None) is None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, optim, uint8
 
-from flatline.events import OptimizerBeganAnew, Where
+from flatline.events import OptimizerBeganAnew, ScheduleBeganAnew, Where
 from flatline.sensors.callers import looked_up
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
@@ -127,6 +127,7 @@ class Resuming:
         """Of an optimizer, right before it."""
         files, self.files = self.files, []
         if self.loaded or not self.loop.wants(OptimizerBeganAnew):
+            self._schedule_alone(files, state)
             return
         optimizer: Any = state.ref()
         for file in files:
@@ -147,6 +148,29 @@ class Resuming:
 
     def _with_its_schedule(self, event: OptimizerBeganAnew, file: Saved, state: OptimizerState) -> None:
         """Weights and a count may be the begin of another stage; not where a schedule of the whole run begins again, too."""
+        for name, horizon in self._begin_again(file, state):
+            self.loop.emit(replace(event, others=file.weights, schedule=name, length=horizon))
+            return
+
+    def _schedule_alone(self, files: list[Saved], state: OptimizerState) -> None:
+        """The state of the optimizer came back, and the schedule of the whole run is at its first step."""
+        for file in files if self.loop.wants(ScheduleBeganAnew) else ():
+            counter = _goes_on(file) if file.states and self._alone(state, file) else ""
+            for name, horizon in self._begin_again(file, state) if counter else ():
+                told = ScheduleBeganAnew(
+                    step=self.loop.step,
+                    where=file.where,
+                    counter=counter,
+                    count=file.counts[counter],
+                    schedule=name,
+                    length=horizon,
+                    saved=any("sched" in key for key in file.others),
+                )
+                self.loop.emit(told)
+                return
+
+    def _begin_again(self, file: Saved, state: OptimizerState) -> Iterator[tuple[str, int]]:
+        """Schedules at their first step, and their lengths: of the whole run, or of one that was broken off in this process."""
         known = self.schedules()
         for schedule in (each for each in known if each.state is state and each.begins()):
             horizon = schedule.horizon
@@ -155,8 +179,7 @@ class Resuming:
                 each.horizon == horizon and 0 < each.calls < WHOLE * each.horizon for each in earlier if horizon
             )
             if horizon is not None and (broken_off or horizon in self._whole(file)):
-                self.loop.emit(replace(event, others=file.weights, schedule=schedule.name, length=horizon))
-                return
+                yield schedule.name, horizon
 
     def _whole(self, file: Saved) -> set[int]:
         """The lengths that the run has from a count of 0 on: in the unit of the count, and in batches."""
@@ -293,8 +316,19 @@ def _ends(file: Saved) -> Iterator[int]:
     """The counts at which such a loop is over, as they are in the functions that run."""
     tree = tree_of(file.where.file)
     names = _names_of(tree, file.counts) if tree is not None else {}
-    for _, stop in _ranges(tree, names, file.counts) if tree is not None else ():
+    stops = [stop for _, stop in _ranges(tree, names, file.counts)] if tree is not None else []
+    stops += (
+        list(_stops_of_while(tree, set(_counted_by_while(tree, file.counts)) & set(names))) if tree is not None else []
+    )
+    for stop in stops:
         yield from _values(stop, names, file.counts)
+
+
+def _stops_of_while(tree: ast.AST, counters: set[str]) -> Iterator[ast.expr]:
+    """``epochs`` of ``while self.epoch < epochs``."""
+    for loop in (node for node in ast.walk(tree) if isinstance(node, ast.While) and isinstance(node.test, ast.Compare)):
+        if ast.unparse(loop.test.left) in counters:  # type: ignore[attr-defined]
+            yield loop.test.comparators[0]  # type: ignore[attr-defined]
 
 
 def _values(node: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[int]:

@@ -88,10 +88,11 @@ def _numbers(function: Any, depth: int) -> Iterator[tuple[str, int]]:
         function, owner = function.__func__, function.__self__
     else:
         owner = None if isinstance(function, types.FunctionType) else function
-    if owner is not None:
-        yield from _each(_fields(owner), depth, told=False)
-        function = function if isinstance(function, types.FunctionType) else vars(type(owner)).get("__call__")
+    if owner is not None and not isinstance(function, types.FunctionType):
+        function = vars(type(owner)).get("__call__")
     code = _code(function)
+    own = ((name, value) for name, value in _fields(owner) if name in code.co_names)
+    yield from _each(own, depth, told=False)
     yield from _each(_defaults(function, code), depth)
     yield from _each(closure_of(function).items(), depth)
     yield from _each(_named(function, code, owner), depth)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import OptimizerBeganAnew, Where
+from flatline.events import OptimizerBeganAnew, ScheduleBeganAnew, Where
 from flatline.rules.finetuning.optimizer_state_left import OptimizerStateLeft
 from flatline.testing import play
 
@@ -40,3 +40,21 @@ def test_near_miss_a_checkpoint_from_before_the_first_epoch():
 
 def test_near_miss_a_file_without_any_state():
     assert play(OptimizerStateLeft, replace(LEFT, tensors=0)) == []
+
+
+def test_fires_where_the_schedule_alone_begins_again():
+    told = ScheduleBeganAnew(
+        step=900, where=Where("train.py", 30), counter="epoch", count=10, schedule="LambdaLR", length=3000
+    )
+    (finding,) = play(OptimizerStateLeft, told)
+    assert (finding.severity, finding.key) == ("warning", "schedule")
+    assert finding.message == (
+        "training goes on from epoch = 10 of the checkpoint, which holds no state of the schedule: LambdaLR, of 3,000 steps for "
+        "the whole run, begins again at 0"
+    )
+    (finding,) = play(OptimizerStateLeft, replace(told, saved=True))
+    assert "which holds the schedule's state, too" in finding.message
+
+
+def test_near_miss_a_schedule_of_a_run_that_had_not_begun():
+    assert play(OptimizerStateLeft, ScheduleBeganAnew(count=0, length=3000)) == []

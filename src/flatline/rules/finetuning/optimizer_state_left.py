@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import OptimizerBeganAnew
+from flatline.events import OptimizerBeganAnew, ScheduleBeganAnew
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -86,4 +86,20 @@ class OptimizerStateLeft(Rule):
             else "save optimizer.state_dict() in the checkpoint, too, and load it after the optimizer is built",
             count=event.count,
             tensors=event.tensors,
+        )
+
+    def on_schedule_began_anew(self, event: ScheduleBeganAnew) -> Iterator[Finding]:
+        """The count and the optimizer go on, and the schedule of the whole run begins at 0."""
+        if event.count < self.counted:
+            return
+        kept = "which holds the schedule's state, too" if event.saved else "which holds no state of the schedule"
+        yield self.finding(
+            event,
+            f"training goes on from {event.counter} = {event.count} of the checkpoint, {kept}: {event.schedule}, of "
+            f"{event.length:,} steps for the whole run, begins again at 0",
+            cause="the rate goes through its warm-up and its peak a second time, and the run ends before it has come down",
+            fix="save scheduler.state_dict() in the checkpoint, and load it after the scheduler is built",
+            key="schedule",
+            count=event.count,
+            length=event.length,
         )
