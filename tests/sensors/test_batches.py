@@ -819,3 +819,15 @@ def test_passes_that_went_by_lightly_are_not_taken_for_one_step():
     close = [event.step for event in told if isinstance(event, OptimizerStepped)]
     assert close[-1] > close[0] + 40
     assert [event.step for event in told if isinstance(event, BatchesServed)] == close
+
+
+def test_rows_of_zeros_and_ones_are_told_apart():
+    """Atoms, one of five in each of 14 places: other molecules, other rows."""
+    atoms = torch.randint(0, 5, (300, 14), generator=torch.Generator().manual_seed(0))
+    rows = functional.one_hot(atoms, 5).float()
+    probe = Probe()
+    for part in rows.split(30):
+        probe.add(part, torch.zeros(len(part)))
+    assert probe.rows == len(torch.unique(atoms, dim=0)) == 300
+    probe.add(rows[:50], torch.zeros(50))
+    assert probe.rows == 300

@@ -204,3 +204,22 @@ def test_warns_of_files_that_are_paired_by_place():
         "33 of 40 files are paired with the file of another number, case1.npy with case10_mask.npy"
     )
     assert r"re.search(r'\d+', path.stem)" in finding.fix
+
+
+def measured_run(later, first=9.0):
+    """A regression that begins far above guessing, and what becomes of it."""
+    probe = probed(
+        classes=0, by_line=-0.02, by_neighbours=0.03, surprise=1.0, entropy=1.0, step=28, permutation="y[:len(x)]"
+    )
+    losses = [first, first / 2, *[1.0] * 26, *[later] * 200]
+    read = LossesRead(step=228, steps=tuple(range(1, 229)), losses=tuple(losses), rates=(0.1,) * 228)
+    return [probe, read]
+
+
+def test_warns_of_a_regression_that_began_far_above_guessing():
+    (finding,) = play(LabelsUnrelatedToInputs, *measured_run(1.0))
+    assert "`y[:len(x)]` moves the rows of one side alone" in finding.message
+
+
+def test_near_miss_a_regression_that_learns_late():
+    assert play(LabelsUnrelatedToInputs, *measured_run(0.5)) == []

@@ -127,8 +127,10 @@ class LabelsUnrelatedToInputs(Rule):
             if len(late) < self.window:
                 continue
             self._waiting.remove(probe)
-            then = fmean([loss for step, loss in read if step <= probe.step][-self.window :])
-            if fmean(late) >= self.still * (
+            then = median(
+                [loss for step, loss in read if step <= probe.step][-self.window :]
+            )  # the first may be far above
+            if median(late) >= self.still * (
                 min(then, probe.entropy) if probe.classes else then
             ):  # it may begin above chance
                 yield from self._judge(probe)
