@@ -18,7 +18,7 @@ A training loop, with every event at its place::
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited, UnitsFollowed,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
                                                    # NonFiniteReplayed,
-                                                   # LossesRead, HistogramsTaken
+                                                   # LossesRead, HistogramsTaken, ProjectionDrawn
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
         print(f"val loss {loss:.3f}")              # LinePrinted
         scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost,
@@ -319,6 +319,16 @@ class ActivationsSampled(Event):
     model: str = "model"
     untrained: bool = False  # no optimizer has stepped yet, nothing was loaded
     layers: tuple[LayerActivations, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ProjectionDrawn(Event):
+    """A module's forward draws a random matrix of a fixed size, multiplies its input by it, and takes cosine and sine."""
+
+    absent = "no module draws random features in its forward"
+    defect = True
+    module: str = "FourierFeatures"
+    statement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.penalties import Penalties
 from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.printed import PrintedSensor
+from flatline.sensors.projections import ProjectionSensor
 from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
 from flatline.sensors.restored_rates import RestoredRates
@@ -147,6 +148,7 @@ class LiveSensors:
             guard(self.divided.after_step),
             guard(self.audit.after_step),
             guard(self.symmetry.after_step),
+            guard(ProjectionSensor(self.loop, self.models).after_step),
             guard(self.derivatives.after_step),
             guard(self.data.after_step),
             guard(self.schedules.after_step),

@@ -1,4 +1,4 @@
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, Where
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, ProjectionDrawn, Where
 from flatline.rules.finetuning.weights_drawn_anew import WeightsDrawnAnew
 from flatline.testing import play
 
@@ -39,3 +39,15 @@ def test_near_miss_one_part_is_drawn_anew():
 def test_near_miss_once_and_never_again():
     once = [*steps(1.0, count=3), *steps(0.0, count=3), *steps(1.0, count=3)]
     assert play(WeightsDrawnAnew, *once) == []
+
+
+def test_random_features_in_a_forward():
+    """Near misses stand with the sensor: what is kept, seeded, or of the input's size makes no ProjectionDrawn."""
+    told = ProjectionDrawn(
+        step=1, where=Where("model.py", 7, "forward"), module="Fourier", statement="b = torch.randn(2, 64)"
+    )
+    (finding,) = play(WeightsDrawnAnew, told)
+    assert (finding.severity, finding.where) == ("error", Where("model.py", 7, "forward"))
+    assert finding.message == (
+        "Fourier draws its random features in forward(), `b = torch.randn(2, 64)`: they are others in every pass"
+    )

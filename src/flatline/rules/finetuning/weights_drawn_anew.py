@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import NumbersSampled
+from flatline.events import NumbersSampled, ProjectionDrawn
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -46,7 +46,8 @@ class WeightsDrawnAnew(Rule):
     Healthy look-alikes
     -------------------
     Weights that are clipped, projected, averaged or put back to earlier ones, which stay close to what the step had left;
-    a new model for each fold or each task; one part that is drawn anew on purpose while the rest is kept.
+    a new model for each fold or each task; one part that is drawn anew on purpose while the rest is kept. Noise of the
+    input's own size; random rotations that only sort vectors into buckets.
 
     References
     ----------
@@ -69,6 +70,17 @@ class WeightsDrawnAnew(Rule):
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
+
+    def on_projection_drawn(self, event: ProjectionDrawn) -> Iterator[Finding]:
+        """Random features that are others in every pass."""
+        yield self.finding(
+            event,
+            f"{event.module} draws its random features in forward(), `{event.statement}`: they are others in every pass",
+            cause="the layers above learn what these features say, and in the next pass the features say something else",
+            fix="draw them once, in __init__, and keep them: self.register_buffer('B', torch.randn(…) * sigma)",
+            key="features",
+            module=event.module,
+        )
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Whether this step found what the one before had left."""
