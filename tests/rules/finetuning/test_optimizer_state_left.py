@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from flatline.events import OptimizerBeganAnew, ScheduleBeganAnew, Where
 from flatline.rules.finetuning.optimizer_state_left import OptimizerStateLeft
 from flatline.testing import play
@@ -56,5 +58,6 @@ def test_fires_where_the_schedule_alone_begins_again():
     assert "which holds the schedule's state, too" in finding.message
 
 
-def test_near_miss_a_schedule_of_a_run_that_had_not_begun():
-    assert play(OptimizerStateLeft, ScheduleBeganAnew(count=0, length=3000)) == []
+@pytest.mark.parametrize("saved", [False, True])
+def test_near_miss_a_schedule_of_a_run_that_had_not_begun(saved):
+    assert play(OptimizerStateLeft, ScheduleBeganAnew(count=0, length=3000, saved=saved)) == []

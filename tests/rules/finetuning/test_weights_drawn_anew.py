@@ -51,3 +51,7 @@ def test_random_features_in_a_forward():
     assert finding.message == (
         "Fourier draws its random features in forward(), `b = torch.randn(2, 64)`: they are others in every pass"
     )
+
+
+def test_near_miss_three_times_in_a_row():
+    assert play(WeightsDrawnAnew, *steps(0.0, 0.1, count=4)) == []
