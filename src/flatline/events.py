@@ -18,7 +18,7 @@ A training loop, with every event at its place::
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited, UnitsFollowed,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
                                                    # NonFiniteReplayed,
-                                                   # LossesRead, HistogramsTaken, ProjectionDrawn
+                                                   # LossesRead, HistogramsTaken, ProjectionDrawn, DimensionsMixed
         writer.add_scalar("loss", loss, step)      # ScalarsLogged
         print(f"val loss {loss:.3f}")              # LinePrinted
         scheduler.step()                           # ScheduleObserved, RateRead, RateMisplaced, RateLost,
@@ -319,6 +319,17 @@ class ActivationsSampled(Event):
     model: str = "model"
     untrained: bool = False  # no optimizer has stepped yet, nothing was loaded
     layers: tuple[LayerActivations, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DimensionsMixed(Event):
+    """A module's forward views a tensor with its dimensions named in another order than it has."""
+
+    absent = "no view names the dimensions of its tensor in another order"
+    defect = True
+    module: str = "Net"
+    statement: str = "x.view(t, b, c)"
+    order: str = "b, t, c"  # as the tensor has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

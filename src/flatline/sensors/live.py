@@ -23,6 +23,7 @@ from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
 from flatline.sensors.divided_loss import DividedLosses
+from flatline.sensors.forwards import ForwardSensor
 from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.logged import LoggedSensor
@@ -35,7 +36,6 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.penalties import Penalties
 from flatline.sensors.precision import PrecisionSensor
 from flatline.sensors.printed import PrintedSensor
-from flatline.sensors.projections import ProjectionSensor
 from flatline.sensors.recording import RecordingSensor
 from flatline.sensors.recurrence import RecurrenceSensor
 from flatline.sensors.restored_rates import RestoredRates
@@ -148,7 +148,7 @@ class LiveSensors:
             guard(self.divided.after_step),
             guard(self.audit.after_step),
             guard(self.symmetry.after_step),
-            guard(ProjectionSensor(self.loop, self.models).after_step),
+            guard(ForwardSensor(self.loop, self.models).after_step),
             guard(self.derivatives.after_step),
             guard(self.data.after_step),
             guard(self.schedules.after_step),

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
 
-from flatline.events import ProjectionDrawn, Where
-from flatline.sensors.callers import is_users
-from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import ModelSensor
-from flatline.sensors.sources import FUNCTIONS, called_name, tree_of
-from flatline.sensors.tree import modules
+from flatline.events import Where
+from flatline.sensors.sources import called_name
 
 DRAWS = ("randn", "rand", "normal")
 WAVES = ("cos", "sin")
@@ -18,34 +13,10 @@ PRODUCTS = ("matmul", "mm", "einsum", "linear", "addmm")
 KEPT = ("manual_seed", "register_buffer", "fork_rng")  # the same numbers each time, or not at every call
 
 
-class ProjectionSensor:
-    """Reads the forward of every class of the user's once."""
-
-    def __init__(self, loop: Loop, models: ModelSensor) -> None:
-        self.loop, self.models = loop, models
-        self._read: set[type] = set()
-
-    def after_step(self, state: OptimizerState, where: Where | None) -> None:
-        """The classes that are new."""
-        if not self.loop.dense or not self.loop.wants(ProjectionDrawn):
-            return
-        alive = [module for model in self.models.known if (module := model.ref()) is not None]
-        kinds = {type(part) for model in alive for part in modules(model)}
-        for kind in kinds - self._read:
-            found = drawn_in_forward(getattr(kind.forward, "__code__", None))
-            if found is not None:
-                place, text = found
-                self.loop.emit(ProjectionDrawn(step=self.loop.step, where=place, module=kind.__name__, statement=text))
-        self._read |= kinds
-
-
-def drawn_in_forward(code: Any) -> tuple[Where, str] | None:
+def drawn_in_forward(function: ast.FunctionDef, file: str) -> tuple[Where, str] | None:
     """The statement that draws a matrix of a fixed size, which the input is multiplied by before a cosine or a sine."""
-    if code is None or not is_users(code.co_filename):
-        return None
-    function = _function(code)
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)] if function is not None else []
-    if function is None or any(called_name(call) in KEPT for call in calls) or not any(map(_is_wave, calls)):
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    if any(called_name(call) in KEPT for call in calls) or not any(map(_is_wave, calls)):
         return None
     bound = {each.arg for each in function.args.args[1:]} | {
         inner.id for inner in ast.walk(function) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
@@ -53,15 +24,8 @@ def drawn_in_forward(code: Any) -> tuple[Where, str] | None:
     for node in (each for each in function.body if isinstance(each, ast.Assign)):
         name = ast.unparse(node.targets[0])
         if isinstance(node.targets[0], ast.Name) and _draws(node.value, bound) and _reaches_wave(function, name):
-            return Where(code.co_filename, node.lineno, "forward"), ast.unparse(node)
+            return Where(file, node.lineno, "forward"), ast.unparse(node)
     return None
-
-
-def _function(code: Any) -> ast.FunctionDef | None:
-    tree = tree_of(code.co_filename)
-    found = (n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and n.lineno == code.co_firstlineno) if tree else ()
-    function = next(iter(found), None)
-    return function if isinstance(function, ast.FunctionDef) else None
 
 
 def _draws(value: ast.expr, bound: set[str]) -> bool:

@@ -1,4 +1,4 @@
-from flatline.events import SamplesProbed, Spread
+from flatline.events import DimensionsMixed, SamplesProbed, Spread, Where
 from flatline.rules.data.samples_mixed import SamplesMixed
 from flatline.testing import play
 
@@ -53,3 +53,13 @@ def test_near_miss_a_first_dimension_that_may_be_time():
 
 def test_near_miss_rounding():
     assert play(SamplesMixed, probed(effect=2e-4, time=True)) == []
+
+
+def test_fires_on_a_view_in_a_forward():
+    """Near misses stand with the sensor, which makes no DimensionsMixed of a view behind a permute."""
+    told = DimensionsMixed(
+        step=1, where=Where("net.py", 42, "forward"), module="CRNN", statement="f.view(w, b, c * h)", order="b, c, h, w"
+    )
+    (finding,) = play(SamplesMixed, told)
+    assert (finding.severity, finding.where) == ("error", Where("net.py", 42, "forward"))
+    assert finding.message.startswith("`f.view(w, b, c * h)` in the forward of CRNN takes a tensor of (b, c, h, w)")

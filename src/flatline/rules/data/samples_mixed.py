@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SamplesProbed
+from flatline.events import DimensionsMixed, SamplesProbed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -75,6 +75,18 @@ class SamplesMixed(Rule):
             else "swap dimensions with transpose or permute: view and reshape cut the numbers anew, across samples",
             layer=spread.layer,
             effect=spread.effect,
+        )
+
+    def on_dimensions_mixed(self, event: DimensionsMixed) -> Iterator[Finding]:
+        """A view in the source of a forward, where the dimensions have to be swapped."""
+        yield self.finding(
+            event,
+            f"`{event.statement}` in the forward of {event.module} takes a tensor of ({event.order}): its numbers are cut anew in "
+            "the order in which they lie, so that each new row holds parts of several samples",
+            cause="view and reshape swap no dimensions: they only name other sizes for the same row of numbers",
+            fix="permute or transpose first, then join: x.permute(…).reshape(…)",
+            key="view",
+            module=event.module,
         )
 
     def _why(self, event: SamplesProbed) -> str:
