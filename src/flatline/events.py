@@ -6,7 +6,7 @@ A training loop, with every event at its place::
     scheduler = CosineAnnealingLR(optimizer, 100)
     model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
                                                    # OptimizerBeganAnew
-    for inputs, targets in loader:                 # PassEnded, when it begins again
+    for inputs, targets in loader:                 # PassEnded, when it begins again; AugmentedApart
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
@@ -1023,6 +1023,19 @@ class PathsMispaired(Event):
     second: str = "case10_mask.npy"  # at the same place
     apart: int = 0  # pairs of other numbers
     total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AugmentedApart(Event):
+    """Items came again in a later pass, their image flipped or turned in one way, and their mask in another."""
+
+    absent = "no image and mask were seen turned apart"
+    defect = True
+    item: int = 0  # the first of them, an index of the data set
+    image: str = "flipped left to right"  # since it was first seen
+    mask: str = "left as it was"
+    apart: int = 0  # items
+    compared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

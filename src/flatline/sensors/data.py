@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from flatline.events import (
+    AugmentedApart,
     BatchesServed,
     BatchRepeated,
     InputsObserved,
@@ -23,6 +24,7 @@ from flatline.events import (
     WorkersStarted,
 )
 from flatline.sensors import batches
+from flatline.sensors.augmented_apart import Views
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
@@ -128,6 +130,7 @@ class Loader:
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
         self.revisits: Revisits | None = Revisits()
+        self.views: Views | None = Views()
 
     def begin(self) -> Order:
         """A new pass."""
@@ -249,6 +252,8 @@ class DataSensor:
         loader.position = order.served
         if loader.revisits is not None:
             self._revisit(loader, loader.revisits, order, batch)
+        if loader.views is not None and loader.fed:
+            self._see_again(loader, loader.views, samples, batch)
         if self._looks >= FEW_LOOKS and loader.length and order.served in (loader.length // 2, 3 * loader.length // 4):
             self._look_again()
         known = [entry for entry in self.loaders.values() if entry.fed]
@@ -273,6 +278,26 @@ class DataSensor:
             loader.revisits = None
         elif order.served == 1 and revisits.redrawn():
             self._tell_redrawn(loader, revisits)
+
+    def _see_again(self, loader: Loader, views: Views, samples: tuple[Any, ...], batch: Any) -> None:
+        """One more batch of a loader that is learned from."""
+        views.add(samples, batch, close=self.loop.dense)
+        found = views.turned() if self.loop.wants(AugmentedApart) else None
+        if found is not None:
+            self.loop.emit(
+                AugmentedApart(
+                    step=self.loop.step,
+                    where=caller(),
+                    item=found.item,
+                    image=found.image,
+                    mask=found.mask,
+                    apart=found.apart,
+                    compared=found.compared,
+                )
+            )
+        if found is not None or views.done:
+            views.close()
+            loader.views = None
 
     def _tell_redrawn(self, loader: Loader, revisits: Revisits) -> None:
         """Its items are new ones each time: is it data that nothing is learned from, and seen in no other form?"""
@@ -381,6 +406,8 @@ class DataSensor:
 
     def _inputs(self, model: str, tensors: list[Any], module: Any) -> None:
         """A model that is being trained was called."""
+        if self.newest is not None and self.newest.views is not None:
+            self.newest.views.called_with(tensors)
         first, step = tensors[0], self.loop.step
         content, loader = batches.content(tensors), self._loader_of(step)
         repeats = self._repeats.setdefault(model, batches.Repeats())
