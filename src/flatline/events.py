@@ -13,7 +13,7 @@ A training loop, with every event at its place::
                                                    # RecurrentGradientsSampled,
                                                    # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut, SignsMissing,
-                                                   # MinorityObserved, AnswersBeyond
+                                                   # MinorityObserved, AnswersBeyond, TargetsRanked
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited, UnitsFollowed,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
@@ -915,6 +915,22 @@ class TargetsObserved(Event):
     position: int = 0  # batch of that pass, from 1
     length: int | None = None
     jump: float = 1.0  # largest factor from one of the newest losses to the next, of those that matter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TargetsRanked(Event):
+    """One more batch of measured targets that rise row by row, or fall, as those of all batches looked at before."""
+
+    absent = "no measured targets rise or fall from batch to batch"
+    defect = True
+    stream: int = 0  # the same for losses of one place in the code, fed by one DataLoader
+    rising: bool = True
+    alone: bool = True  # no input does the same
+    passes: int = 1
+    position: int = 1  # batch of that pass
+    length: int = 1
+    target: float = 0.0  # mean of the batch
+    answer: float = 0.0  # of the model's, for the same rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
