@@ -6,14 +6,14 @@ A training loop, with every event at its place::
     scheduler = CosineAnnealingLR(optimizer, 100)
     model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
                                                    # OptimizerBeganAnew, ScheduleBeganAnew
-    for inputs, targets in loader:                 # PassEnded, when it begins again
+    for inputs, targets in loader:                 # PassEnded, when it begins again; AugmentedApart
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
                                                    # RecurrentGradientsSampled,
                                                    # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut, SignsMissing,
-                                                   # MinorityObserved, AnswersBeyond
+                                                   # MinorityObserved, AnswersBeyond, TargetsRanked
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
         optimizer.step()                           # OptimizerStepped, ModesObserved, ParametersAudited, UnitsFollowed,
                                                    # NumbersSampled, GradientNotFinite, OptimizerStateSampled,
@@ -940,6 +940,22 @@ class TargetsObserved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TargetsRanked(Event):
+    """One more batch of measured targets that rise row by row, or fall, as those of all batches looked at before."""
+
+    absent = "no measured targets rise or fall from batch to batch"
+    defect = True
+    stream: int = 0  # the same for losses of one place in the code, fed by one DataLoader
+    rising: bool = True
+    alone: bool = True  # no input does the same
+    passes: int = 1
+    position: int = 1  # batch of that pass
+    length: int = 1
+    target: float = 0.0  # mean of the batch
+    answer: float = 0.0  # of the model's, for the same rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchStoodOut(Event):
     """One batch held numbers far larger than those before and after it, and the loss jumped at it."""
 
@@ -1045,6 +1061,19 @@ class PathsMispaired(Event):
     second: str = "case10_mask.npy"  # at the same place
     apart: int = 0  # pairs of other numbers
     total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AugmentedApart(Event):
+    """Items came again in a later pass, their image flipped or turned in one way, and their mask in another."""
+
+    absent = "no image and mask were seen turned apart"
+    defect = True
+    item: int = 0  # the first of them, an index of the data set
+    image: str = "flipped left to right"  # since it was first seen
+    mask: str = "left as it was"
+    apart: int = 0  # items
+    compared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from flatline.events import (
+    AugmentedApart,
     BatchesServed,
     BatchRepeated,
     InputsObserved,
@@ -23,6 +24,7 @@ from flatline.events import (
     WorkersStarted,
 )
 from flatline.sensors import batches
+from flatline.sensors.augmented_apart import Views
 from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
@@ -31,6 +33,7 @@ from flatline.sensors.origins import FEW, Origins
 from flatline.sensors.paired_paths import mispaired
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
+from flatline.sensors.ranked import Place, Rankings, sliced_place
 from flatline.sensors.revisited import Revisits, base, glimpse, held_out
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 from flatline.sensors.text_order import sorted_by_text
@@ -128,6 +131,7 @@ class Loader:
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
         self.revisits: Revisits | None = Revisits()
+        self.views: Views | None = Views()
 
     def begin(self) -> Order:
         """A new pass."""
@@ -182,6 +186,7 @@ class DataSensor:
         self._class_by_class = True  # no look saw labels that come and go within a batch
         self._looks = 0  # at labels
         self._origins = Origins()
+        self._rankings = Rankings(loop)
 
     def attach(self) -> None:
         """Patch the base class of the iterators."""
@@ -249,6 +254,8 @@ class DataSensor:
         loader.position = order.served
         if loader.revisits is not None:
             self._revisit(loader, loader.revisits, order, batch)
+        if loader.views is not None and loader.fed:
+            self._see_again(loader, loader.views, samples, batch)
         if self._looks >= FEW_LOOKS and loader.length and order.served in (loader.length // 2, 3 * loader.length // 4):
             self._look_again()
         known = [entry for entry in self.loaders.values() if entry.fed]
@@ -273,6 +280,26 @@ class DataSensor:
             loader.revisits = None
         elif order.served == 1 and revisits.redrawn():
             self._tell_redrawn(loader, revisits)
+
+    def _see_again(self, loader: Loader, views: Views, samples: tuple[Any, ...], batch: Any) -> None:
+        """One more batch of a loader that is learned from."""
+        views.add(samples, batch, close=self.loop.dense)
+        found = views.turned() if self.loop.wants(AugmentedApart) else None
+        if found is not None:
+            self.loop.emit(
+                AugmentedApart(
+                    step=self.loop.step,
+                    where=caller(),
+                    item=found.item,
+                    image=found.image,
+                    mask=found.mask,
+                    apart=found.apart,
+                    compared=found.compared,
+                )
+            )
+        if found is not None or views.done:
+            views.close()
+            loader.views = None
 
     def _tell_redrawn(self, loader: Loader, revisits: Revisits) -> None:
         """Its items are new ones each time: is it data that nothing is learned from, and seen in no other form?"""
@@ -308,6 +335,7 @@ class DataSensor:
                 self._fed.add((newest.passes, newest.position))
         if self._looks >= FEW_LOOKS and self.loop.steps in LATER_STEPS:
             self._look_again()
+        self._rankings.after_backward()
 
     def place(self) -> tuple[int, int] | tuple[()]:
         """Where the newest batch stands in its pass, and how long that is; () if the step's batch was made by hand."""
@@ -381,7 +409,10 @@ class DataSensor:
 
     def _inputs(self, model: str, tensors: list[Any], module: Any) -> None:
         """A model that is being trained was called."""
+        if self.newest is not None and self.newest.views is not None:
+            self.newest.views.called_with(tensors)
         first, step = tensors[0], self.loop.step
+        self._rankings.called(step, tensors, module)
         content, loader = batches.content(tensors), self._loader_of(step)
         repeats = self._repeats.setdefault(model, batches.Repeats())
         if not repeats.add(step, first, content):
@@ -483,8 +514,9 @@ class DataSensor:
             return
         if fed_by == "linear":
             self._pair_measured(hash((where, kind)), scores, target, step, where)
-        found = batches.constant_target(scores, target) if target.data_ptr() in self._served_at else None
         loader = self._loader_of(step)
+        self._rank(hash((where, kind, loader.key if loader is not None else 0)), scores, target, step, where)
+        found = batches.constant_target(scores, target) if target.data_ptr() in self._served_at else None
         if found is None or loader is None:
             return
         self._looks += 1
@@ -506,6 +538,16 @@ class DataSensor:
                 jump=self._jump(),
             )
         )
+
+    def _rank(self, stream: int, scores: Any, target: torch.Tensor, step: int, where: Where | None) -> None:
+        """Do the targets rise or fall through the pass? Rows that a loader or a slice takes as they are stored."""
+        loader = self._loader_of(step)
+        if loader is None:
+            self._rankings.look(stream, scores, target, sliced_place(target), (), step, where)
+        elif loader.length is not None and loader.order is not None and loader.order.sequential:
+            place = Place(loader.position, loader.length, loader.passes)
+            served = [tensor for ref in self.models.batch if (tensor := ref()) is not None]
+            self._rankings.look(stream, scores, target, place, served, step, where)
 
     def _jump(self) -> float:
         """A batch with a rare label stands out among the losses, also where nobody looked at its labels."""

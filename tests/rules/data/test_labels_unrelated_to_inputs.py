@@ -1,6 +1,15 @@
 import pytest
 
-from flatline.events import LossesRead, OptimizerFacts, PairingProbed, PathsMispaired, RunEnded, ValidationTold, Where
+from flatline.events import (
+    AugmentedApart,
+    LossesRead,
+    OptimizerFacts,
+    PairingProbed,
+    PathsMispaired,
+    RunEnded,
+    ValidationTold,
+    Where,
+)
 from flatline.rules.data.labels_unrelated_to_inputs import LabelsUnrelatedToInputs
 from flatline.testing import play as played
 
@@ -223,3 +232,23 @@ def test_warns_of_a_regression_that_began_far_above_guessing():
 
 def test_near_miss_a_regression_that_learns_late():
     assert play(LabelsUnrelatedToInputs, *measured_run(0.5)) == []
+
+
+def test_warns_of_images_and_masks_that_are_turned_apart():
+    """Two near misses stand with the sensor: what is turned together, and two views of one image, make no AugmentedApart."""
+    told = AugmentedApart(
+        step=45,
+        where=Where("train.py", 7),
+        item=17,
+        image="flipped left to right",
+        mask="left as it was",
+        apart=5,
+        compared=8,
+    )
+    (finding,) = play(LabelsUnrelatedToInputs, told)
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 7))
+    assert finding.message == (
+        "5 of 8 items that came again were turned in one way, and their masks in another: the image of item 17 was flipped "
+        "left to right, its mask was left as it was"
+    )
+    assert finding.fix.startswith("draw once and apply it to both")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import LabelFacts, TargetsObserved, Where, WholeLabels
+from flatline.events import LabelFacts, TargetsObserved, TargetsRanked, Where, WholeLabels
 from flatline.rules.data.training_data_not_shuffled import TrainingDataNotShuffled
 from flatline.testing import lint, play
 
@@ -136,6 +136,63 @@ def test_near_miss_a_class_comes_back_later_in_the_data_set():
 
 def test_near_miss_a_series_of_which_the_beginning_was_seen():
     assert play(TrainingDataNotShuffled, *passes(sorted_labels(40, 100), steps=CLOSE[:11])) == []
+
+
+def ranked(answers=(2.1, 2.9), *, length=40, looked=(1, 2, 3, 5, 9, 14, 20, 30, 40), **more):
+    """A first pass over targets from -2 to 2, and what the model answers as the next ones begin."""
+
+    def target(position):
+        return -2 + 4 * (position - 1) / (length - 1)
+
+    first = [(1, position, target(position)) for position in looked]
+    later = [(2 + at, 1, answer) for at, answer in enumerate(answers)]
+    return [
+        TargetsRanked(
+            step=(passes - 1) * length + position,
+            where=Where("train.py", 9),
+            passes=passes,
+            position=position,
+            length=length,
+            target=target(position),
+            answer=answer,
+            **more,
+        )
+        for passes, position, answer in first + later
+    ]
+
+
+def test_fires_on_rows_sorted_by_a_measured_target():
+    (finding,) = play(TrainingDataNotShuffled, *ranked((2.1, 2.9, 1.4)))
+    assert (finding.severity, finding.where, finding.step) == ("warning", Where("train.py", 9), 81)
+    assert finding.message == (
+        "the targets rise from row to row, from -2 in the first batches to 2 in the last ones, and no input does; as passes "
+        "2 and 3 begin, the targets are near -2, and the model still answers 2.1 and 2.9"
+    )
+    assert "shuffle=True" in finding.fix
+
+
+def test_fires_on_targets_that_fall():
+    down = [replace(event, rising=False, target=-event.target, answer=-event.answer) for event in ranked()]
+    (finding,) = play(TrainingDataNotShuffled, *down)
+    assert finding.message.startswith("the targets fall from row to row, from 2 ")
+
+
+def test_near_miss_an_input_rises_as_the_targets_do():
+    assert play(TrainingDataNotShuffled, *ranked(alone=False)) == []
+
+
+@pytest.mark.parametrize("answers", [(-1.9, -2.0), (0.0, 0.1), (2.1, -0.9), (2.1,), ()])
+def test_near_miss_a_model_that_answers_for_the_first_rows(answers):
+    """As it should, or with the mean of all, or from the second time on."""
+    assert play(TrainingDataNotShuffled, *ranked(answers)) == []
+
+
+def test_near_miss_the_end_of_a_pass_was_not_seen():
+    assert play(TrainingDataNotShuffled, *ranked(looked=(1, 2, 3, 5, 9, 14, 20))) == []
+
+
+def test_near_miss_few_steps_in_a_pass():
+    assert play(TrainingDataNotShuffled, *(replace(event, step=event.step // 10) for event in ranked())) == []
 
 
 FOLDERS = """

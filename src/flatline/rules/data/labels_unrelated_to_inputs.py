@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import LossesRead, PairingProbed, PathsMispaired, RunEnded, ValidationTold
+from flatline.events import AugmentedApart, LossesRead, PairingProbed, PathsMispaired, RunEnded, ValidationTold
 from flatline.findings import Finding
 from flatline.history import fmean, median
 from flatline.rules import Rule
@@ -26,11 +26,12 @@ class LabelsUnrelatedToInputs(Rule):
     ----------
     Inputs or labels were shuffled, sorted or filtered without the other, so that each input carries the label of some other
     one: ``x[perm]`` beside ``y``, two loaders that shuffle on their own, a list of files in another order than the list
-    of labels.
+    of labels. Or an image and its mask are each flipped and turned by a random number of their own.
 
     Fix
     ---
-    Index both with the same permutation, at the same place. Look at a few pairs with your own eyes.
+    Index both with the same permutation, at the same place. Draw a flip once, and apply it to the image and to its mask.
+    Look at a few pairs with your own eyes.
 
     Example
     -------
@@ -49,8 +50,9 @@ class LabelsUnrelatedToInputs(Rule):
     Healthy look-alikes
     -------------------
     A model that does not learn for another reason: then simple rules still tell the labels.
-    One that begins to learn late. A hard problem, a pretext task, a smoke test on random numbers: without a statement
-    that tears the pairs apart this is a hint and no more.
+    One that begins to learn late. Two views of one image; a mask that is an input, and is flipped on its own. A hard
+    problem, a pretext task, a smoke test on random numbers: without a statement that tears the pairs apart this is a hint
+    and no more.
 
     References
     ----------
@@ -114,6 +116,21 @@ class LabelsUnrelatedToInputs(Rule):
             key="paths",
             apart=event.apart,
             total=event.total,
+        )
+
+    def on_augmented_apart(self, event: AugmentedApart) -> Iterator[Finding]:
+        """The same items, seen in two passes."""
+        yield self.finding(
+            event,
+            f"{event.apart} of {event.compared} items that came again were turned in one way, and their masks in another: "
+            f"the image of item {event.item} was {event.image}, its mask was {event.mask}",
+            cause="the augmentation draws its random flips and turns for the image and for the mask separately, so that the mask "
+            "marks other pixels than those it was made for",
+            fix="draw once and apply it to both: torchvision.transforms.v2 on tv_tensors of image and mask, albumentations with "
+            "image=…, mask=…, or the same parameters for both by hand",
+            key="augmented",
+            apart=event.apart,
+            compared=event.compared,
         )
 
     def on_losses_read(self, event: LossesRead) -> Iterator[Finding]:

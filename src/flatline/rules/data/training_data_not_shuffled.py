@@ -7,23 +7,25 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import SourceParsed, TargetsObserved
+from flatline.events import SourceParsed, TargetsObserved, TargetsRanked
 from flatline.findings import Finding
 from flatline.rules import Rule
 
 
 class TrainingDataNotShuffled(Rule):
-    """The training data come sorted by class.
+    """The training data come sorted by class, or by the number that is to be told.
 
     Symptom
     -------
     The loss is almost 0 for a while, jumps when the next class begins, and falls again. Accuracy on held-out data stays
-    near chance: the model answers with whatever class it saw last.
+    near chance: the model answers with whatever class it saw last. In a regression the loss jumps where a pass begins.
 
     Root cause
     ----------
     The files or rows of most data sets are stored class by class. Taken in that order, a batch holds one class only, and
-    for many steps in a row the best answer is that class whatever the input.
+    for many steps in a row the best answer is that class whatever the input. Rows sorted by a measured target, as a split
+    along the target leaves them, do the same: the model follows the targets up, and answers for the first rows as for the
+    last ones.
 
     Fix
     ---
@@ -46,7 +48,8 @@ class TrainingDataNotShuffled(Rule):
     -------------------
     A sequential loader over rows that were mixed once; batches of a few classes each, drawn for a triplet loss; tasks learned
     one after the other, each with its classes mixed; a series in time, whose states come again and again; real and fake
-    batches in turn; a stream in one class for good; one step for the added gradients of all classes.
+    batches in turn; a stream in one class for good; one step for the added gradients of all classes. In a regression: a
+    grid, where an input rises as the targets do, and a model that answers for the first rows as it should.
 
     References
     ----------
@@ -61,7 +64,7 @@ class TrainingDataNotShuffled(Rule):
         "shuffle the training data anew in every epoch: DataLoader(..., shuffle=True), or by hand "
         "`i = torch.randperm(len(y))` and batches of `x[i], y[i]`"
     )
-    consequences = ("D6", "C9", "W1", "O25", "O28")
+    consequences = ("D6", "C6", "C9", "G8", "W1", "O25", "O28")
 
     batches_needed: int = 6  # places in the order that were looked at
     share_seen: float = 0.5  # of a pass, where the data set's labels are not known: a state may yet come back
@@ -69,7 +72,16 @@ class TrainingDataNotShuffled(Rule):
     changes_expected: float = 40.0  # changes of label in random order; then e**-30 is the chance to see a tenth of them
     changes_share: float = 0.1  # of the expected changes that may be seen: one class ends in a batch, the next begins
 
+    whole_pass: float = 0.9  # of a pass whose targets were looked at: else their mean is not known
+    beginning: float = 0.05  # of a pass, in which the model still answers as at the end of the last one
+    passes_needed: int = 2  # that began so: once, the model may still be finding its level
+    steps_apart: int = 6  # of two beginnings: fewer steps learn from most of the data at once
+    carried: float = 0.4  # deviations beyond the mean, once: who knows nothing at all answers the mean, and no more
+    coped: float = 0.25  # deviations on the right side of the mean: the first rows are learned, whatever the order
+
     def __init__(self) -> None:
+        self._ranked: dict[int, list[TargetsRanked]] = {}
+        self._told: set[int] = set()
         self._streams: dict[int, dict[int, TargetsObserved]] = {}
         self._spoilt: set[int] = set()
 
@@ -91,6 +103,29 @@ class TrainingDataNotShuffled(Rule):
             return
         if self._improbable(places) and (_sliced_from_sorted(event) or self._one_run_each(places)):
             yield self._found(event, places)
+
+    def on_targets_ranked(self, event: TargetsRanked) -> Iterator[Finding]:
+        """Rows in the order of a measured target, and a model that answers for the first ones as for the last."""
+        seen = self._ranked.setdefault(event.stream, [])
+        seen.append(event)
+        places = {each.position: each.target for each in seen}
+        if (
+            event.stream in self._told
+            or not event.alone
+            or len(places) < self.batches_needed
+            or max(places) < self.whole_pass * event.length
+        ):
+            return
+        begun = self._beginnings(seen)
+        gaps = [later.step - earlier.step for earlier, later in pairwise(begun)]
+        if len(begun) < self.passes_needed or min(gaps) < self.steps_apart:
+            return
+        middle, deviation = _level(places)
+        sign = 1 if event.rising else -1
+        over = [sign * (each.answer - middle) / (deviation or math.inf) for each in begun]
+        if max(over) >= self.carried and min(over) >= -self.coped:
+            self._told.add(event.stream)
+            yield self._found_ranked(event, begun, places)
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loader over classes in their order, of folders or of sorted labels, in a loop that trains."""
@@ -124,6 +159,31 @@ class TrainingDataNotShuffled(Rule):
         needed, length = self.batches_needed if classes > 2 else self.two_classes_need, places[0].length
         far = length is None or places[-1].position >= self.share_seen * length
         return far and len(places) >= min(needed, length or needed)
+
+    def _beginnings(self, seen: list[TargetsRanked]) -> list[TargetsRanked]:
+        """The first batch looked at of every later pass, where it stands near the beginning."""
+        first: dict[int, TargetsRanked] = {}
+        for each in seen:
+            first.setdefault(each.passes, each)
+        near = [each for each in first.values() if each.position <= max(1, self.beginning * each.length)]
+        return [each for each in near if each.passes > 1]
+
+    def _found_ranked(self, event: TargetsRanked, begun: list[TargetsRanked], places: dict[int, float]) -> Finding:
+        moves, first, last = "rise" if event.rising else "fall", places[min(places)], places[max(places)]
+        passes = " and ".join(str(each.passes) for each in begun)
+        answers = " and ".join(f"{each.answer:.3g}" for each in begun)
+        return self.finding(
+            event,
+            f"the targets {moves} from row to row, from {first:.3g} in the first batches to {last:.3g} in the last ones, and no "
+            f"input does; as passes {passes} begin, the targets are near {begun[0].target:.3g}, and the model still answers "
+            f"{answers}",
+            cause="the rows are stored in the order of the target and are taken in that order: the model follows the targets, and "
+            "has lost the first ones when the pass ends",
+            key="ranked",
+            first=first,
+            last=last,
+            batches=len(places),
+        )
 
     def _found(self, event: TargetsObserved, places: list[TargetsObserved]) -> Finding:
         expected, changes = _expected_changes(places), sum(each.labels.runs - 1 for each in places)
@@ -176,3 +236,12 @@ def _sliced_from_sorted(event: TargetsObserved) -> bool:
     """The batch is a slice of the data set's labels, in which every class is one stretch."""
     whole = event.whole
     return whole is not None and whole.runs == whole.distinct > 1
+
+
+def _level(places: dict[int, float]) -> tuple[float, float]:
+    """Mean and deviation of a pass's targets, from those of some batches: each stands for the places about it."""
+    at = sorted(places)
+    total = max(1, at[-1] - at[0])
+    between = [(later - earlier, (places[earlier] + places[later]) / 2) for earlier, later in pairwise(at)]
+    mean = math.fsum(width * value for width, value in between) / total
+    return mean, math.sqrt(math.fsum(width * (value - mean) ** 2 for width, value in between) / total)
