@@ -323,10 +323,11 @@ class ActivationsSampled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsFacts:
-    """A weight matrix, all of whose rows are equal."""
+    """A weight matrix, all of whose rows are equal, or all columns of a table."""
 
     name: str = ""
     units: int = 0  # rows
+    columns: bool = False  # they are columns
     zero: bool = False  # every weight is
     gradient: float = 0.0  # norm
 
