@@ -1065,6 +1065,7 @@ class LayerNumbers:
     kept: float | None = None  # cosine of the weights that this step found and those that the step before had left
     hook: HookFacts | None = None  # on its gradient
     scaled: float | None = None  # size of those found over size of those left
+    taken: float | None = None  # off the absolute value of each of them alike, in between; 0 if not so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

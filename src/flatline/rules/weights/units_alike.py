@@ -79,14 +79,14 @@ class UnitsAlike(Rule):
         first = layers[0]
         also = f"; so have those of {', '.join(each.name for each in layers[1:])}" if len(layers) > 1 else ""
         weights = "weights of nothing but zeros" if first.zero else "the same weights"
-        units, drawn = ("columns", {"fix": self.table}) if first.columns else ("units", {})
+        units, fix = ("columns", self.table) if first.columns else ("units", self.fix)
         return self.finding(
             event,
             f"after {event.steps} steps all {first.units} {units} of {first.name} have {weights}, as they had from the start{also}",
             cause=cause,
+            fix=fix,
             layer=first.name,
             units=first.units,
             layers=len(layers),
             steps=event.steps,
-            **drawn,
         )
