@@ -420,6 +420,7 @@ class LossComputed(Event):
     wrong_and_saturated: float = 0.0  # share of probabilities exactly 0 or 1 on the wrong side
     value: float | None = None
     gradient_ratio: float | None = None  # gradient shrunk by this factor against raw scores
+    factor: float = 1.0  # constant that the scores of a cross entropy are multiplied with; 0 if it cannot be read
     causal: bool = False
 
 
