@@ -344,10 +344,11 @@ class ProjectionDrawn(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsFacts:
-    """A weight matrix, all of whose rows are equal."""
+    """A weight matrix, all of whose rows are equal, or all columns of a table."""
 
     name: str = ""
     units: int = 0  # rows
+    columns: bool = False  # they are columns
     zero: bool = False  # every weight is
     gradient: float = 0.0  # norm
 
@@ -441,6 +442,7 @@ class LossComputed(Event):
     wrong_and_saturated: float = 0.0  # share of probabilities exactly 0 or 1 on the wrong side
     value: float | None = None
     gradient_ratio: float | None = None  # gradient shrunk by this factor against raw scores
+    factor: float = 1.0  # constant that the scores of a cross entropy are multiplied with; 0 if it cannot be read
     causal: bool = False
 
 
@@ -1115,6 +1117,7 @@ class LayerNumbers:
     kept: float | None = None  # cosine of the weights that this step found and those that the step before had left
     hook: HookFacts | None = None  # on its gradient
     scaled: float | None = None  # size of those found over size of those left
+    taken: float | None = None  # off the absolute value of each of them alike, in between; 0 if not so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

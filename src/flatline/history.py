@@ -58,6 +58,12 @@ class History:
         return median(self.values)
 
     @property
+    def lowest(self) -> float:
+        """The lowest median of a few values in a row."""
+        values = list(self.values)
+        return min(median(values[at : at + FEW]) for at in range(max(1, len(values) - FEW + 1)))
+
+    @property
     def stood(self) -> bool:
         """Of a loss: the last fifth of the steps is no lower than the first half was, and that hardly lower than the start."""
         if not self.steps or self.first <= 0:

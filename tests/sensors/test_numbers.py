@@ -219,6 +219,34 @@ def test_kept_is_the_cosine_of_what_a_step_left_and_what_the_next_one_found(draw
     assert [event.layers[0].scaled for event in seen[1:]] == pytest.approx(sizes, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("behind", "amount"),
+    [
+        (lambda w: w.copy_(w.sign() * F.relu(w.abs() - 0.01)), 0.01),
+        (lambda w: w.copy_(F.softshrink(w, 0.002)), 0.002),
+        (lambda w: w.mul_(0.99), 0.0),
+        (lambda w: w.add_(0.01), 0.0),
+        (lambda w: w, 0.0),
+        (lambda w: w.zero_(), None),
+    ],
+)
+def test_what_is_taken_off_every_weight_between_two_steps(behind, amount):
+    torch.manual_seed(SEED)
+    with flatline.watch() as run:
+        seen = events_of(run)
+        model = nn.Linear(8, 6)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                behind(model.weight)
+    first, *later = [event.layers[0].taken for event in seen]
+    assert first is None
+    assert later == [amount if not amount else pytest.approx(amount, rel=1e-3)] * 3
+
+
 def test_rates_and_decay_of_each_group():
     with flatline.watch() as run:
         seen = events_of(run)

@@ -22,7 +22,7 @@ from flatline.sensors.audit import AuditSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, source
 from flatline.sensors.loop import Loop
-from flatline.sensors.losses import constant_of, module_of
+from flatline.sensors.losses import module_of, scaled
 from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, has_matrix, is_norm, readable, tensors_in
 from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import modules, parameters
@@ -151,7 +151,7 @@ class ActivationSensor:
         """Scores from a layer whose weight is a parameter, times a constant: no margin, no product of features."""
         below, _ = source(node)
         made, _ = source(below) if below is not None and operation(below) == "LogSoftmax" else (None, [])
-        factor, made = _scaled(made)
+        factor, made = scaled(made)
         head = _head(made) if factor else None
         if made is None or head is None or id(head[0]) in self._heads or self._touched(graph):
             return
@@ -289,14 +289,6 @@ def gain_of(weight: Tensor, outputs: int | None = None) -> float:
 
 
 # --------------------------------------------------------------------------- the scores under a loss
-
-
-def _scaled(node: Node | None) -> tuple[float, Node | None]:
-    """The constants that something is multiplied with, in one number (0 if that is not known), and what it was before."""
-    factor = 1.0
-    while node is not None and operation(node) in ("Mul", "Div") and len(children(node)) == 1:
-        factor, node = factor * abs(constant_of(node)), source(node)[0]
-    return factor, node
 
 
 def _head(node: Node | None) -> tuple[Tensor, Tensor | None, Node] | None:

@@ -10,6 +10,7 @@ import torch
 
 from flatline.events import BackwardFacts, BackwardStarted, LossComputed, LossNotFinite, Where
 from flatline.sensors import forensics, losses
+from flatline.sensors.annealed import AnnealedSensor
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import Graph, walk
 from flatline.sensors.imbalance import Imbalance
@@ -55,6 +56,7 @@ class BackwardSensor:
         self.imbalance = Imbalance(loop)
         self._look_at_labels = patches.guard_inner(self.imbalance.look)
         self.kept = Kept(loop)
+        self.annealed = AnnealedSensor(loop)
         self._reached_keys: list[int] = []  # of the backward in progress
         self._deferred: list[tuple[int, Any, bool, list[int]]] = []  # and keys of the optimizers that it reached
         self._bad_in_a_row = 0
@@ -249,6 +251,7 @@ class BackwardSensor:
         found = losses.read(graph, self.models, step=self.loop.step, where=self.where)
         for loss in found:
             self.loop.emit(loss)
+        self.annealed.after_losses(found)
         self.models.forget_answers()
         return found
 

@@ -121,6 +121,7 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.optimizers.after_sample.append(guard(self.restored.after_step))
+        self.optimizers.after_sample.append(guard(self.backward.annealed.after_step))
         self.backward.outliers.position = self.data.place
         self.data.losses = self.backward.outliers.recent
         self.models.on_leave.append(guard(self.activations.after_module))

@@ -163,6 +163,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         masked_mean=_masked_mean(node, graph) if _reduction(node) == "none" else _masked_scores(node, target),
         wrong_and_saturated=_wrong(scores, target) if kind == "binary_cross_entropy" else 0.0,
         gradient_ratio=_gradient_ratio(below, target) if kind == "cross_entropy" and fed_by == "softmax" else None,
+        factor=scaled(below)[0] if kind == "cross_entropy" else 1.0,
         causal=any(saved(n, "is_causal") for n in graph.nodes if "ScaledDotProduct" in n.name()),
     )
 
@@ -548,6 +549,14 @@ def constant_of(node: Node) -> float:
     if not isinstance(other, (int, float)) or not other:
         return 0.0
     return 1.0 / float(other) if name == "Div" else float(other)
+
+
+def scaled(node: Node | None) -> tuple[float, Node | None]:
+    """The constants that something is multiplied with, in one number (0 if that is not known), and what it was before."""
+    factor = 1.0
+    while node is not None and operation(node) in ("Mul", "Div") and len(children(node)) == 1:
+        factor, node = factor * abs(constant_of(node)), source(node)[0]
+    return factor, node
 
 
 def module_of(node: Node | None, models: ModelSensor, shift: int = 0) -> str:

@@ -20,6 +20,8 @@ from flatline.sensors.tree import own_parameters
 
 Tensor = torch.Tensor
 ELEMENTS = 32  # of each tensor, compared before and after a step
+ONE_AMOUNT = 0.01  # spread of what is taken off many weights, over its mean; rounding of float32 leaves less
+FEW = 4  # elements that tell it
 LOOKS = 2  # at a matrix that gets no gradient any more
 HALF = (torch.float16, torch.bfloat16)  # their norms overflow, or lose digits, unless summed in float32
 
@@ -124,7 +126,7 @@ class Sampled:
     loss: float | None
     lr: float
     parameters: list[Any] = field(default_factory=list)
-    numbers: list[Tensor] = field(default_factory=list)  # [9, tensors] for each device
+    numbers: list[Tensor] = field(default_factory=list)  # [12, tensors] for each device
     settings: list[tuple[float, float, float]] = field(default_factory=list)  # rate, decay, momentum of each
     clips: tuple[ClipFacts, ...] = ()
     norm: Any = None  # of the newest clip, while it lies on the device
@@ -181,15 +183,17 @@ class NumbersSensor:
     def _measure(
         self, parameters: list[Any], elements: Elements, previous: Left | None, sizes: list[Tensor] | None
     ) -> tuple[Left, Tensor]:
-        """The update of the elements and what it left, and nine numbers for every tensor."""
+        """The update of the elements and what it left, and twelve numbers for every tensor."""
         before, after = elements.values, elements.take()
         update = torch.nan_to_num(after - before, nan=1.0, posinf=1.0, neginf=1.0)
         known = previous is not None and previous.update.shape == update.shape
         last, kept = previous if previous is not None and known else Left(*[torch.zeros_like(update)] * 2)
         changed = (before != after).to(update.dtype)
-        of_elements = torch.stack(
-            [update * update, before * before, changed, update * last, last * last, before * kept, kept * kept]
-        )
+        off = (kept - before) * kept.sign()
+        there = (before * kept > 0).to(update.dtype)
+        mine = [update * update, before * before, changed]
+        of_last = [update * last, last * last, before * kept, kept * kept]
+        of_elements = torch.stack([*mine, *of_last, there, off * there, off * off * there])
         of_gradients = stacked(sizes if sizes is not None else gradient_norms(parameters, update))
         of_tensors = torch.stack([stacked(norms(elements.tensors)), of_gradients])
         return Left(update, after), torch.cat([elements.sums(of_elements), of_tensors])
@@ -236,7 +240,7 @@ class NumbersSensor:
         self._taught.update(key for key, gradient in matrices if gradient > 0)
 
     def _layer(self, place: int, p: Any, row: list[float], rate: float, decay: float, momentum: float) -> LayerNumbers:
-        _, size_before, changed, _, _, dot, size_left, weight, gradient = row
+        _, size_before, changed, _, _, dot, size_left, *off, weight, gradient = row
         size = (p.numel() * (2 if p.is_complex() else 1)) ** 0.5
         kind = self._kinds.get(id(p))
         return LayerNumbers(
@@ -254,6 +258,7 @@ class NumbersSensor:
             hook=self.hooks.facts(p),
             kept=dot / (size_before * size_left) ** 0.5 if size_before * size_left > 0 else None,
             scaled=(size_before / size_left) ** 0.5 if size_left > 0 else None,
+            taken=_taken(*off),
         )
 
     def _learn(self) -> None:
@@ -296,6 +301,14 @@ def _with_norm(taken: Sampled) -> tuple[ClipFacts, ...]:
     if taken.norm is None or not taken.clips:
         return taken.clips
     return *taken.clips[:-1], replace(taken.clips[-1], norm=float(taken.norm))
+
+
+def _taken(there: float, off: float, squares: float) -> float | None:
+    """What all elements lost between two steps, if that is one amount; None where few are left."""
+    if there < FEW:
+        return None
+    mean = off / there
+    return mean if mean > 0 and squares / there - mean * mean <= (ONE_AMOUNT * mean) ** 2 else 0.0
 
 
 def _relative(row: list[float]) -> float:

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import Curve, CurvesUpdated, LayerNumbers, NumbersSampled, OptimizerFacts
+from flatline.events import Curve, CurvesUpdated, LayerNumbers, LossComputed, NumbersSampled, OptimizerFacts
 from flatline.rules.gradients.gradient_creeps_up import GradientCreepsUp
 from flatline.testing import play
 
@@ -124,3 +124,39 @@ def test_near_miss_step_by_hand_whose_rate_may_rise():
     events = run([1e-3 * 1.1**i for i in range(150)], [2.3] * 150)
     assert play(GradientCreepsUp, *events)
     assert not play(GradientCreepsUp, *(replace(event, optimizer=by_hand) for event in events))
+
+
+def sharpened(factors, *, gradients=(1e-3, 1e-2), losses=(2.0, 0.5, 3.0), kind="cross_entropy"):
+    """Scores under a factor: the loss falls in the first half of the run, and rises in the second, as the gradient does."""
+    yield from (LossComputed(step=step, kind=kind, factor=factor) for step, factor in factors)
+    first, lowest, last = losses
+    falling = [first + (lowest - first) * i / 30 for i in range(30)]
+    rising = [lowest + (last - lowest) * i / 25 for i in range(25)]
+    grown = [gradients[0]] * 30 + [gradients[0] + (gradients[1] - gradients[0]) * i / 25 for i in range(25)]
+    yield from run([*grown, *[gradients[1]] * 8], [*falling, *rising, *[last] * 8])
+
+
+GROWS = [(1, 3.0), (30, 3.6), (100, 12.0), (160, 300.0)]
+
+
+def test_fires_where_scores_are_multiplied_with_more_and_more():
+    finding, *_ = play(GradientCreepsUp, *sharpened(GROWS))
+    assert finding.message.startswith(
+        "the scores are multiplied with a number that grew from 3 (step 1) to 300 (step 160)"
+    )
+    assert "without a floor, now 0.0033" in finding.cause
+    assert "W1" in finding.consequences
+
+
+def test_near_miss_a_factor_that_does_not_grow_so_far():
+    assert play(GradientCreepsUp, *sharpened([*GROWS[:3], (160, 40.0)])) == []
+    assert play(GradientCreepsUp, *sharpened([(1, 64.0), (30, 64.0), (160, 120.0)])) == []
+    assert play(GradientCreepsUp, *sharpened([*GROWS, (170, 20.0)])) == []
+    assert play(GradientCreepsUp, *sharpened([(1, 0.0), (160, 0.0)])) == []
+    assert play(GradientCreepsUp, *sharpened(GROWS, kind="mse")) == []
+
+
+def test_near_miss_a_factor_that_grows_while_nothing_suffers():
+    assert play(GradientCreepsUp, *sharpened(GROWS, losses=(2.0, 0.5, 0.6))) == []
+    assert play(GradientCreepsUp, *sharpened(GROWS, losses=(2.0, 0.001, 0.01))) == []
+    assert play(GradientCreepsUp, *sharpened(GROWS, gradients=(1e-3, 2e-3))) == []

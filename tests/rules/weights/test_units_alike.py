@@ -27,6 +27,15 @@ def test_zeros_everywhere_where_no_matrix_gets_a_gradient():
     assert "passes no gradient on" in finding.cause
 
 
+def test_columns_of_a_table():
+    tables = [UnitsFacts(name=name, units=8, columns=True, gradient=0.1) for name in ("p.weight", "q.weight")]
+    (finding,) = play(UnitsAlike, followed(*tables))
+    assert finding.message == (
+        "after 4 steps all 8 columns of p.weight have the same weights, as they had from the start; so have those of q.weight"
+    )
+    assert finding.fix.startswith("draw the table at random")
+
+
 def test_near_miss_all_parted():
     assert play(UnitsAlike, followed()) == []
 
@@ -38,3 +47,7 @@ def test_near_miss_zeros_that_wait_for_their_turn():
 
 def test_near_miss_one_layer_without_a_gradient():
     assert play(UnitsAlike, followed(UnitsFacts(name="head.weight", units=10, zero=True), learning=False)) == []
+
+
+def test_near_miss_columns_without_a_gradient():
+    assert play(UnitsAlike, followed(UnitsFacts(name="items.weight", units=8, columns=True))) == []

@@ -202,3 +202,39 @@ def test_fires_where_a_sum_of_squares_takes_everything():
 )
 def test_near_miss_a_sum_of_squares(changed):
     assert [finding for finding in play(WeightNormCollapse, *squared(**changed)) if finding.key == "squares"] == []
+
+
+def thresholded(amount=0.003, *, left=0.001, losses=(1.09,) * 30, layers="ab"):
+    """One amount goes off every weight between two steps; each matrix begins at 0.05."""
+    for i, loss in enumerate(losses):
+        taken = amount(i) if callable(amount) else amount
+        rows = [
+            LayerNumbers(name=n, weight_rms=left if i else 0.05, learning_rate=0.05, taken=taken if i < 12 else None)
+            for n in layers
+        ]
+        optimizer = OptimizerFacts(name="SGD")
+        yield NumbersSampled(
+            step=i + 1, index=i + 1, optimizer=optimizer, layers=tuple(rows), loss=loss, first_loss=losses[0]
+        )
+
+
+def test_fires_when_a_threshold_behind_the_step_takes_it_all():
+    finding, *_ = play(WeightNormCollapse, *thresholded())
+    assert finding.message == (
+        "something takes 0.003 off every weight between each step of SGD and the next: of all 2 matrices nothing is left after "
+        "15 steps, and the loss stands at 1.09 (1.09 at first)"
+    )
+    assert "0.05 × 0.003 = 0.00015" in finding.fix
+    one, *_ = play(WeightNormCollapse, *thresholded(layers="a"))
+    assert "of a nothing is left" in one.message
+
+
+def test_near_miss_a_threshold_that_leaves_weights_or_rises_along_a_path():
+    assert play(WeightNormCollapse, *thresholded(left=0.004)) == []
+    assert play(WeightNormCollapse, *thresholded(lambda i: 0.003 * 1.05**i)) == []
+    assert play(WeightNormCollapse, *thresholded(lambda i: 0.003 if i % 2 else 0.0)) == []
+
+
+def test_near_miss_a_threshold_while_the_loss_falls():
+    assert play(WeightNormCollapse, *thresholded(losses=[1.09 * 0.95**i for i in range(30)])) == []
+    assert play(WeightNormCollapse, *thresholded(losses=[1.09, *[0.5] * 20, *[1.09] * 9])) == []

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import LayerNumbers, NumbersSampled, PenaltySubtracted, RunEnded
+from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, PenaltySubtracted, RunEnded
 from flatline.rules.weights.weight_norm_runaway import WeightNormRunaway
 from flatline.testing import play
 
@@ -185,3 +185,21 @@ def test_what_grows_under_such_a_penalty_is_not_told_again():
 
 def test_near_miss_a_normaliser_is_another_rule():
     assert play(WeightNormRunaway, PenaltySubtracted(kind="normaliser", tensors=1)) == []
+
+
+def walking(ratio, *, momentum=0.9, scaled=1.0, **facts):
+    """Matrices that grow alike, by steps of one size."""
+    for event in alike(paces=(1.0, 0.6, 1.03)):
+        told = [replace(each, update_ratio=ratio, momentum=momentum, scaled=scaled) for each in event.layers]
+        yield replace(event, layers=tuple(told), optimizer=OptimizerFacts(name="SGD", **facts))
+
+
+def test_near_miss_large_steps_that_grow_the_weights_by_themselves():
+    assert play(WeightNormRunaway, *walking(0.02)) == []
+    assert play(WeightNormRunaway, *walking(0.05, momentum=0.0)) == []
+
+
+def test_fires_where_steps_are_too_small_to_grow_them():
+    assert play(WeightNormRunaway, *walking(0.002))
+    assert play(WeightNormRunaway, *walking(0.02, scaled=1.0005))
+    assert play(WeightNormRunaway, *walking(0.02, own=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from flatline.events import CurvesUpdated, NumbersSampled
+from flatline.events import CurvesUpdated, LossComputed, NumbersSampled
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -22,11 +23,13 @@ class GradientCreepsUp(Rule):
     Root cause
     ----------
     Something feeds on itself: weights, logits or activations grow, and with them the gradient, until a step is too large to
-    come back from. A rate at the edge of stability, missing weight decay or an unbounded loss term are the usual reasons.
+    come back from. A rate at the edge of stability, missing weight decay or an unbounded loss term are the usual reasons;
+    so is a temperature that is lowered without end: scores and gradients are divided by it.
 
     Fix
     ---
-    Lower the learning rate, clip the norm, and bound what grows: weight decay, a normalisation layer, z-loss on logits.
+    Lower the learning rate, clip the norm, and bound what grows: weight decay, a normalisation layer, z-loss on logits, a
+    floor for the temperature.
 
     Example
     -------
@@ -44,7 +47,8 @@ class GradientCreepsUp(Rule):
     -------------------
     Gradients that grow while the loss falls, as they do from a small initialisation; warm-up; adversarial losses, where one
     side's gradient grows with the other side's skill; a gradient that was near zero when it began; a log-likelihood or a
-    similarity, whose negative falls below zero and settles; an image made to please a network.
+    similarity, whose negative falls below zero and settles; an image made to please a network; a temperature that is lowered
+    to a floor, or while the loss goes on falling.
 
     References
     ----------
@@ -54,6 +58,7 @@ class GradientCreepsUp(Rule):
     code = "G8"
     severity = "warning"
     consequences = ("N1", "N2", "C1", "C3", "C6")
+    of_factor = ("W1", "C2", "O28")  # besides, where scores are multiplied with more and more
 
     samples_needed: int = 40  # fewer say nothing about a trend
     growth: float = 30.0  # median gradient now over that of the beginning; over what the loss grew: targets may grow
@@ -64,6 +69,12 @@ class GradientCreepsUp(Rule):
     bottomless: float = 30.0  # loss below minus that (times the first one, if that is larger); a similarity ends at -1
     faster: float = 10.0  # its fall for each step, beside that before; near a floor it slows down
 
+    sharpened: float = 20.0  # factor of the scores now over the first one seen; CLIP's goes from 14 to 100 at most
+    sharpest: float = 100.0  # factor; CLIP holds its own under that
+    with_it: float = 5.0  # growth of the gradient since it was lowest
+    lost: float = 3.0  # loss over its lowest, since then
+    still: float = 0.25  # of the first loss: one that is lower has learned, whatever its noise
+
     points_needed: int = 100  # of a logged norm
     steady: float = 5.0  # Mann and Kendall's z of the logged norm
 
@@ -71,6 +82,15 @@ class GradientCreepsUp(Rule):
         self._gradients: dict[int, History] = {}
         self._losses: dict[int, History] = {}
         self._rates: dict[int, float] = {}
+        self._factors = History()  # of the scores, while it only grows
+
+    def on_loss_computed(self, event: LossComputed) -> None:
+        """A constant that multiplies the scores of a cross entropy, and grows from look to look."""
+        if event.kind != "cross_entropy" or event.factor <= 0:
+            return
+        if self._factors.count and event.factor < self._factors.values[-1]:
+            self._factors = History()
+        self._factors.add(event.step, event.factor)
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The typical gradient of the weight matrices, beside the loss."""
@@ -85,6 +105,9 @@ class GradientCreepsUp(Rule):
         self._rates.setdefault(key, event.lr)
         alone = len(self._gradients) == 1  # of two players one makes the other's gradient
         ripe = alone and gradients.count >= self.samples_needed and event.index >= self.first_index
+        if ripe and self._sharpened(event, gradients, losses):
+            yield self._tell_sharpened(event, gradients, losses)
+            return
         usual = min(gradients.first, gradients.location)
         if not ripe or event.lr > self._rates[key] or not self._grows(gradients):
             return
@@ -130,6 +153,30 @@ class GradientCreepsUp(Rule):
                 begin=begin,
                 last=end,
             )
+
+    def _sharpened(self, event: NumbersSampled, gradients: History, losses: History) -> bool:
+        """The scores' factor grew from look to look, to far over what is useful, and gradient and loss grow with it."""
+        factors = list(self._factors.values)
+        if event.lr > self._rates[event.optimizer.key] or not factors or factors[-1] < self.sharpest:
+            return False
+        high = losses.last >= max(self.lost * losses.lowest, self.still * (event.first_loss or losses.first)) > 0
+        steeper = gradients.last >= self.with_it * gradients.lowest
+        return factors[-1] >= self.sharpened * factors[0] and high and steeper
+
+    def _tell_sharpened(self, event: NumbersSampled, gradients: History, losses: History) -> Finding:
+        factors = self._factors
+        found = self.finding(
+            event,
+            f"the scores are multiplied with a number that grew from {factors.values[0]:.3g} (step {factors.steps[0]:,}) to "
+            f"{factors.values[-1]:.3g} (step {factors.steps[-1]:,}); with it the gradient grew "
+            f"{gradients.last / gradients.lowest:.0f}-fold, and the loss rose from {losses.lowest:.4g} to {losses.last:.4g}",
+            cause=f"a temperature that is lowered without a floor, now {1 / factors.values[-1]:.2g}: gradients are divided by it",
+            fix="give it a floor, max(temperature, 0.05), or let it be learned and clamped as CLIP's is, at 0.01",
+            key="factor",
+            factor=factors.values[-1],
+            loss=losses.last,
+        )
+        return replace(found, consequences=self.consequences + self.of_factor)
 
     def _grows(self, gradients: History) -> bool:
         usual = min(gradients.first, gradients.location)

@@ -21,11 +21,12 @@ class UnitsAlike(Rule):
     ----------
     The layer was initialised with one number, often 0. Units with the same weights compute the same, get the same gradient
     and take the same step: the layer stays as good as one unit. With zeros in two layers in a row the gradient of both is 0.
+    The same goes for the columns of tables that are multiplied: factors of one number stay one factor.
 
     Fix
     ---
     Random weights: leave torch's default, or ``nn.init.kaiming_normal_`` before ReLU and ``nn.init.xavier_normal_`` before
-    tanh. Biases may start at 0.
+    tanh, ``nn.init.normal_(table.weight, std=0.1)`` for tables of factors. Biases may start at 0.
 
     Example
     -------
@@ -45,7 +46,8 @@ class UnitsAlike(Rule):
     Healthy look-alikes
     -------------------
     What begins with zeros and parts with the first steps: a head, the second matrix of LoRA, the last layer of a residual
-    branch, tables of positions. Adapters that do not train yet; fixed kernels; normalisation layers.
+    branch, tables of positions or of gains. Adapters that do not train yet; fixed kernels; normalisation layers; rows of a table
+    that are not used.
 
     References
     ----------
@@ -59,6 +61,7 @@ class UnitsAlike(Rule):
         "draw the weights at random: torch's default, nn.init.kaiming_normal_ before ReLU, nn.init.xavier_normal_ before "
         "tanh; only biases may start at one number"
     )
+    table = "draw the table at random, nn.init.normal_(table.weight, std=0.1): columns of one number stay one and the same factor"
 
     def on_units_followed(self, event: UnitsFollowed) -> Iterator[Finding]:
         """Alike from the first step on, though they train; or nothing that could part them ever gets a gradient."""
@@ -76,10 +79,12 @@ class UnitsAlike(Rule):
         first = layers[0]
         also = f"; so have those of {', '.join(each.name for each in layers[1:])}" if len(layers) > 1 else ""
         weights = "weights of nothing but zeros" if first.zero else "the same weights"
+        units, fix = ("columns", self.table) if first.columns else ("units", self.fix)
         return self.finding(
             event,
-            f"after {event.steps} steps all {first.units} units of {first.name} have {weights}, as they had from the start{also}",
+            f"after {event.steps} steps all {first.units} {units} of {first.name} have {weights}, as they had from the start{also}",
             cause=cause,
+            fix=fix,
             layer=first.name,
             units=first.units,
             layers=len(layers),

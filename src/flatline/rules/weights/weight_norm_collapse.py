@@ -13,7 +13,7 @@ TIMES_RATE = "multiply the decay by the learning rate, `p.mul_(1 - lr * weight_d
 
 
 class WeightNormCollapse(Rule):
-    """Weight decay, or a penalty in the loss, shrinks the weights to nothing.
+    """Weight decay, a penalty in the loss, or a threshold behind the step shrinks the weights to nothing.
 
     Symptom
     -------
@@ -23,12 +23,13 @@ class WeightNormCollapse(Rule):
     ----------
     At each step decay takes the share ``lr * weight_decay`` of every weight. When that is more than the gradient gives back,
     the weights fall geometrically and the model forgets whatever it learned. A sum of absolute values in the loss pulls at each
-    weight with the same force, down to 0.
+    weight with the same force, down to 0. A proximal step (soft threshold) behind the optimizer's takes one amount off each
+    weight: where that is the penalty's factor itself, and not the rate times the factor, it is more than a step gives back.
 
     Fix
     ---
-    Lower the penalty's factor, or ``weight_decay``: 0.01 to 0.1 with AdamW, 1e-4 to 5e-4 with SGD, so that ``lr *
-    weight_decay`` is about 1e-5.
+    Lower the penalty's factor, take the rate times it in a proximal step, or lower ``weight_decay``: 0.01 to 0.1 with AdamW,
+    1e-4 to 5e-4 with SGD, so that ``lr * weight_decay`` is about 1e-5.
 
     Example
     -------
@@ -46,7 +47,7 @@ class WeightNormCollapse(Rule):
     -------------------
     Weights that shrink while the loss falls; a penalty that leaves some layer its weights; pruning; a layer or an
     expert that is not used any more; the moderate shrinking of weights that were initialised too large; sparse
-    autoencoders with a penalty.
+    autoencoders with a penalty; thresholds that leave some weights, or that rise along a path.
 
     References
     ----------
@@ -69,6 +70,7 @@ class WeightNormCollapse(Rule):
     as_a_step: float = 0.1  # change of one step over the weights, that are then about as small as a step
     in_a_row: int = 3  # samples
     samples_needed: int = 15  # fewer say nothing about a trend
+    one_amount: float = 1.05  # largest over smallest amount that a threshold took, of all matrices and samples
     learned: float = 0.7  # a loss under this share of the first one was worth it
 
     def __init__(self) -> None:
@@ -76,6 +78,7 @@ class WeightNormCollapse(Rule):
         self._losses: dict[int, History] = {}
         self._scales: dict[tuple[int, str], list[float]] = {}
         self._only_penalty: dict[int, int] = {}  # samples in a row
+        self._amounts: dict[int, dict[str, History]] = {}  # taken off every weight between two steps, of each matrix
         self._pulls: dict[int, list[float]] = {}  # gradient over weight, of samples in a row
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
@@ -87,9 +90,12 @@ class WeightNormCollapse(Rule):
         decayed = [each for each in event.layers if hand or each.weight_decay > 0 or each.name in between]
         layers = [each for each in decayed if each.matrix and each.weight_rms > 0]
         losses = self._losses.setdefault(event.optimizer.key, History())
-        if event.loss is None or not layers:
+        if event.loss is None:
             return
         losses.add(event.index, event.loss)
+        yield from self._by_threshold(event, losses) if not hand else ()
+        if not layers:
+            return
         shares = [self._share(event, layer) for layer in layers]
         if hand:
             yield from self._by_hand(event, layers, shares, losses)
@@ -166,6 +172,42 @@ class WeightNormCollapse(Rule):
             if len(taken) >= self.pairs and min(taken) > 0 and max(taken) <= self.alike * min(taken):
                 found[each.name] = median(taken)
         return found
+
+    def _by_threshold(self, event: NumbersSampled, losses: History) -> Iterator[Finding]:
+        """One amount is taken off every weight after each step, and what a step leaves of all of them is less than that."""
+        amounts = self._amounts.setdefault(event.optimizer.key, {})
+        for each in event.layers:
+            self._share(event, each)
+            if each.matrix and each.taken is not None:
+                amounts.setdefault(each.name, History()).add(event.index, each.taken)
+        cut = [each for each in event.layers if each.name in amounts and min(amounts[each.name].values) > 0]
+        told = [amount for each in cut for amount in amounts[each.name].values]
+        if len(told) < self.pairs or max(told) > self.one_amount * min(told):
+            return
+        amount, first = median(told), event.first_loss or losses.first
+        shares = [self._share(event, each) for each in cut]
+        gone = max(shares) <= self.collapsed and max(each.weight_rms for each in cut) < amount
+        if gone and event.index >= self.samples_needed and self._never_learned(event, losses, first):
+            yield self._tell_threshold(event, cut, amount, first)
+
+    def _tell_threshold(self, event: NumbersSampled, cut: list[LayerNumbers], amount: float, first: float) -> Finding:
+        rate = max(each.learning_rate for each in cut)
+        matrices = f"all {len(cut)} matrices" if len(cut) > 1 else cut[0].name
+        return self.finding(
+            event,
+            f"something takes {amount:.3g} off every weight between each step of {event.optimizer.name} and the next: of "
+            f"{matrices} nothing is left after {event.index} steps, and the loss stands at {event.loss:.4g} "
+            f"({first:.4g} at first)",
+            cause="a threshold behind the step takes more than a step gives back, which is about the rate times the gradient",
+            fix=f"take the rate times that, {rate:g} × {amount:.3g} = {rate * amount:.2g}, in a proximal step; or lower it",
+            where=event.optimizer.where or event.where,
+            key="threshold",
+            taken=amount,
+            lr=rate,
+        )
+
+    def _never_learned(self, event: NumbersSampled, losses: History, first: float) -> bool:
+        return first > 0 and self._for_nothing(event, losses) and losses.location >= self.learned * first
 
     def _tell_between(
         self, event: NumbersSampled, layer: LayerNumbers, share: float, rate: float, losses: History

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from flatline.events import LayerNumbers, NumbersSampled, PenaltySubtracted, RunEnded
 from flatline.findings import Finding
-from flatline.history import FEW, History, median
+from flatline.history import History, median
 from flatline.rules import Rule
 
 LATE = 0.4  # of the run so far: the part whose growth is judged
@@ -186,7 +186,7 @@ class WeightNormRunaway(Rule):
         told = [each for past in known if (each := _paces(past)) is not None]
         if len(told) == len(known) and self._in_step(told):
             return median(late for _, late, _ in told)
-        if not losses.last >= self.lost * _lowest(losses) > 0:
+        if not losses.last >= self.lost * losses.lowest > 0:
             return None
         same = self._the_same(told)
         if same is not None:
@@ -195,7 +195,16 @@ class WeightNormRunaway(Rule):
             return None
         typical = median(late for _, late, _ in told)
         alike = min(late for _, late, _ in told) >= self.abreast * typical
+        alike = alike and not self._walked(event, typical)
         return typical if alike and median(far for _, _, far in told) >= self.farther else None
+
+    def _walked(self, event: NumbersSampled, pace: float) -> bool:
+        """Steps of that size, one like the other for as long as momentum lasts, take the weights so far by themselves."""
+        known = [each for each in event.layers if each.matrix and each.update_ratio is not None]
+        lasting = max((each.momentum for each in known), default=0.0)
+        steps = [(each.update_ratio or 0.0) ** 2 / 2 * (1 + lasting) / max(1 - lasting, 0.01) for each in known]
+        between = any(each.scaled is not None and abs(each.scaled - 1) > pace / 2 for each in known)
+        return bool(steps) and median(steps) >= pace and not between and not event.optimizer.own
 
     def _raised(self, event: NumbersSampled) -> bool:
         """The rate went up meanwhile: a sweep, or a warm-up."""
@@ -227,7 +236,7 @@ class WeightNormRunaway(Rule):
             event,
             f"{which} weight matrices grow by about {pace:.2g} of their size at every step, and do not slow down: "
             f"{layer.name or 'the first'} grew {self._factor(event, layer):.3g}-fold in {event.index} steps, while the loss went "
-            f"from {_lowest(losses):.4g} to {losses.last:.4g}",
+            f"from {losses.lowest:.4g} to {losses.last:.4g}",
             cause="something adds a share of the weights to the weights at every step, as a decay with the wrong sign does; no "
             "gradient of a loss grows them alike",
             fix="shrink the weights, `p.mul_(1 - lr * weight_decay)`, or use torch.optim.AdamW or SGD",
@@ -296,9 +305,3 @@ def _paces(past: History) -> tuple[float, float, float] | None:
     middle, between = inner[len(inner) // 2]
     early, now = math.log(between / size) / (middle - first), math.log(newest / between) / (last - middle)
     return early, now, math.log(newest / size)
-
-
-def _lowest(losses: History) -> float:
-    """The lowest median of five samples in a row."""
-    values = list(losses.values)
-    return min(median(values[at : at + FEW]) for at in range(max(1, len(values) - FEW + 1)))
