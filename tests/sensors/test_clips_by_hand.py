@@ -100,7 +100,7 @@ def test_near_miss_clipping_by_hand_behind_unscale():
     assert not any(clip is not None and clip.scaled for clip in scaled(to_one_norm, before=False))
 
 
-def guarded(loss_of, steps=8):
+def guarded(loss_of, steps=30):
     """A loop that leaves a step out where the norm is not finite."""
 
     def run():

@@ -29,6 +29,22 @@ class Made(Pictures):
         return torch.randn(3, 6), torch.randint(4, ())
 
 
+class Moving(Pictures):
+    """Normalised by what was seen so far: no chance."""
+
+    seen = 0
+
+    def __getitem__(self, at):
+        Moving.seen += 1
+        return self.x[at] / (1 + Moving.seen), self.y[at]
+
+
+def sharing(other):
+    same = Pictures(0, 48, 0.3)
+    same.x = other.x
+    return same
+
+
 def flipped(items):
     x, y = (torch.stack(part) for part in zip(*items, strict=True))
     keep = torch.rand(len(x), 1, 1) < 0.5
@@ -77,11 +93,18 @@ def test_both_parts_of_one_data_set():
 
 def test_a_function_that_puts_batches_together():
     plain = Pictures(0, 48), Pictures(48, 96)
-    (event,) = found(shuffling(plain[0]), DataLoader(plain[1], 24, collate_fn=flipped))
+    train = DataLoader(plain[0], 16, shuffle=True, collate_fn=flipped)
+    (event,) = found(train, DataLoader(plain[1], 24, collate_fn=flipped))
     assert 4 <= event.changed < 16
 
 
 QUIET = {
+    "chance in validation alone": lambda: (shuffling(Pictures(0, 48)), DataLoader(Pictures(48, 96, 0.3), 16)),
+    "what training makes of them": lambda: (shuffling(Moving(0, 48)), DataLoader(Moving(48, 96), 16)),
+    "training rows in another data set": lambda: (
+        shuffling(first := Pictures(0, 48, 0.3)),
+        DataLoader(sharing(first), 16),
+    ),
     "items as they are": lambda: (shuffling(Pictures(0, 48, 0.3)), DataLoader(Pictures(48, 96), 16)),
     "tensors": lambda: (shuffling(Pictures(0, 48, 0.3)), DataLoader(TensorDataset(X, Y), 16)),
     "the score on the training data": lambda: (shuffling(data := Pictures(0, 48, 0.3)), DataLoader(data, 16)),

@@ -156,6 +156,8 @@ class ActivationSensor:
         if made is None or head is None or id(head[0]) in self._heads or self._touched(graph):
             return
         weight, bias, product = head
+        if factor != 1 and is_plain(weight) and _of_length_one(weight):
+            return  # a temperature over directions
         self._heads.add(id(weight))
         scores, target = saved(node, "self"), saved(node, "target")
         if not (is_plain(weight) and is_plain(scores) and isinstance(target, Tensor)) or scores.dim() < 2:
@@ -289,6 +291,12 @@ def gain_of(weight: Tensor, outputs: int | None = None) -> float:
 
 
 # --------------------------------------------------------------------------- the scores under a loss
+
+
+def _of_length_one(weight: Tensor) -> bool:
+    """Every row, or every column, begins with length 1."""
+    lengths = [weight.detach().float().norm(dim=axis) for axis in (0, 1)] if weight.dim() == 2 else []
+    return any(bool(((each - 1).abs() <= 0.01).all()) for each in lengths)
 
 
 def _head(node: Node | None) -> tuple[Tensor, Tensor | None, Node] | None:

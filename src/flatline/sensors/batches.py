@@ -14,7 +14,7 @@ from flatline.sensors.models import fingerprint, readable
 Tensor = torch.Tensor
 REGRESSIONS = ("mse_loss", "smooth_l1_loss", "huber_loss")
 COUNTED = ("cross_entropy", "nll", "binary_cross_entropy", "binary_cross_entropy_with_logits")
-FILLING = {"pad_sequence", "pad", "zeros", "new_zeros", "full", "new_full"}
+FILLING = {"pad_sequence", "pad"}
 MOST_LABELS = 65_536  # of one batch
 MOST_DISTINCT = 1_024
 MOST_RUNS = 32

@@ -34,7 +34,7 @@ from flatline.sensors.paired_paths import mispaired
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.ranked import Place, Rankings, sliced_place
-from flatline.sensors.revisited import Revisits, base, glimpse, held_out
+from flatline.sensors.revisited import Learned, Revisits, base, glimpse, held_out, made_alike
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 from flatline.sensors.text_order import sorted_by_text
 from flatline.sensors.waiting import Waiting
@@ -131,6 +131,7 @@ class Loader:
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
         self.revisits: Revisits | None = Revisits()
+        self.learned = Learned()
         self.views: Views | None = Views()
 
     def begin(self) -> Order:
@@ -254,6 +255,8 @@ class DataSensor:
         loader.position = order.served
         if loader.revisits is not None:
             self._revisit(loader, loader.revisits, order, batch)
+        if not loader.learned.done and loader.revisits is None:
+            loader.learned.add(samples, batch)
         if loader.views is not None and loader.fed:
             self._see_again(loader, loader.views, samples, batch)
         if self._looks >= FEW_LOOKS and loader.length and order.served in (loader.length // 2, 3 * loader.length // 4):
@@ -304,10 +307,16 @@ class DataSensor:
     def _tell_redrawn(self, loader: Loader, revisits: Revisits) -> None:
         """Its items are new ones each time: is it data that nothing is learned from, and seen in no other form?"""
         others = [(other, each) for each in self.loaders.values() if each is not loader and (other := each.ref())]
-        learned = [getattr(other, "dataset", None) for other, each in others if each.fed]
+        taught = [(other, each) for other, each in others if each.fed]
         beside = [each.revisits for _, each in others if each.revisits is not None]
-        loader.revisits, dataset = None, getattr(loader.ref(), "dataset", None)
-        if held_out(dataset, learned) and not any(map(revisits.seen_plainly, beside)):
+        loader.revisits, own = None, loader.ref()
+        dataset = getattr(own, "dataset", None)
+        alike = any(
+            each.learned.redrawn and each.learned.shape == revisits.shape() and made_alike(own, other)
+            for other, each in taught
+        )
+        apart = held_out(dataset, [getattr(other, "dataset", None) for other, _ in taught])
+        if alike and apart and not any(map(revisits.seen_plainly, beside)):
             self.loop.emit(
                 ItemsRedrawn(
                     step=self.loop.step,

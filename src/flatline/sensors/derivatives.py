@@ -15,6 +15,7 @@ from flatline.sensors.forensics import finite, owner, parameter_names
 from flatline.sensors.graph import Graph, Node, operation, saved, sequence
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
+from flatline.sensors.optimizers import LASTING
 
 HELD = 8_000_000  # bytes of saved tensors that are kept alive from backward to step, at most
 NODES = 200  # operations that are kept in mind
@@ -131,14 +132,14 @@ class DerivativeSensor:
             self._pending, self._broken = self._event(state, bad), bad
 
     def thrown_away(self, state: OptimizerState) -> bool:
-        """Gradients are zeroed unread, again and again: is it because they are not finite? Then that is told."""
+        """Gradients are zeroed unread, again and again: is it because they are not finite? That is told where it lasts."""
         if self._told or state.window.scaled or not self._loss_was_finite():
             return self._told
         bad = [p for p in state.parameters if p.grad is not None and not finite(_values(p.grad))]
-        if bad:
+        if bad and state.idle_cycles >= LASTING:
             self._told = True
             self.loop.emit(self._event(state, bad))
-        return self._told
+        return bool(bad)
 
     def _loss_was_finite(self) -> bool:
         return not self.backward.not_finite_told and self.loop.last_loss_step == self.loop.step

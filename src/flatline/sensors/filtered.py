@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from flatline.events import Where
+from flatline.sensors.sources import called_name, function_around
 from flatline.sensors.tree import named_parameters
 
+CHOOSING = ("startswith", "endswith", "removeprefix", "split", "partition", "match", "search")
 Shapes = Mapping[str, tuple[int, ...]]
 Named = Mapping[str, tuple[int, tuple[int, ...]]]  # identity and shape of each
 
@@ -34,6 +38,17 @@ def kept_out(module: nn.Module, state: Any, file: Named) -> KeptOut | None:
         return None
     renamed = renamed_part({name: tuple(own[name].shape) for name in missing}, {name: file[name][1] for name in left})
     return KeptOut(missing, left, renamed) if renamed and goes_on(list(own), missing) else None
+
+
+def by_names_of_both(where: Where | None) -> bool:
+    """``{k: v for k, v in file.items() if k in own}`` around this line, and no word that chooses a part on purpose."""
+    scope = function_around(where.file, where.line) if where is not None else None
+    nodes = list(ast.walk(scope)) if scope is not None else []
+    asked = [node for node in nodes if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In)]
+    chosen = any(isinstance(node.left, ast.Constant) for node in asked) or any(
+        isinstance(node, ast.Call) and called_name(node) in CHOOSING for node in nodes
+    )
+    return not chosen and any(isinstance(node.left, ast.Name) for node in asked)
 
 
 def _is_own(value: Any, parameter: Tensor) -> bool:

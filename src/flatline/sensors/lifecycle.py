@@ -22,7 +22,7 @@ from flatline.events import (
 from flatline.sensors.adapters import never_made
 from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
-from flatline.sensors.filtered import kept_out
+from flatline.sensors.filtered import by_names_of_both, kept_out
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.guards import Run, missed_unfreezing
@@ -186,11 +186,12 @@ class LifecycleSensor:
     def _tell_filtered(self, module: nn.Module, state: Any, file: FileRead) -> None:
         """A part of a file went in, and another part would have, under another name."""
         found = kept_out(module, state, file.named) if self.loop.wants(CheckpointFiltered) else None
-        if found is not None:
+        where = caller() if found is not None else None
+        if found is not None and by_names_of_both(where):
             self.loop.emit(
                 CheckpointFiltered(
                     step=self.loop.steps,
-                    where=caller(),
+                    where=where,
                     model=type(module).__name__,
                     tensors=sum(1 for _ in named_parameters(module)),
                     missing=found.missing,

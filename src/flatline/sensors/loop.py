@@ -42,6 +42,7 @@ class Window:
     leftover: bool = False
     scaled: bool = False
     norm_after_backward: float | None = None
+    norms_after_backward: list[float] = field(default_factory=list)  # of each of the few
     hand_clip: ClipFacts | None = None  # of gradients that still carried the loss scale
     zero_where: Where | None = None
     fed: list[list[int]] = field(default_factory=list)  # of each backward that reached them: whose loss it was

@@ -495,7 +495,7 @@ def _sequences_masked(mean: Node) -> float:
 def _masked_scores(node: Node, target: Any) -> float:
     """Share of padding when scores are multiplied by a mask of sequences, and a plain mean follows."""
     below, _ = source(node)
-    if below is None or operation(below) != "Mul" or operation(node) not in MEASURED:
+    if below is None or operation(below) != "Mul" or operation(node) not in MEASURED or _reduction(node) == "sum":
         return 0.0
     mask = saved(below, "other")
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or not isinstance(target, torch.Tensor):

@@ -16,6 +16,8 @@ from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches, asks_dynamo, unseen_by_dynamo
 from flatline.sensors.tree import parameters
 
+LASTING = 20  # of them, that are thrown away because they are not finite; a loss scale of the script's own falls faster
+ONE_FACTOR = 0.01  # by which the shares that layers were shrunk to may differ
 SAME_NORM = 1e-3  # relative distance of two norms that were shrunk to one
 SEVERAL = 2  # runs of a closure within one step, as LBFGS counts them
 IDLE_CYCLES = 3  # zero_grad, backward, zero_grad, backward … without a step
@@ -161,6 +163,8 @@ class OptimizerSensor:
         steps = sum(other.steps for other in self.loop.states)
         state.idle_cycles = state.idle_cycles + 1 if steps == state.others_steps else 0
         state.others_steps = steps
+        if state.idle_cycles == LASTING and not state.by_hand:
+            self.thrown_away(state)
         if state.idle_cycles == IDLE_CYCLES and not state.by_hand and not self.thrown_away(state):
             self.loop.emit(
                 StepMissing(
@@ -270,6 +274,20 @@ def probe_norm(state: OptimizerState) -> float | None:
     return float(torch.stack([g.float().norm() for g in found]).norm()) if found else None
 
 
+def probe_norms(state: OptimizerState) -> list[float]:
+    """The norm of each of them."""
+    held = [p.grad for p in state.probes if p.grad is not None]
+    found = [g.detach() for g in held if readable(g) and g.is_floating_point() and not g.is_sparse]
+    return torch.stack([g.float().norm() for g in found]).tolist() if found else []
+
+
+def _by_one_factor(before: list[float], now: list[float]) -> bool:
+    """A clip by norm keeps the direction: no layer is shrunk more than another."""
+    pairs = [(a, b) for a, b in zip(before, now, strict=False) if a > 0]
+    factors = [b / a for a, b in pairs]
+    return len(before) == len(now) and len(factors) > 1 and max(factors) <= (1 + ONE_FACTOR) * min(factors)
+
+
 def wiped(state: OptimizerState) -> bool:
     """Gradients that the last backward left are gone or zero, and nobody called ``zero_grad`` or clipped."""
     before, last = state.window.norm_after_backward, state.window.last("backward")
@@ -295,7 +313,8 @@ def clip_by_hand(state: OptimizerState, where: Where | None) -> ClipFacts | None
     found = [p.grad.detach().float().norm() for p in state.parameters if p.grad is not None and readable(p.grad)]
     known, state.shrunk_to = state.shrunk_to, float(torch.stack(found).norm()) if found else 0.0
     alike = abs(state.shrunk_to - known) <= SAME_NORM * known
-    if not before or not now or now >= before or not alike:
+    one = _by_one_factor(state.window.norms_after_backward, probe_norms(state))
+    if not before or not now or now >= before or not alike or not one:
         return None
     return ClipFacts(kind="norm", threshold=state.shrunk_to, norm=state.shrunk_to * before / now, where=where)
 

@@ -16,14 +16,17 @@ KEPT = ("manual_seed", "register_buffer", "fork_rng")  # the same numbers each t
 def drawn_in_forward(function: ast.FunctionDef, file: str) -> tuple[Where, str] | None:
     """The statement that draws a matrix of a fixed size, which the input is multiplied by before a cosine or a sine."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    if any(called_name(call) in KEPT for call in calls) or not any(map(_is_wave, calls)):
+    trains = any(isinstance(node, ast.Attribute) and node.attr == "training" for node in ast.walk(function))
+    if trains or any(called_name(call) in KEPT for call in calls) or not any(map(_is_wave, calls)):
         return None
     bound = {each.arg for each in function.args.args[1:]} | {
         inner.id for inner in ast.walk(function) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
     }
-    for node in (each for each in function.body if isinstance(each, ast.Assign)):
+    for node in (
+        each for each in function.body if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+    ):
         name = ast.unparse(node.targets[0])
-        if isinstance(node.targets[0], ast.Name) and _draws(node.value, bound) and _reaches_wave(function, name):
+        if _draws(node.value, bound) and _alone(function, name) and _reaches_wave(function, name):
             return Where(file, node.lineno, "forward"), ast.unparse(node)
     return None
 
@@ -45,6 +48,16 @@ def _reaches_wave(function: ast.FunctionDef, name: str) -> bool:
     }
     waves = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _is_wave(node)]
     return any(_product(wave, name) or _names(wave) & carried for wave in waves)
+
+
+def _alone(function: ast.FunctionDef, name: str) -> bool:
+    """One input is multiplied by it: of two, products are taken that estimate a kernel, and new numbers are right there."""
+    others = set()
+    for node in ast.walk(function):
+        matrix = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+        if (matrix or (isinstance(node, ast.Call) and called_name(node) in PRODUCTS)) and name in _names(node):
+            others.add(ast.unparse(node))
+    return len(others) == 1
 
 
 def _is_wave(call: ast.Call) -> bool:

@@ -15,6 +15,7 @@ from flatline.sensors.callers import looked_up
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
 from flatline.sensors.schedules import Schedule
+from flatline.sensors.sizes import reads
 from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of
 
 FILES = 8
@@ -173,6 +174,9 @@ class Resuming:
         """Schedules at their first step, and their lengths: of the whole run, or of one that was broken off in this process."""
         known = self.schedules()
         for schedule in (each for each in known if each.state is state and each.begins()):
+            functions = getattr(schedule.ref(), "lr_lambdas", ())
+            if any(reads(function, count) for function in functions for count in file.counts.values()):
+                continue  # it is made for what is left, or counts on by itself
             horizon = schedule.horizon
             earlier = [each for each in known if each.state is not state and each.name == schedule.name]
             broken_off = any(

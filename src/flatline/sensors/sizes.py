@@ -60,6 +60,14 @@ def size_of(function: Any, batches: int | None) -> Size | None:
     return None
 
 
+def reads(function: Any, number: int) -> bool:
+    """It reads this very number; what may have effects may read anything."""
+    try:
+        return any(value == number for _, value in _numbers(function, DEPTH))
+    except _HasEffects:
+        return True
+
+
 def _ends_at(function: Any, length: int) -> bool | None:
     """None if it does not come to its lowest value there; else whether it rises again."""
     try:

@@ -389,6 +389,7 @@ def test_fires_on_single_samples_that_add_up_to_steps_that_are_too_large():
     "change",
     [
         {"losses": (1.5, 0.2)},  # the rate was chosen for the sum
+        {"losses": (0.83, 1.03)},  # it stands at the noise
         {"update": 2e-3},  # it does not learn, but not for this
         {"each": replace(SAMPLE, factor=1 / 16)},
         {"count": 4},

@@ -76,7 +76,7 @@ class AccumulationNotAveraged(Rule):
     thrown: float = 0.02  # typical change in one of the first steps; twice what is usual (docs/thresholds.md)
     first_steps: int = 16  # that were sampled
     window: int = 32  # steps whose mean loss is compared with that of the first one
-    fallen: float = 0.7  # of the first loss: it learns all the same, and the sum is what the rate was chosen for
+    risen: float = 2.0  # times the first loss; eight squared errors vary by half, and a floor of noise is no harm
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
@@ -131,7 +131,7 @@ class AccumulationNotAveraged(Rule):
             if len(newest) < self.window or update < self.thrown:
                 continue
             before, now, count = self._first[key], fmean(newest), len(seen.backwards)
-            if now > self.fallen * before > 0:
+            if now > self.risen * before > 0:
                 yield self.finding(
                     seen,
                     f"the gradients of {count} single samples add up before each step of {seen.optimizer.name}, and nothing is "

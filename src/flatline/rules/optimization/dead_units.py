@@ -125,7 +125,7 @@ class DeadUnits(Rule):
         if facts.lasting < self.share * facts.units or share < previous[1]:
             return False
         if facts.lasting == facts.units:
-            return bool(facts.layer) or self._gradients or self._stuck
+            return bool(facts.layer) or self._gradients
         return bool(facts.layer) and facts.total >= facts.units
 
     def _filled(self, event: ForwardObserved) -> float | None:

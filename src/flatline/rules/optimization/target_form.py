@@ -56,6 +56,7 @@ class TargetForm(Rule):
     fix = "give class indices: y.long(), of shape [N], counted from 0"
     tolerance: float = 0.05  # of a row's sum around 1
     certain_after: int = 2  # losses that agree
+    left_out: float = 0.1  # share of the pairs; a few ties may be left out on purpose
 
     def __init__(self) -> None:
         self._odd = {"sum": 0, "range": 0, "sign": 0}
@@ -90,12 +91,13 @@ class TargetForm(Rule):
 
     def on_signs_missing(self, event: SignsMissing) -> Iterator[Finding]:
         """0 where -1 is meant: the loss leaves these pairs out."""
-        if self._certain("sign", event.zeros > 0):
+        together = "Cosine" in event.loss or "Hinge" in event.loss
+        if self._certain("sign", event.zeros >= self.left_out * event.targets > 0):
             yield self.finding(
                 event,
                 f"{event.zeros} of {event.targets} targets of {event.loss} are 0, and the others are 1",
-                cause="it takes 1 and -1: a 0 belongs to neither part of it, so these pairs teach nothing, and the others are "
-                "drawn together until all is one point",
+                cause="it takes 1 and -1: a 0 belongs to neither part of it, so these pairs teach nothing"
+                + (", and the others are drawn together until all is one point" if together else ""),
                 fix="map the labels to -1 and 1: target = 2 * label - 1",
                 key="sign",
                 zeros=event.zeros,
