@@ -238,3 +238,14 @@ def test_near_miss_a_threshold_that_leaves_weights_or_rises_along_a_path():
 def test_near_miss_a_threshold_while_the_loss_falls():
     assert play(WeightNormCollapse, *thresholded(losses=[1.09 * 0.95**i for i in range(30)])) == []
     assert play(WeightNormCollapse, *thresholded(losses=[1.09, *[0.5] * 20, *[1.09] * 9])) == []
+
+
+def test_near_miss_matrices_that_begin_at_zero():
+    """Half of an adapter; nothing shrinks, and nothing breaks."""
+    zero = LayerNumbers(name="up.weight", weight_rms=0.0, gradient_rms=0.0, update_ratio=0.0)
+    grown = LayerNumbers(name="down.weight", weight_rms=0.05, gradient_rms=0.01, update_ratio=0.01)
+    events = [
+        NumbersSampled(step=k, index=k, layers=(zero if k < 5 else grown, grown), loss=1.0, first_loss=1.0)
+        for k in range(1, 40)
+    ]
+    assert play(WeightNormCollapse, *events) == []

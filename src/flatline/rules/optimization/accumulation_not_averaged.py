@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from flatline.events import (
     BackwardFacts,
@@ -17,7 +16,7 @@ from flatline.events import (
     Tick,
 )
 from flatline.findings import Finding
-from flatline.history import median
+from flatline.history import fmean, median
 from flatline.rules import Rule
 
 

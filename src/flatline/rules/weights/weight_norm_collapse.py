@@ -261,7 +261,8 @@ class WeightNormCollapse(Rule):
         )
 
     def _share(self, event: NumbersSampled, layer: LayerNumbers) -> float:
-        return layer.weight_rms / self._first.setdefault((event.optimizer.key, layer.name), layer.weight_rms)
+        first = self._first.setdefault((event.optimizer.key, layer.name), layer.weight_rms)
+        return layer.weight_rms / first if first else 1.0  # what begins at 0 shrinks from nothing
 
     def _tell(self, event: NumbersSampled, layer: LayerNumbers, share: float, rate: float, losses: History) -> Finding:
         better = 1e-5 / max(layer.learning_rate, 1e-12)
