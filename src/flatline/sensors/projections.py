@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from flatline.events import Where
 from flatline.sensors.sources import called_name
@@ -44,33 +45,30 @@ def _draws(value: ast.expr, bound: set[str]) -> bool:
 def _reaches_wave(function: ast.FunctionDef, name: str) -> bool:
     """A product with it goes into a cosine or a sine, straight or under a name."""
     carried = {
-        ast.unparse(n.targets[0]) for n in ast.walk(function) if isinstance(n, ast.Assign) and _product(n.value, name)
+        ast.unparse(n.targets[0])
+        for n in ast.walk(function)
+        if isinstance(n, ast.Assign) and any(_products(n.value, name))
     }
     waves = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _is_wave(node)]
-    return any(_product(wave, name) or _names(wave) & carried for wave in waves)
+    return any(any(_products(wave, name)) or _names(wave) & carried for wave in waves)
 
 
 def _alone(function: ast.FunctionDef, name: str) -> bool:
     """One input is multiplied by it: of two, products are taken that estimate a kernel, and new numbers are right there."""
-    others = set()
-    for node in ast.walk(function):
-        matrix = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
-        if (matrix or (isinstance(node, ast.Call) and called_name(node) in PRODUCTS)) and name in _names(node):
-            others.add(ast.unparse(node))
-    return len(others) == 1
+    return len({ast.unparse(each) for each in _products(function, name)}) == 1
 
 
 def _is_wave(call: ast.Call) -> bool:
     return called_name(call) in WAVES
 
 
-def _product(node: ast.AST, name: str) -> bool:
+def _products(node: ast.AST, name: str) -> Iterator[ast.expr]:
     """``x @ name``, ``torch.matmul(x, name)`` somewhere in it."""
     for inner in ast.walk(node):
         matrix = isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.MatMult)
-        if (matrix or (isinstance(inner, ast.Call) and called_name(inner) in PRODUCTS)) and name in _names(inner):
-            return True
-    return False
+        called = isinstance(inner, ast.Call) and called_name(inner) in PRODUCTS
+        if isinstance(inner, ast.expr) and (matrix or called) and name in _names(inner):
+            yield inner
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -112,11 +112,8 @@ class WeightNormCollapse(Rule):
 
     def _by_penalty(self, event: NumbersSampled) -> Iterator[Finding]:
         """All matrices near 0, and one and the same gradient on every weight: that of a penalty on their absolute values."""
-        layers = [each for each in event.layers if each.matrix and each.weight_rms > 0]
-        shares = [self._share(event, each) for each in layers]
+        layers, shares, small = self._shrunk(event)
         sizes = [each.gradient_rms for each in layers]
-        decays = max(map(_taken, layers), default=0.0) * event.index >= self.decayed
-        small = len(layers) > 1 and max(shares) <= self.collapsed and not decays
         flicker = min((each.update_ratio or 0.0 for each in layers), default=0.0) >= self.as_a_step
         only = small and flicker and 0 < max(sizes) <= self.one_size * min(sizes)
         key = event.optimizer.key
@@ -136,14 +133,23 @@ class WeightNormCollapse(Rule):
                 gradient=median(sizes),
             )
 
-    def _by_squares(self, event: NumbersSampled) -> Iterator[Finding]:
-        """All matrices near 0, and gradients that are one and the same multiple of the weights: those of a sum of squares."""
+    def _shrunk(self, event: NumbersSampled) -> tuple[list[LayerNumbers], list[float], bool]:
+        """The matrices, what is left of each, and whether that is next to nothing of all, by no decay of the optimizer's."""
         layers = [each for each in event.layers if each.matrix and each.weight_rms > 0]
         shares = [self._share(event, each) for each in layers]
-        ratios = [each.gradient_rms / each.weight_rms for each in layers]
         decays = max(map(_taken, layers), default=0.0) * event.index >= self.decayed
-        small = len(layers) > 1 and max(shares) <= self.collapsed and not decays and not event.optimizer.by_hand
-        only = small and self.least_pull <= min(ratios) and max(ratios) <= self.alike * min(ratios)
+        return layers, shares, len(layers) > 1 and max(shares) <= self.collapsed and not decays
+
+    def _by_squares(self, event: NumbersSampled) -> Iterator[Finding]:
+        """All matrices near 0, and gradients that are one and the same multiple of the weights: those of a sum of squares."""
+        layers, shares, small = self._shrunk(event)
+        ratios = [each.gradient_rms / each.weight_rms for each in layers]
+        only = (
+            small
+            and not event.optimizer.by_hand
+            and self.least_pull <= min(ratios)
+            and max(ratios) <= self.alike * min(ratios)
+        )
         key = event.optimizer.key
         self._pulls[key] = [*self._pulls.get(key, []), median(ratios)][-self.in_a_row :] if only else []
         pulls = self._pulls[key]
