@@ -17,7 +17,7 @@ from flatline.sensors.imbalance import Imbalance
 from flatline.sensors.kept import Kept
 from flatline.sensors.loop import TAPE_LIMIT, Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, readable
-from flatline.sensors.optimizers import is_nonzero, probe_norm, probe_norms, signature, wiped
+from flatline.sensors.optimizers import is_nonzero, probe_norms, signature, wiped
 from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches, unseen_by_dynamo
 from flatline.sensors.sources import severing_call
@@ -431,7 +431,7 @@ class BackwardSensor:
         if self._looked and len(window.backwards) < 256:
             window.backwards.append(self._factor or BackwardFacts(where=self.where, plain=False))
         if self.loop.dense:
-            window.norm_after_backward, window.norms_after_backward = probe_norm(state), probe_norms(state)
+            window.norms_after_backward = probe_norms(state)
 
 
 def _worked_on(state: OptimizerState) -> bool:

@@ -31,6 +31,11 @@ DECOUPLED = ("AdamW", "NAdamW", "Lion", "Muon", "RAdamW", "AdaBelief", "StableAd
 ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Rprop", "Muon")
 
 
+def norm_of(norms: list[float]) -> float | None:
+    """Of several vectors together, from the norm of each."""
+    return math.hypot(*norms) if norms else None
+
+
 @dataclass(slots=True)
 class Window:
     """What happened to one optimizer's parameters since its previous step."""
@@ -41,12 +46,16 @@ class Window:
     norm: Any = None  # of the newest clip, while it lies on a device
     leftover: bool = False
     scaled: bool = False
-    norm_after_backward: float | None = None
-    norms_after_backward: list[float] = field(default_factory=list)  # of each of the few
+    norms_after_backward: list[float] = field(default_factory=list)  # of the gradients of a few parameters
     hand_clip: ClipFacts | None = None  # of gradients that still carried the loss scale
     zero_where: Where | None = None
     fed: list[list[int]] = field(default_factory=list)  # of each backward that reached them: whose loss it was
     wiped: bool = False  # gradients were gone at the step, though nobody called zero_grad
+
+    @property
+    def norm_after_backward(self) -> float | None:
+        """Of all these gradients together."""
+        return norm_of(self.norms_after_backward)
 
     def tick(self, what: Tick) -> None:
         """Write on the tape."""
@@ -59,14 +68,7 @@ class Window:
 
     def next(self) -> Window:
         """An empty window; this very one while nothing but its tape was written."""
-        if (
-            self.backwards
-            or self.clips
-            or self.fed
-            or self.leftover
-            or self.scaled
-            or self.norm_after_backward is not None
-        ):
+        if self.backwards or self.clips or self.fed or self.leftover or self.scaled or self.norms_after_backward:
             return Window()
         self.tape.clear()
         return self

@@ -11,7 +11,7 @@ import torch
 from flatline.events import ClipFacts, Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import HOOKED
-from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.loop import Loop, OptimizerState, norm_of
 from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches, asks_dynamo, unseen_by_dynamo
 from flatline.sensors.tree import parameters
@@ -269,9 +269,7 @@ def signature(parameter: torch.Tensor) -> tuple[int, int]:
 
 def probe_norm(state: OptimizerState) -> float | None:
     """Norm of the gradients of a few parameters."""
-    held = [p.grad for p in state.probes if p.grad is not None]
-    found = [g.detach() for g in held if readable(g) and g.is_floating_point() and not g.is_sparse]
-    return float(torch.stack([g.float().norm() for g in found]).norm()) if found else None
+    return norm_of(probe_norms(state))
 
 
 def probe_norms(state: OptimizerState) -> list[float]:
@@ -309,11 +307,12 @@ def rescaled(state: OptimizerState) -> bool:
 
 def clip_by_hand(state: OptimizerState, where: Where | None) -> ClipFacts | None:
     """Shrunk gradients whose norm is, over all of them, what it was when they were shrunk before."""
-    before, now = state.window.norm_after_backward, probe_norm(state)
+    norms = probe_norms(state)
+    before, now = state.window.norm_after_backward, norm_of(norms)
     found = [p.grad.detach().float().norm() for p in state.parameters if p.grad is not None and readable(p.grad)]
     known, state.shrunk_to = state.shrunk_to, float(torch.stack(found).norm()) if found else 0.0
     alike = abs(state.shrunk_to - known) <= SAME_NORM * known
-    one = _by_one_factor(state.window.norms_after_backward, probe_norms(state))
+    one = _by_one_factor(state.window.norms_after_backward, norms)
     if not before or not now or now >= before or not alike or not one:
         return None
     return ClipFacts(kind="norm", threshold=state.shrunk_to, norm=state.shrunk_to * before / now, where=where)
