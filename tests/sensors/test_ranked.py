@@ -52,6 +52,17 @@ def found(batches, **how):
     return seen(lambda: trained(batches, **how), TargetsRanked)
 
 
+def squares(answer, target):
+    return ((answer - target) ** 2).mean()
+
+
+@pytest.mark.parametrize("loss", [squares, functional.l1_loss])
+def test_losses_that_are_written_out(loss):
+    events = found(served(*SORTED), loss=loss)
+    assert [event.passes for event in events if event.position == 1] == [1, 2, 3, 4]
+    assert events[0].target == pytest.approx(float(SORTED[1][:BATCH].mean()))
+
+
 @pytest.mark.parametrize("loss", [functional.mse_loss, functional.huber_loss, functional.smooth_l1_loss])
 @pytest.mark.parametrize("way", [served, sliced])
 def test_rows_sorted_by_the_target(way, loss):

@@ -521,6 +521,8 @@ class DataSensor:
         """Targets of a regression: do inputs tell them? Those that a DataLoader served: are they one number?"""
         if kind not in batches.REGRESSIONS or not isinstance(target, torch.Tensor) or not readable(target):
             return
+        if kind in batches.WRITTEN:
+            target = batches.as_served(target, [tensor for ref in self.models.batch if (tensor := ref()) is not None])
         if fed_by == "linear":
             self._pair_measured(hash((where, kind)), scores, target, step, where)
         loader = self._loader_of(step)

@@ -268,6 +268,9 @@ def _hand_written(graph: Graph, models: ModelSensor, step: int, where: Where | N
         broadcast = not asked and _outer(before, after)
         masked = _sequences_masked(total)
         if plain or broadcast or masked:
+            measured = _measured(total, difference, models) if plain and not broadcast else None
+            if measured is not None and models.targets_seen is not None:
+                models.targets_seen(plain, FEEDS.get(operation(operand), ""), *measured, None, step, where)
             yield LossComputed(
                 step=step,
                 where=where,
@@ -277,27 +280,34 @@ def _hand_written(graph: Graph, models: ModelSensor, step: int, where: Where | N
                 shape=after,
                 feed_shape=before,
                 broadcast=broadcast,
-                target=_written_target(total, difference, models) if plain and not broadcast else TargetFacts(),
+                target=_filled(total, measured, models),
                 masked_mean=masked,
             )
 
 
-def _written_target(total: Node, difference: Node, models: ModelSensor) -> TargetFacts:
-    """Padding among measured targets of a mean: they are what a model answered, less the difference."""
+def _measured(total: Node, difference: Node, models: ModelSensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What a model answered, and the measured targets of a loss that is written out: that less the difference."""
     core = next((each for each in children(total) if difference in children(each)), None)
     gap, answer = saved(core, "self") if core is not None else None, _answer(children(difference)[0], models)
-    if operation(total) != "Mean" or gap is None or answer is None or answer.numel() != gap.numel():
-        return TargetFacts()
-    gap, answer = gap.detach(), answer.reshape(gap.shape)
+    if gap is None or answer is None or answer.numel() != gap.numel():
+        return None
+    gap, answer = gap.detach(), answer.detach().reshape(gap.shape)
     answered_first = difference.next_functions[0][0] is not None
     target = answer - gap if answered_first else answer + gap
     largest = float(answer.abs().max() + gap.abs().max())
     if not 0.0 < largest < math.inf:
-        return TargetFacts()
+        return None
     grain = 2.0 ** math.floor(math.log2(GRAIN * largest))
-    target = torch.where(gap == 0, answer, (target / grain).round() * grain)  # what was one number is one again
+    return answer, torch.where(gap == 0, answer, (target / grain).round() * grain)  # what was one number is one again
+
+
+def _filled(total: Node, measured: tuple[torch.Tensor, torch.Tensor] | None, models: ModelSensor) -> TargetFacts:
+    """Padding among such targets of a mean."""
+    if measured is None or operation(total) != "Mean":
+        return TargetFacts()
+    answer, target = measured
     share, value = padded_numbers(target, answer, _inputs(models), models.newest_batch())
-    return TargetFacts(shape=tuple(gap.shape), total=gap.numel(), padding_share=share, padding_value=value)
+    return TargetFacts(shape=tuple(target.shape), total=target.numel(), padding_share=share, padding_value=value)
 
 
 def _answer(node: Node, models: ModelSensor) -> torch.Tensor | None:

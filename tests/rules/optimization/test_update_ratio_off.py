@@ -407,3 +407,21 @@ def test_fires_on_weights_too_large_for_the_steps_of_adam():
 )
 def test_near_miss_of_weights_that_are_larger(facts):
     assert play(UpdateRatioOff, *oversized(**facts)) == []
+
+
+def test_near_miss_of_a_layer_of_which_a_few_columns_learn():
+    events = run(1e-9)
+    adam = OptimizerFacts(name="Adam", adaptive=True)
+    assert play(UpdateRatioOff, *(replace(event, optimizer=adam) for event in events)) == []
+    assert play(UpdateRatioOff, *events) == []
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_fires_on_a_gradient_that_is_as_small_as_the_step(adaptive):
+    optimizer = OptimizerFacts(name="Adam" if adaptive else "SGD", adaptive=adaptive)
+    events = [
+        replace(event, optimizer=optimizer, layers=(*event.layers[:-1], replace(event.layers[-1], gradient_rms=1e-12)))
+        for event in run(1e-9)
+    ]
+    (finding,) = play(UpdateRatioOff, *events)
+    assert finding.cause == "its gradient is far smaller than the others', and one rate serves all"

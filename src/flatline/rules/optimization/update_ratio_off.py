@@ -83,6 +83,8 @@ class UpdateRatioOff(Rule):
     thrown: float = 5.0  # own sizes travelled in the first steps, by a group whose rate is ``fast`` times the others'
     early: int = 5  # steps that count as the first
     farther: float = 5.0  # times the others' step in numbers; Adam's steps are all of one size
+    epsilon: float = 1e-8  # gradients above Adam's usual eps take a step of the size of the rate
+    uneven: float = 100.0  # times what was read from a few elements is what the whole gradient makes of them at most
     left_slowest: float = 1e-5  # change in one step of fresh weights whose rate is under ``slow_rate`` of the highest
     left_slow: float = 1e-3  # of the fastest layer's change, the same
     others: int = 2  # layers to compare with
@@ -271,7 +273,8 @@ class UpdateRatioOff(Rule):
             mine = ratios[layer.name]
             if mine == 0 and not self._slower(layer, layers):
                 continue  # unused rows, dead units: nothing moves, and the rate is not to blame
-            if mine < self.slow * others and mine < self.slowest and self._steady(event, layer):
+            slow = mine < self.slow * others and mine < self.slowest and self._speaks_for_all(event, layer, layers)
+            if slow and self._steady(event, layer):
                 yield self._tell(event, layer, mine, others, layers)
                 return
             gain = self._gains.get(layer.name.removesuffix(".weight"), 0.0)
@@ -287,6 +290,14 @@ class UpdateRatioOff(Rule):
             if wild and self._stuck(event, layer) and (own or event.index >= self.chain_index):
                 yield self._tell(event, layer, mine, others, layers)
                 return
+
+    def _speaks_for_all(self, event: NumbersSampled, layer: LayerNumbers, layers: list[LayerNumbers]) -> bool:
+        """What was read from a few elements fits the gradient of all; else a part of the layer rests, and the others move."""
+        if layer.learning_rate != max(each.learning_rate for each in layers):
+            return True
+        if event.optimizer.adaptive:
+            return layer.gradient_rms <= self.epsilon
+        return layer.learning_rate * layer.gradient_rms <= self.uneven * _step(layer)
 
     def _as_drawn(
         self, event: NumbersSampled, moving: list[LayerNumbers], ratios: dict[str, float]
