@@ -5,7 +5,7 @@ A training loop, with every event at its place::
     optimizer = AdamW(model.parameters())          # OptimizerCreated
     scheduler = CosineAnnealingLR(optimizer, 100)
     model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
-                                                   # OptimizerBeganAnew, ScheduleBeganAnew
+                                                   # OptimizerBeganAnew, ScheduleBeganAnew, StateAliased
     for inputs, targets in loader:                 # PassEnded, when it begins again; AugmentedApart
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
@@ -1580,6 +1580,19 @@ class CheckpointLost(Event):
     tensors: int = 0  # parameters of the model
     in_file: int = 0  # tensors in the file of which none was used
     read_where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class StateAliased(Event):
+    """A model was given a state dict of its own, which was kept without a copy: its tensors had gone on with the model."""
+
+    absent = "no model was given a state dict of its own"
+    defect = True
+    model: str = "model"
+    tensors: int = 0
+    taken: int = 0  # steps of the run when it was made
+    steps: int = 1  # that the model took since
+    loaded: Where | None = None  # where it was given back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

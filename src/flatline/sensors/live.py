@@ -32,6 +32,7 @@ from flatline.sensors.lost_rates import LostRates
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.numbers import NumbersSensor
 from flatline.sensors.optimizers import OptimizerSensor
+from flatline.sensors.own_state import OwnStateSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.penalties import Penalties
 from flatline.sensors.precision import PrecisionSensor
@@ -83,6 +84,7 @@ class LiveSensors:
         self.data = DataSensor(loop, self.patches, self.models)
         self.seeds = SeedSensor(loop, self.patches)
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
+        self.own_state = OwnStateSensor(loop, self.patches)
         self.lifecycle = LifecycleSensor(loop, self.patches, self.models)
         self.crashes = CrashSensor(loop, self.models)
         self.logged = LoggedSensor(loop, self.patches)
@@ -103,7 +105,8 @@ class LiveSensors:
         self._expect_hooks()
         everyone = (
             self.models, self.optimizers, self.backward, self.clipping, self.schedules, self.data, self.checkpoints,
-            self.lifecycle, self.seeds, self.precision, self.logged, self.printed, self.restored
+            self.lifecycle, self.seeds, self.precision, self.logged, self.printed, self.restored,
+            self.own_state,
         )  # fmt: skip
         for sensor in everyone:
             self.patches.guard_inner(sensor.attach)()
@@ -130,6 +133,7 @@ class LiveSensors:
         self.models.on_enter.append(guard(self.lifecycle.entered))
         self.models.on_lone.append(guard(SignsSensor(self.loop).before_lone))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
+        self.checkpoints.on_loaded.append(guard(self.own_state.loaded))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
         self.optimizers.before_step.append(guard(self.logged.before_step))
         self.models.on_leave.append(guard(self.recording.after_module))

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import CheckpointLost, Where
+from flatline.events import CheckpointLoaded, CheckpointLost, StateAliased, Where
 from flatline.rules.finetuning.checkpoint_changed_nothing import CheckpointChangedNothing
 from flatline.testing import play
 
@@ -54,3 +54,25 @@ def test_fires_on_a_dictionary_that_is_loaded_nowhere():
     (finding,) = play(CheckpointChangedNothing, replace(LOST, kind="merged", in_file=6))
     assert finding.severity == "error"
     assert "is loaded nowhere: none of its 6 tensors is in the model that trains" in finding.message
+
+
+ALIASED = StateAliased(
+    step=501, where=Where("train.py", 20), model="Net", tensors=8, taken=300, steps=200, loaded=Where("train.py", 31)
+)
+
+
+def test_fires_on_a_state_dict_without_a_copy():
+    (finding,) = play(CheckpointChangedNothing, ALIASED)
+    assert (finding.severity, finding.where) == ("error", Where("train.py", 20))
+    assert finding.message == (
+        "the state dict that was taken at step 300 is given back to Net (line 31) 200 steps later, and changes nothing: all 8 "
+        "tensors in it are the model's own, as they are now"
+    )
+
+
+def test_near_miss_of_no_state_at_all():
+    assert play(CheckpointChangedNothing) == []
+
+
+def test_near_miss_of_loads_that_went_well():
+    assert play(CheckpointChangedNothing, CheckpointLoaded(step=3), CheckpointLoaded(step=40)) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import CheckpointLost
+from flatline.events import CheckpointLost, StateAliased
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -20,12 +20,13 @@ class CheckpointChangedNothing(Rule):
     ----------
     Entries are picked by name from a checkpoint whose names do not fit, so that none are picked, and the model is
     given its own weights. Or an initialisation runs after the load. Or the state dict went into an object that was
-    then replaced by a new one.
+    then replaced by a new one. Or the weights to go back to were kept by ``best = model.state_dict()``, which copies
+    nothing: its tensors are the model's own, and change with every step.
 
     Fix
     ---
     Count the tensors that were picked and look at what ``load_state_dict`` returns. Build, initialise, load, train:
-    in this order, with one object.
+    in this order, with one object. Keep ``copy.deepcopy(model.state_dict())``.
 
     Example
     -------
@@ -47,7 +48,7 @@ class CheckpointChangedNothing(Rule):
     -------------------
     A new head, initialised after the load; a baseline that is measured before training from scratch; weights that
     are copied, averaged or perturbed by hand; teachers; snapshots of a model's own weights; folds and restarts, also
-    those that restore the best weights of one fold before the next.
+    those that restore the best weights of one fold before the next, from a copy.
 
     References
     ----------
@@ -65,6 +66,23 @@ class CheckpointChangedNothing(Rule):
             yield self._merged(event)
         else:
             yield self._gone(event)
+
+    def on_state_aliased(self, event: StateAliased) -> Iterator[Finding]:
+        """Given back to the model that it is."""
+        back = f" (line {event.loaded.line})" if event.loaded is not None else ""
+        yield self.finding(
+            event,
+            f"the state dict that was taken at step {event.taken} is given back to {event.model}{back} {event.steps} steps later, "
+            f"and changes nothing: all {event.tensors} tensors in it are the model's own, as they are now",
+            severity="error",
+            cause="state_dict() makes no copy: its tensors are the parameters themselves, and went on with every step; .detach() "
+            "and .cpu() copy nothing here either",
+            fix="keep copy.deepcopy(model.state_dict()), or {k: v.clone() for k, v in model.state_dict().items()}",
+            key="alias",
+            tensors=event.tensors,
+            taken=event.taken,
+            steps=event.steps,
+        )
 
     def _nothing_picked(self, event: CheckpointLost) -> Finding:
         read = f" (read in line {event.read_where.line})" if event.read_where is not None else ""
