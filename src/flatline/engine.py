@@ -66,15 +66,17 @@ class Engine:
         return event in self._hooks
 
     def emit(self, event: Event) -> None:
-        """Show an event to every rule that watches it."""
+        """Show an event to every rule that watches it; of what they find in it, causes are kept before consequences."""
         self.seen.add(type(event))
+        found: list[Finding] = []
         for rule, hook in tuple(self._hooks.get(type(event), ())):
-            self._show(event, rule, hook)
+            self._show(event, rule, hook, found)
+        for finding in sorted(found, key=lambda one: any(one.code in other.consequences for other in found)):
+            self._keep(finding)
 
-    def _show(self, event: Event, rule: Rule, hook: Hook) -> None:
+    def _show(self, event: Event, rule: Rule, hook: Hook, found: list[Finding]) -> None:
         try:
-            for finding in hook(event) or ():
-                self._keep(finding)
+            found.extend(hook(event) or ())
         except Exception as error:
             self._switch_off(rule, error)
 

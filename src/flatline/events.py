@@ -419,6 +419,8 @@ class TargetFacts:
     padding_value: float | None = None  # the same of measured targets: what they are where the inputs are padding
     equals_input: bool = False  # the very tokens that the model was given, unshifted
     in_place: bool = False  # and what the embedding made of them was seen to go on at their own places
+    bare_rows: int | None = None  # rows without any label, of a next-token loss
+    rows: int = 0
     lone: int | None = None  # place of the one label of every row, where tokens begin to differ from row to row
 
 
@@ -736,6 +738,7 @@ class ScheduleObserved(Event):
     calls_before_first_step: int = 0
     skipped_steps: int = 0  # steps skipped by a GradScaler
     horizon: int | None = None  # calls after which the schedule has run its course
+    milestone: int | None = None  # the last one, of a schedule that has some
     spelled: str = ""  # the number of a LambdaLR's function that is its horizon, as "total=1500"
     gamma: float | None = None
     period: int | None = None  # calls between two decays
@@ -816,6 +819,7 @@ class BatchesServed(Event):
     fingerprints: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()  # fingerprints of the sample indices
     restarts: int = 0  # iterators made since the first step
+    rebuilt: bool = False  # each of a new loader
     loader_length: int | None = None
 
 
@@ -1567,6 +1571,8 @@ class CheckpointFiltered(Event):
     missing: tuple[str, ...] = ()  # that kept their own values
     left: tuple[str, ...] = ()  # tensors of the file that went nowhere
     renamed: str = "layers.>blocks."  # the first word of these, and of those that they would fit
+    reshaped: tuple[str, ...] = ()  # of the missing ones, those that have another shape in the file
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # of the first of these, in the model and in the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -128,6 +128,7 @@ class Loader:
         self.fed_before = 0  # backwards, when the newest pass began
         self.ref = weakref.ref(loader)
         self.length = length_of(loader)
+        self.like = type(loader.dataset).__name__, self.length, str(getattr(loader, "batch_size", None))
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
         self.revisits: Revisits | None = Revisits()
@@ -178,6 +179,7 @@ class DataSensor:
         self._served_at: set[int] = set()  # addresses of the newest batch's tensors, at a close look
         self._keys = 0
         self._served_since_step = False
+        self._built: Counter[tuple[str, int | None, str]] = Counter()  # loaders that are like each other
         self._last_served = 0  # step that the newest batch belonged to
         self._repeats: dict[str, batches.Repeats] = {}
         self._input: tuple[int, Any] = (0, None)  # step, weak reference to what the model in training was called with
@@ -206,6 +208,7 @@ class DataSensor:
         if known is None or known.ref() is not loader:
             self._keys += 1
             known = self.loaders[id(loader)] = Loader(loader, self._keys)
+            self._built[known.like] += 1
         else:
             self._pass_ended(known)
         iterator._flatline_loader, iterator._flatline_order = known, known.begin()
@@ -380,7 +383,8 @@ class DataSensor:
                 where=where,
                 fingerprints=tuple(entry[0] for entry in self._trained_on),
                 indices=tuple(entry[1] for entry in self._trained_on),
-                restarts=self.newest.passes,
+                restarts=max(self.newest.passes, self._built[self.newest.like]),
+                rebuilt=self._built[self.newest.like] > self.newest.passes,
                 loader_length=self.newest.length,
             )
         )

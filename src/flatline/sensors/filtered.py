@@ -13,6 +13,7 @@ from flatline.sensors.sources import called_name, function_around
 from flatline.sensors.tree import named_parameters
 
 CHOOSING = ("startswith", "endswith", "removeprefix", "split", "partition", "match", "search")
+LAYERS, SHARE = 4, 0.25  # of a model, that have another shape in the file: more than a stem, positions and a head
 Shapes = Mapping[str, tuple[int, ...]]
 Named = Mapping[str, tuple[int, tuple[int, ...]]]  # identity and shape of each
 
@@ -23,6 +24,7 @@ class KeptOut(NamedTuple):
     missing: tuple[str, ...]
     left: tuple[str, ...]
     renamed: str  # "layers.>blocks."
+    reshaped: tuple[str, ...] = ()  # names in both, with other shapes
 
 
 def kept_out(module: nn.Module, state: Any, file: Named) -> KeptOut | None:
@@ -37,7 +39,9 @@ def kept_out(module: nn.Module, state: Any, file: Named) -> KeptOut | None:
     if not loaded or not missing or not left:
         return None
     renamed = renamed_part({name: tuple(own[name].shape) for name in missing}, {name: file[name][1] for name in left})
-    return KeptOut(missing, left, renamed) if renamed and goes_on(list(own), missing) else None
+    reshaped = tuple(name for name in missing if name in file and file[name][1] != tuple(own[name].shape))
+    wide = len({name.rpartition(".")[0] for name in reshaped}) >= LAYERS and len(reshaped) >= SHARE * len(own)
+    return KeptOut(missing, left, renamed, reshaped) if (renamed or wide) and goes_on(list(own), missing) else None
 
 
 def by_names_of_both(where: Where | None) -> bool:

@@ -22,7 +22,7 @@ from flatline.events import (
 from flatline.sensors.adapters import never_made
 from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
-from flatline.sensors.filtered import by_names_of_both, kept_out
+from flatline.sensors.filtered import Named, by_names_of_both, kept_out
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.guards import Run, missed_unfreezing
@@ -197,6 +197,8 @@ class LifecycleSensor:
                     missing=found.missing,
                     left=found.left,
                     renamed=found.renamed,
+                    reshaped=found.reshaped,
+                    shapes=_two_shapes(module, found.reshaped, file.named),
                 )
             )
 
@@ -468,3 +470,9 @@ class LifecycleSensor:
             read_where=file.where if file is not None else None,
             in_file=sum(file.shapes.values()) if file is not None else 0,
         )
+
+
+def _two_shapes(module: nn.Module, names: tuple[str, ...], file: Named) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of the first of these, in the model and in the file."""
+    own = dict(named_parameters(module))
+    return (tuple(own[names[0]].shape), file[names[0]][1]) if names else ((), ())

@@ -422,6 +422,7 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
         equals_input=_equals_input(target, models),
         in_place=any(model.moved == 0 for model in models.known),
         lone=_lone(target, ignore, models) if kept.numel() < target.numel() else None,
+        **_bare_rows(target, ignore, models),
     )
 
 
@@ -455,6 +456,21 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
     if any(model.moved == 1 for model in models.known):
         return False
     return bool((tokens.reshape(-1) == target.reshape(-1)).all())
+
+
+def _bare_rows(target: torch.Tensor, ignore: int, models: ModelSensor) -> dict[str, int]:
+    """Rows that have no label, where labels are the tokens that come next; nothing of other losses."""
+    tokens = _token_input(models)
+    if tokens is None or tokens.device != target.device or tokens.shape[1] < SHORT_ROW:
+        return {}
+    rows, length = tokens.shape
+    if target.numel() not in (rows * length, rows * (length - 1)):
+        return {}
+    labels = target.reshape(rows, -1)[:, : length - 1]
+    kept = labels != ignore
+    if bool(kept.all()) or not bool((labels == tokens[:, 1:])[kept].all()):
+        return {}
+    return {"bare_rows": int((~kept.any(1)).sum()), "rows": rows}
 
 
 def _lone(target: torch.Tensor, ignore: int, models: ModelSensor) -> int | None:

@@ -42,6 +42,7 @@ class Schedule:
         self.read: tuple[list[float], list[float], Where | None] | None = None  # from get_lr(), and the rates then
         self.reads = 0  # that were wrong
         self.horizon, self.spelled = horizon_of(scheduler), ""
+        self.milestone = max(getattr(scheduler, "milestones", None) or (0,)) or None
         self.again = False  # behind its horizon the rate rises again
         self.gamma = _number(scheduler, "gamma")
         size = getattr(scheduler, "step_size", 1 if self.name == "ExponentialLR" else None)
@@ -287,6 +288,7 @@ class ScheduleSensor:
             calls_before_first_step=schedule.calls_before_first_step,
             skipped_steps=state.skipped,
             horizon=None if schedule.again and (schedule.horizon or 0) < (length or 0) else schedule.horizon,
+            milestone=schedule.milestone,
             spelled=schedule.spelled,
             gamma=schedule.gamma,
             period=schedule.period,

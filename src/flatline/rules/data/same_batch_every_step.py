@@ -93,12 +93,18 @@ class SameBatchEveryStep(Rule):
     def _restarting(self, event: BatchesServed) -> Finding:
         steps = self._restarts[-1][0] - self._restarts[0][0] + 1
         length = f" of {event.loader_length}" if event.loader_length else ""
+        did = "built anew" if event.rebuilt else "restarted"
         return self.finding(
             event,
             f"the last {self.batches_needed} batches looked at are one and the same{length}, and the loader was "
-            f"restarted {event.restarts} times in {event.step} steps",
-            cause="next(iter(loader)) makes a new iterator each time, and unshuffled, its first batch never changes",
-            fix="write `for x, y in loader:`; or call iter(loader) once before the loop and next() in it",
+            f"{did} {event.restarts} times in {event.step} steps",
+            cause="a loader that is built for every step begins with its first batch each time, and with the same seed, or "
+            "unshuffled, that batch never changes"
+            if event.rebuilt
+            else "next(iter(loader)) makes a new iterator each time, and unshuffled, its first batch never changes",
+            fix="build the loader once, before the loop, and go through it: `for x, y in loader:`"
+            if event.rebuilt
+            else "write `for x, y in loader:`; or call iter(loader) once before the loop and next() in it",
             restarts=event.restarts,
             steps=steps,
             loader_length=event.loader_length,

@@ -55,10 +55,13 @@ class AlmostAllLabelsIgnored(Rule):
 
     labels_needed: int = 32  # in the batch; fewer say nothing about a share
     steps_needed: int = 3  # losses in a row: one batch may hold short answers
+    bare: float = 0.5  # share of rows without a label; rows that are cut behind their prompts
+    rows_needed: int = 8  # in the batch
     sparse: float = 0.0625  # share of labels that is scored; masked language models have 0.15
 
     def __init__(self) -> None:
         self._seen: dict[int, TargetFacts] = {}
+        self._bare: list[float] = []  # shares of rows without a label, in losses one after another
         self._lone: list[int] = []  # places of the only label of a row, in losses one after another
 
     def on_loss_computed(self, event: LossComputed) -> Iterator[Finding]:
@@ -71,6 +74,7 @@ class AlmostAllLabelsIgnored(Rule):
                 return
         else:
             self._lone.clear()
+        yield from self._without_labels(event)
         if event.kind not in ("cross_entropy", "nll") or not self._sparse(target):
             self._seen.clear()
             return
@@ -88,6 +92,25 @@ class AlmostAllLabelsIgnored(Rule):
             ignored=target.ignored,
             scored=scored,
         )
+
+    def _without_labels(self, event: LossComputed) -> Iterator[Finding]:
+        """Most rows of a next-token loss have nothing to tell."""
+        target = event.target
+        share = (target.bare_rows or 0) / max(1, target.rows)
+        self._bare = [*self._bare, share] if share >= self.bare and target.rows >= self.rows_needed else []
+        if len(self._bare) == self.steps_needed:
+            yield self.finding(
+                event,
+                f"{target.bare_rows} of {target.rows} rows have no label at all, {min(self._bare):.0%} or more of the rows in "
+                f"{len(self._bare)} losses one after another",
+                cause="the rows are cut before their answers begin, as by a max_length that the prompts fill, or the mask covers "
+                "the answers, too",
+                fix="raise max_length, or cut the prompt on its left and keep the whole answer; decode the labels of one row to "
+                "check",
+                key="bare",
+                bare=target.bare_rows or 0,
+                rows=target.rows,
+            )
 
     def _one_a_row(self, event: LossComputed) -> Finding:
         """The labels of all tokens but the first are gone: a loop that aligns them never goes on."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
-from flatline.events import GradientNotFinite, NonFiniteReplayed
+from flatline.events import GradientNotFinite, LossNotFinite, NonFiniteReplayed, NumbersSampled
 from flatline.findings import Finding
 from flatline.rules import Rule
 
 MASKED = ("log", "log2", "log10", "div", "exp", "rsqrt", "reciprocal", "mul", "pow")
+ENDLESS = ("sqrt", "acos", "asin", "atanh")  # their derivatives have no end where they are used at an edge
 
 
 class NonFiniteGradient(Rule):
@@ -59,8 +61,18 @@ class NonFiniteGradient(Rule):
     severity = "error"
     consequences = ("N1", "G2", "G3", "O7", "O22", "O25")
 
+    hot: float = 0.1  # rate of any optimizer above which the weights may have overflowed by themselves
+    grew: float = 100.0  # largest finite loss over the first: the run was diverging before it broke
+
     def __init__(self) -> None:
         self._replayed = NonFiniteReplayed()
+        self._finite = 0  # the last step that was sampled and had finite gradients
+        self._told = False
+
+    def on_numbers_sampled(self, event: NumbersSampled) -> None:
+        """Whether the gradients of this step were numbers."""
+        if event.layers and all(math.isfinite(layer.gradient_rms) for layer in event.layers):
+            self._finite = event.step
 
     def on_non_finite_replayed(self, event: NonFiniteReplayed) -> None:
         """The step was done again on a copy; its gradients are told next."""
@@ -68,6 +80,7 @@ class NonFiniteGradient(Rule):
 
     def on_gradient_not_finite(self, event: GradientNotFinite) -> Iterator[Finding]:
         """They went into the optimizer, and the weights are not numbers any more."""
+        self._told = True
         loss = f"loss {event.loss:.4g} is finite" if event.loss is not None else "the loss is finite"
         place = f" in {event.module}" if event.module else ""
         source = f"; {event.detail}{place} has an infinite derivative" if event.detail else ""
@@ -86,6 +99,31 @@ class NonFiniteGradient(Rule):
             loss=event.loss,
             optimizer=event.optimizer or None,
             **again.facts,
+        )
+
+    def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
+        """The loss before was finite, and the step after it left weights that are not numbers: between the samples."""
+        origin, last = event.origin, event.last_finite_step
+        blown = event.largest is not None and event.largest >= self.grew * abs(event.first_finite or math.inf)
+        if origin.kind != "weights" or event.last_finite is None or not event.gradient_note or event.scaled:
+            return
+        if self._told or blown or (event.lr or 0.0) > self.hot or last == self._finite > 0:
+            return
+        self._told = True
+        operations = event.gradient_note.partition(" in ")[0].split(", ")
+        endless = next((each for each in operations if each in ENDLESS), "")
+        cause, fix = _why(GradientNotFinite(operation=endless, detail=f"the derivative of {endless}"))
+        yield self.finding(
+            event,
+            f"loss {event.last_finite:.4g} is finite at step {last}, and after that step {origin.count} of {origin.total} "
+            f"parameters are not, {origin.detail} first; the graph has {event.gradient_note}",
+            cause=cause,
+            fix=fix,
+            key="after",
+            operation=endless or None,
+            loss=event.last_finite,
+            last_finite_step=last,
+            optimizer=event.optimizer or None,
         )
 
 

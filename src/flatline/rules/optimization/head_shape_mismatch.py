@@ -77,7 +77,7 @@ class HeadShapeMismatch(Rule):
 
     def on_checkpoint_filtered(self, event: CheckpointFiltered) -> Iterator[Finding]:
         """A load of what fitted by name, beside what would have fitted under another one."""
-        change = _change(event.renamed, "")
+        change = _change(event.renamed, "") or _other_sizes(event)
         if change is None or len(event.missing) <= self.head or len(event.missing) < self.wide * event.tensors:
             return
         yield self.finding(
@@ -85,7 +85,7 @@ class HeadShapeMismatch(Rule):
             f"{event.tensors - len(event.missing)} of the {event.tensors} tensors of {event.model} came from the file; "
             f"{len(event.missing)} keep their random values (first {event.missing[0]}), and {len(event.left)} of the file went "
             f"nowhere (first {event.left[0]})",
-            cause="the filter that keeps the names that both have hides that " + change[0],
+            cause="the filter that keeps what fits hides that " + change[0],
             fix=change[1],
             key="filtered",
             missing=len(event.missing),
@@ -168,3 +168,12 @@ def _change(prefix: str, nested: str) -> tuple[str, str] | None:
         f"the names do not fit: the model's keys begin with {name!r}",
         f"{{{name!r} + k: v for k, v in checkpoint.items()}}",
     )
+
+
+def _other_sizes(event: CheckpointFiltered) -> tuple[str, str] | None:
+    """Layers of the same names and of other shapes."""
+    if not event.reshaped:
+        return None
+    here, there = (list(shape) for shape in event.shapes)
+    what = f"{len(event.reshaped)} tensors have another shape there: {event.reshaped[0]} is {here} here, {there} in the file"
+    return what, "build the model with the sizes that it was saved with; leave only the head out, by its name"

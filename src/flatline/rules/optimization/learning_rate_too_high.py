@@ -205,6 +205,7 @@ class LearningRateTooHigh(Rule):
             ((key, course),) = self._courses.items()
             if key in self._tracks and course.best is not None and len(course.newest) >= self.after:
                 lost = list(self._lost(event, self._tracks[key], course, course.best))
+                lost = lost or list(self._lost_from_the_start(event, self._tracks[key], course, course.best))
                 yield from lost or self._thrown_beyond(event, self._tracks[key], course, course.best)
 
     def _thrown_beyond(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
@@ -256,6 +257,32 @@ class LearningRateTooHigh(Rule):
             key="risen",
             lr=rate,
             update_ratio=update,
+            first_loss=first,
+            lowest_loss=low,
+            loss=last,
+        )
+
+    def _lost_from_the_start(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
+        """Steps as large as the weights from the first one on, and most of what was learned is lost again."""
+        first, low, optimizer = course.first or 0.0, best.loss, track.optimizer
+        last, typical = course.newest[-1].loss, median(each.loss for each in course.newest)
+        fell = (
+            low <= (1 - self.fall) * first and typical >= low + self.gone * (first - low) and last >= self.grown * low
+        )
+        if optimizer is None or not optimizer.adaptive or not fell or track.path < self.path or not self._chance:
+            return
+        rate = course.newest[-1].rate
+        yield self.finding(
+            event,
+            f"at lr={rate:.3g} {optimizer.name} overshoots: its first {self.early} steps carried the weights {track.travelled} "
+            f"times their own size (healthy: about 0.1 % a step); the loss had come from {first:.4g} to {low:.4g} at step "
+            f"{best.step:,}, and is {last:.4g} at the end",
+            fix=f"divide lr by ten, from {rate:.3g} to {rate / 10:.3g}, and again until the loss stays down; flatline lr-find "
+            "finds it",
+            where=optimizer.where,
+            key="lost",
+            lr=rate,
+            path=track.path,
             first_loss=first,
             lowest_loss=low,
             loss=last,

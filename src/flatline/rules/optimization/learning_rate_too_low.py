@@ -29,6 +29,7 @@ STILL_WARMING = (
     "the warm-up is longer than the run: the rate rises to the last step, and the loss falls as fast as ever"
 )
 SHORTER = "let the warm-up take a tenth of the steps of this run at most, and count it in optimizer steps"
+OWN_RATE = 1e-3  # of the highest rate: groups under it are slow by a rate of their own, which is O22
 FINE = 10  # times the ratio called slow, once: the rate is not to blame
 
 
@@ -433,6 +434,8 @@ def _measure(event: NumbersSampled) -> _Sample | None:
     """Medians over the weight matrices that got a gradient; most rows of an embedding rest at any one step of SGD."""
     layers = [each for each in event.layers if each.matrix and each.gradient_rms > 0 and each.weight_rms > 0]
     layers = [each for each in layers if event.optimizer.adaptive or "Embedding" not in each.kind]
+    highest = max((each.learning_rate for each in layers), default=0.0)
+    layers = [each for each in layers if each.learning_rate >= OWN_RATE * highest]
     updates = [each.update_ratio for each in layers if each.update_ratio is not None]
     if not updates:
         return None

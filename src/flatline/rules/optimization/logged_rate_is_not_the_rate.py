@@ -187,7 +187,7 @@ class LoggedRateIsNotTheRate(Rule):
             return
         went = f", which went from {values[0]:.3g} by way of {high:.3g} to {values[-1]:.3g}" if values else ""
         does = f"`{event.text}` changes a copy" if event.copied else f"nothing but the log gets {event.text}"
-        yield self.finding(
+        found = self.finding(
             event,
             f"the loop works out a rate as it goes{went}, and the lr of {name} stayed at {event.lr:.3g}: {does}",
             severity="warning" if event.copied else "hint",  # it may act by another road: on the loss, on the gradients
@@ -200,6 +200,8 @@ class LoggedRateIsNotTheRate(Rule):
             lowest=low,
             highest=high,
         )
+        stays = ("O28", "O7") if event.copied else ()  # at a rate that was to be left
+        yield replace(found, consequences=(*self.consequences, *stays))
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """One logged rate is constant at the very peak of another that follows a schedule."""

@@ -79,6 +79,7 @@ class SchedulerOutOfStep(Rule):
     consequences = ("O7", "C10")
     micro: float = 1.5  # scheduler steps per optimizer step from which on they are per micro-batch
     collapse: float = 1e-3  # of the first rate, at the end of the first epoch: a schedule in epochs stepped per batch
+    soon: float = 0.1  # of the run, in which milestones that fit its epochs were all passed
     idle: float = 0.3  # share of the run at the floor that is too much
     batches: int = 10  # in an epoch, and epochs in a run: the fewest for which a schedule is judged by its source
     some: int = 2  # steps before the last milestone, which one may want in a warm-up
@@ -295,12 +296,23 @@ class SchedulerOutOfStep(Rule):
             due = event.epochs >= 1 or event.epoch_length is None
             by_hand = abs(event.lr - event.first_lr) > 1e-6 * event.first_lr
             return self._never(event) if due and not by_hand and event.name != "SWALR" else None
+        if self._milestones_in_epochs(event):
+            passed = f"its last milestone, {event.milestone}, was passed in the first of {event.epochs + 1} epochs"
+            return self._too_fast(event, passed)
         behind = event.horizon is not None and max(event.calls, event.position) * 2 < event.horizon
         if event.horizon and behind and self._spans(event.horizon, event):
             return self._too_slow(event)
         if event.steps_at_floor > self.idle * event.optimizer_steps and event.steps_at_floor > 10:
             return self._finished_early(event)
         return None
+
+    def _milestones_in_epochs(self, event: ScheduleObserved) -> bool:
+        """Stepped per batch, past milestones that are numbers of epochs of this run: all of them in its first one."""
+        last, epochs, length = event.milestone, event.epochs + 1, event.epoch_length
+        if event.name != "MultiStepLR" or not last or not length or event.lr >= event.peak_lr:
+            return False
+        per_batch = abs(event.calls - event.optimizer_steps) <= 1
+        return per_batch and self.some < last <= epochs and last < length and last <= self.soon * event.calls
 
     def _spans(self, horizon: int, event: ScheduleObserved) -> bool:
         """The steps of the run, or its batches where several make a step."""
