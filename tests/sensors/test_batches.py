@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from watching import seen
 
-from flatline.events import BatchesServed, OptimizerStepped, PassEnded, WholeLabels
+from flatline.events import BatchesServed, OptimizerStepped, PairingProbed, PassEnded, WholeLabels
 from flatline.sensors import batches
 from flatline.sensors.data import DataSensor, Order, asks_for_each
 from flatline.sensors.loop import Loop
@@ -831,3 +831,41 @@ def test_rows_of_zeros_and_ones_are_told_apart():
     assert probe.rows == len(torch.unique(atoms, dim=0)) == 300
     probe.add(rows[:50], torch.zeros(50))
     assert probe.rows == 300
+
+
+def test_loaders_that_are_built_anew():
+    rows = torch.arange(64.0).view(32, 2)
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def run():
+        for _ in range(6):
+            (x,) = next(iter(DataLoader(TensorDataset(rows), 4)))
+            net(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    told = seen(run, BatchesServed)
+    assert [event.restarts for event in told] == [1, 2, 3, 4, 5, 6]
+    assert [event.rebuilt for event in told] == [False] + [True] * 5
+
+
+@pytest.mark.parametrize("loss", [lambda a, b: ((a - b) ** 2).mean(), functional.l1_loss])
+def test_targets_of_losses_that_are_written_out(loss):
+    rows = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
+    targets = (3 * rows[:, :1]).tanh()
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+    def run(order):
+        for _ in range(4):
+            for x, y in zip(rows.split(100), targets[order].split(100), strict=True):
+                optimizer.zero_grad()
+                loss(net(x), y).backward()
+                optimizer.step()
+
+    apart = torch.randperm(2000, generator=torch.Generator().manual_seed(1))
+    told = seen(lambda: run(apart), PairingProbed)
+    assert told
+    assert all(event.classes == 0 and event.surprise > 0.9 for event in told)
+    assert seen(lambda: run(torch.arange(2000)), PairingProbed) == []

@@ -61,3 +61,25 @@ def test_a_loose_load_of_layers_under_another_name(tmp_path):
 )
 def test_near_miss(tmp_path, saved, model):
     assert [each for each in seen(loaded(tmp_path, saved, model), CheckpointFiltered) if each.renamed] == []
+
+
+class Wide(nn.Module):
+    """Blocks of a width that can be chosen, under one and the same names."""
+
+    def __init__(self, inner, outputs, channels=3):
+        super().__init__()
+        self.stem = nn.Linear(channels, 12)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(12, inner), nn.Linear(inner, 12)) for _ in range(3))
+        self.head = nn.Linear(12, outputs)
+
+
+def test_layers_of_another_size(tmp_path):
+    (event,) = seen(loaded(tmp_path, Wide(32, 10), Wide(24, 6)), CheckpointFiltered)
+    assert (event.renamed, event.tensors, len(event.reshaped)) == ("", 16, 11)
+    assert event.reshaped[0] == "blocks.0.0.weight"
+    assert event.shapes == ((24, 12), (32, 12))
+
+
+def test_near_miss_of_another_size(tmp_path):
+    """A stem and a head of other sizes."""
+    assert seen(loaded(tmp_path, Wide(32, 10), Wide(32, 6, channels=1)), CheckpointFiltered) == []

@@ -201,3 +201,43 @@ def test_one_label_a_row(name, named):
     model = Tagger()
     (event,) = seen(run, LossComputed)
     assert event.target.lone == lone
+
+
+class NextToken(nn.Module):
+    """An embedding and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(40, 8), nn.Linear(8, 40)
+
+    def forward(self, ids):
+        return self.head(self.embed(ids))
+
+
+def bare_rows(labels, ids):
+    """What is told of a next-token loss over these."""
+    net = NextToken()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def run():
+        scores = net(ids)[:, :-1].flatten(0, 1)
+        functional.cross_entropy(scores, labels[:, 1:].flatten(), ignore_index=-100).backward()
+        optimizer.step()
+
+    (event,) = seen(run, LossComputed)
+    return event.target.bare_rows, event.target.rows
+
+
+def test_rows_that_have_no_label():
+    ids = torch.randint(3, 40, (12, 10), generator=torch.Generator().manual_seed(0))
+    labels = ids.clone()
+    labels[:9] = -100
+    labels[9:, :6] = -100
+    assert bare_rows(labels, ids) == (9, 12)
+
+
+def test_near_miss_labels_that_are_other_tokens():
+    ids = torch.randint(3, 40, (12, 10), generator=torch.Generator().manual_seed(0))
+    labels = (ids + 1) % 40
+    labels[:9] = -100
+    assert bare_rows(labels, ids) == (None, 0)

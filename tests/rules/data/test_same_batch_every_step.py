@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from flatline.events import BatchesServed, BatchRepeated, ForwardObserved, InputFacts, LayerInput, Where
 from flatline.rules.data.same_batch_every_step import SameBatchEveryStep
 from flatline.testing import play
@@ -121,3 +123,10 @@ def test_near_miss_single_sample():
 
 def test_near_miss_repeated_too_few_times():
     assert play(SameBatchEveryStep, repeated(times=3, seeding="torch.manual_seed(0)")) == []
+
+
+def test_fires_on_a_loader_built_anew_for_each_step():
+    events = [replace(event, rebuilt=True) for event in served([5] * 4, [9] * 4, [1, 2, 3, 4])]
+    (finding,) = play(SameBatchEveryStep, *events)
+    assert finding.message.endswith("of 20, and the loader was built anew 4 times in 4 steps")
+    assert finding.fix.startswith("build the loader once, before the loop")

@@ -175,3 +175,22 @@ def test_near_miss_source_tokens_of_a_tokenizer_of_ones_own():
     filled = FILLED.replace("ids[", "list(ids)[")
     given = {"prompt": "TEMPLATE.format(**row)", "ids": "tok.encode(prompt)", "mask": filled}
     assert lint(AlmostAllLabelsIgnored, MEASURED.format(head="import json", **given)) == []
+
+
+def bare(*rows, of=32):
+    facts = [TargetFacts(total=of * 23, ignored=of * 20, low=3.0, high=9.0, bare_rows=each, rows=of) for each in rows]
+    return [LossComputed(step=step, target=each) for step, each in enumerate(facts, 1)]
+
+
+def test_rows_without_a_label():
+    (finding,) = play(AlmostAllLabelsIgnored, *bare(30, 31, 29))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "29 of 32 rows have no label at all, 91% or more of the rows in 3 losses one after another"
+    )
+
+
+def test_near_miss_of_rows_without_a_label():
+    assert play(AlmostAllLabelsIgnored, *bare(30, 31)) == []
+    assert play(AlmostAllLabelsIgnored, *bare(30, 10, 31)) == []
+    assert play(AlmostAllLabelsIgnored, *bare(4, 4, 4, of=4)) == []

@@ -2,7 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import GradientNotFinite, LossNotFinite, NonFiniteReplayed, Where
+from flatline.events import (
+    GradientNotFinite,
+    LayerNumbers,
+    LossNotFinite,
+    NonFiniteReplayed,
+    NumbersSampled,
+    Origin,
+    Where,
+)
 from flatline.rules.numerics.non_finite_gradient import NonFiniteGradient
 from flatline.testing import play
 
@@ -99,3 +107,56 @@ def test_near_miss_doing_it_again_has_shown_nothing():
     (finding,) = play(NonFiniteGradient, replace(AGAIN, operation="", file=""), BAD)
     (plain,) = play(NonFiniteGradient, BAD)
     assert (finding.message, finding.cause) == (plain.message, plain.cause)
+
+
+AFTER = LossNotFinite(
+    step=156,
+    where=Where("train.py", 40),
+    value="nan",
+    last_finite=0.0113,
+    last_finite_step=155,
+    first_finite=0.9,
+    largest=1.2,
+    origin=Origin(kind="weights", detail="0.weight", count=16, total=16),
+    gradient_note="acos, div",
+    lr=2e-3,
+    optimizer="AdamW",
+)
+
+
+def test_fires_on_weights_that_a_step_between_the_samples_broke():
+    (finding,) = play(NonFiniteGradient, AFTER)
+    assert finding.message == (
+        "loss 0.0113 is finite at step 155, and after that step 16 of 16 parameters are not, 0.weight first; the graph has acos, "
+        "div"
+    )
+    assert finding.cause.startswith("the derivative of acos is infinite at 1 and -1")
+
+
+def test_says_less_of_operations_that_have_an_end():
+    (finding,) = play(NonFiniteGradient, replace(AFTER, gradient_note="log, div in head"))
+    assert finding.cause.startswith("an operation of the forward pass has no finite derivative")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lr": 0.5},
+        {"largest": 400.0},
+        {"gradient_note": ""},
+        {"last_finite": None},
+        {"scaled": True},
+        {"origin": Origin(kind="operation", operation="log")},
+    ],
+)
+def test_near_miss_of_weights_that_broke_otherwise(changed):
+    assert play(NonFiniteGradient, replace(AFTER, **changed)) == []
+
+
+def test_near_miss_gradients_that_were_sampled_and_finite():
+    layer = LayerNumbers(name="0.weight", gradient_rms=0.1)
+    assert play(NonFiniteGradient, NumbersSampled(step=155, layers=(layer,)), AFTER) == []
+
+
+def test_the_gradient_is_told_once():
+    assert len(play(NonFiniteGradient, BAD, replace(AFTER, step=4))) == 1

@@ -200,3 +200,13 @@ def test_near_miss_of_a_filter():
     assert play(HeadShapeMismatch, filtered(missing=2)) == []
     assert play(HeadShapeMismatch, filtered(missing=5, tensors=60)) == []
     assert play(HeadShapeMismatch, filtered(renamed="")) == []
+
+
+def test_fires_on_layers_of_other_sizes():
+    names = tuple(f"blocks.{n}.weight" for n in range(26))
+    event = replace(filtered(renamed=""), reshaped=names, shapes=((48, 16), (64, 16)))
+    (finding,) = play(HeadShapeMismatch, event)
+    assert finding.cause == (
+        "the filter that keeps what fits hides that 26 tensors have another shape there: blocks.0.weight is [48, 16] here, "
+        "[64, 16] in the file"
+    )

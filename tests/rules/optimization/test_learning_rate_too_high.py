@@ -331,3 +331,29 @@ def test_a_run_without_weight_matrices_is_not_judged():
     (sample,) = run([0.04], [0.5], optimizer=SGD)
     tables = replace(sample, layers=tuple(replace(each, kind="Embedding") for each in sample.layers))
     assert play(LearningRateTooHigh, tables, *(e for e in thrown() if not isinstance(e, NumbersSampled))) == []
+
+
+def relapse(*, step=0.4, low=0.33, end=1.6, typical=2.4, classes=24, optimizer=ADAM):
+    """Steps as large as the weights; the loss falls for 64 steps and comes back, at one rate all along."""
+    losses = [3.2, *[low] * 63, *[typical] * 128, *[end] * 16]
+    samples = run([step] * 5 + [0.02] * 203, losses, optimizer=optimizer, lr=0.03, first_loss=3.2)
+    read = LossesRead(
+        step=208, optimizer=optimizer, steps=tuple(range(1, 209)), losses=tuple(losses), rates=(0.03,) * 208
+    )
+    return FirstCrossEntropy(classes=classes), *samples, read, RunEnded(step=208)
+
+
+def test_fires_where_large_steps_lose_again_what_was_learned():
+    (finding,) = play(LearningRateTooHigh, *relapse())
+    assert finding.message == (
+        "at lr=0.03 Adam overshoots: its first 5 steps carried the weights 2.0 times their own size (healthy: about 0.1 % a step); "
+        "the loss had come from 3.2 to 0.33 at step 16, and is 1.6 at the end"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"step": 0.1}, {"typical": 0.9}, {"end": 0.5}, {"low": 2.9}, {"classes": 0}, {"optimizer": SGD}],
+)
+def test_near_miss_of_a_relapse(changed):
+    assert play(LearningRateTooHigh, *relapse(**changed)) == []

@@ -471,3 +471,14 @@ def test_fires_on_a_loss_that_is_divided_by_the_number_of_samples():
 )
 def test_near_miss_of_a_divided_loss(change):
     assert play(LearningRateTooLow, *divided(**change)) == []
+
+
+def test_near_miss_groups_with_a_rate_of_their_own():
+    """Most matrices are slow by their own rate, which O22 tells."""
+    events = []
+    for event in samples(lr=1e-3, peak=1e-3):
+        slow = tuple(replace(each, learning_rate=1e-7) for each in event.layers)
+        usual = replace(event.layers[0], name="out.weight", update_ratio=2e-3, learning_rate=1e-3)
+        events.append(replace(event, layers=(*slow, usual)))
+    assert play(LearningRateTooLow, *samples(lr=1e-3, peak=1e-3)) != []
+    assert play(LearningRateTooLow, *events) == []

@@ -441,3 +441,10 @@ FIRST_RATE = "sink(epoch=e, loss=loss.item(), lr=cfg.lr)"
 def test_source_schedules_that_move_nothing_and_rates_beside_themselves(schedule, line, found):
     code = NAMED.replace("StepLR(opt, 3)", schedule).format(line)
     assert len(lint(LoggedRateIsNotTheRate, code)) == found
+
+
+def test_a_rate_that_stays_explains_what_it_does():
+    (finding,) = play(LoggedRateIsNotTheRate, LOST)
+    assert {"O28", "O7"} <= set(finding.consequences)
+    (told,) = play(LoggedRateIsNotTheRate, replace(LOST, copied=False, text="lr"))
+    assert "O28" not in told.consequences

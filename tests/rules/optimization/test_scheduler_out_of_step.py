@@ -438,3 +438,33 @@ def test_source_one_batch_is_an_epoch(size, found):
     lines = f"{STEP.replace('in data', 'in loader')}; sched.step()"
     code = SCHEDULED.replace("for epoch", WHOLE.format(size))
     assert len(lint(SchedulerOutOfStep, code.format("CosineAnnealingLR(opt, T_max=epochs)", lines))) == found
+
+
+# --------------------------------------------------------------------------- milestones
+
+STAIRS = replace(
+    HEALTHY, name="MultiStepLR", calls=800, optimizer_steps=800, backwards=800, epochs=15, milestone=14, gamma=0.1, period=None,
+    lr=0.001, ended="finished",
+)  # fmt: skip
+
+
+def test_fires_on_milestones_in_epochs_that_are_stepped_per_batch():
+    assert found(STAIRS).message == (
+        "MultiStepLR steps after every batch, and its last milestone, 14, was passed in the first of 16 epochs"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"milestone": 30},  # no epoch of this run
+        {"milestone": 2},  # a warm-up of a step or two
+        {"epochs": 2, "calls": 140, "optimizer_steps": 140},
+        {"calls": 16},  # once an epoch
+        {"lr": 0.1},  # the rate went up
+        {"milestone": None},
+        {"ended": ""},
+    ],
+)
+def test_near_miss_of_milestones(changed):
+    assert quiet(STAIRS, **changed)

@@ -75,6 +75,8 @@ class AlmostAllLabelsIgnored(Rule):
         else:
             self._lone.clear()
         yield from self._without_labels(event)
+        if self._bare:
+            return
         if event.kind not in ("cross_entropy", "nll") or not self._sparse(target):
             self._seen.clear()
             return
