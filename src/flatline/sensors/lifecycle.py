@@ -352,7 +352,7 @@ class LifecycleSensor:
         if not trainable:  # the function that trained has returned, and its models are gone
             frozen, trainable = self._shares
         if frozen and trainable:
-            self._tell_adapters(frozen, trainable)
+            self._tell_adapters(*(self._shares if all(self._shares) else (frozen, trainable)))
         files = {state.where.file for state in states if state.where is not None}
         for flag in self._flagged() if self.models.alive() else self._flags:
             self.loop.emit(flag)
@@ -427,7 +427,8 @@ class LifecycleSensor:
         for model in self.models.alive():
             mine = [p for p in parameters(model) if id(p) in trained]
             frozen = not any(p.requires_grad for p in parameters(model))
-            if any(p.requires_grad for p in mine) or (frozen and (mine or model in self._filled)):
+            trains = [p for p in mine if p.requires_grad and (not now or id(p) in now)]
+            if trains or (frozen and (mine or model in self._filled)):
                 both.update((id(p), p) for p in parameters(model))
         sizes = [(p.requires_grad, p.numel()) for p in both.values()]
         return sum(n for trains, n in sizes if not trains), sum(n for trains, n in sizes if trains)
