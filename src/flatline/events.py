@@ -6,7 +6,8 @@ A training loop, with every event at its place::
     scheduler = CosineAnnealingLR(optimizer, 100)
     model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
                                                    # OptimizerBeganAnew, ScheduleBeganAnew, StateAliased
-    for inputs, targets in loader:                 # PassEnded, when it begins again; AugmentedApart
+    for inputs, targets in loader:                 # PassEnded, when it begins again; AugmentedApart,
+                                                   # CollatedApart
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
@@ -1067,6 +1068,17 @@ class PathsMispaired(Event):
     second: str = "case10_mask.npy"  # at the same place
     apart: int = 0  # pairs of other numbers
     total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class CollatedApart(Event):
+    """A collate function puts the sequences of a batch into another order than the labels that a loss is given."""
+
+    absent = "no collate function of the script's was seen"
+    defect = True
+    batches: int = 2
+    rows: int = 64
+    wrong: int = 48  # that carry another item's label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

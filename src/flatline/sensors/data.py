@@ -6,6 +6,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
 from itertools import pairwise
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from flatline.events import (
     AugmentedApart,
     BatchesServed,
     BatchRepeated,
+    CollatedApart,
     InputsObserved,
     ItemsRedrawn,
     PairingProbed,
@@ -25,7 +27,8 @@ from flatline.events import (
 )
 from flatline.sensors import batches
 from flatline.sensors.augmented_apart import Views
-from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.callers import caller, is_users, users_frame
+from flatline.sensors.collated_apart import Collations
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
@@ -97,6 +100,15 @@ def asks_for_each(loader: Any) -> bool:
     )
 
 
+def own_collation(loader: Any) -> Collations | None:
+    """Of a loader whose batches are made here, by a function of the user's."""
+    collate = getattr(loader, "collate_fn", None)
+    here = getattr(loader, "batch_sampler", None) is not None and not getattr(loader, "num_workers", 0)
+    if not here or not isinstance(collate, FunctionType) or not is_users(collate.__code__.co_filename):
+        return None
+    return Collations(collate)
+
+
 def _torn_apart(where: Where | None, rows: int) -> tuple[str, Where | None]:
     """The statement that moves the rows of one side alone; an order by text may be the right one, so it takes many rows."""
     if where is None:
@@ -134,6 +146,7 @@ class Loader:
         self.revisits: Revisits | None = Revisits()
         self.learned = Learned()
         self.views: Views | None = Views()
+        self.collations = own_collation(loader)
 
     def begin(self) -> Order:
         """A new pass."""
@@ -260,6 +273,8 @@ class DataSensor:
             self._revisit(loader, loader.revisits, order, batch)
         if not loader.learned.done and loader.revisits is None:
             loader.learned.add(samples, batch)
+        if loader.collations is not None:
+            self._collated(loader, loader.collations, iterator, batch)
         if loader.views is not None and loader.fed:
             self._see_again(loader, loader.views, samples, batch)
         if self._looks >= FEW_LOOKS and loader.length and order.served in (loader.length // 2, 3 * loader.length // 4):
@@ -274,6 +289,30 @@ class DataSensor:
             self._origins.add(loader.key, samples, batch)
             for state in self.loop.states:
                 state.window.tick("batch")
+
+    def _collated(self, loader: Loader, collations: Collations, iterator: Any, batch: Any) -> None:
+        """One more batch of a collate function of the user's; the next ones are made under our eyes."""
+        fetcher: Any = getattr(iterator, "_dataset_fetcher", None)
+        if getattr(fetcher, "collate_fn", None) == collations.collate:
+            if not collations.made(batch):
+                fetcher.collate_fn = self._put_back(loader)
+        elif fetcher is not None and self.loop.wants(CollatedApart):
+            fetcher.collate_fn = collations.collate
+
+    def _put_back(self, loader: Loader) -> Any:
+        loader.collations = None
+        return getattr(loader.ref(), "collate_fn", None)
+
+    def _paired_in_batch(self, target: Any) -> None:
+        """A loss was given targets: are they in the order of what was collated?"""
+        collations = self.newest.collations if self.newest is not None else None
+        found = collations.learned(target) if collations is not None and isinstance(target, torch.Tensor) else None
+        if found is not None:
+            self.loop.emit(
+                CollatedApart(
+                    step=self.loop.step, where=found.where, batches=found.batches, rows=found.rows, wrong=found.wrong
+                )
+            )
 
     def _revisit(self, loader: Loader, revisits: Revisits, order: Order, batch: Any) -> None:
         """One more batch of a loader that nothing was learned from so far."""
@@ -473,6 +512,7 @@ class DataSensor:
         self, kind: str, fed_by: str, scores: Any, target: Any, ignore: Any, step: int, where: Where | None
     ) -> None:
         """A loss was found under a backward: if it is one over classes, tell its labels."""
+        self._paired_in_batch(target)
         found = batches.class_labels(kind, scores, target, ignore) if self.loop.wants(TargetsObserved) else None
         if found is None:
             self._regression(kind, fed_by, scores, target, step, where)

@@ -2,6 +2,7 @@ import pytest
 
 from flatline.events import (
     AugmentedApart,
+    CollatedApart,
     LossesRead,
     OptimizerFacts,
     PairingProbed,
@@ -252,3 +253,13 @@ def test_warns_of_images_and_masks_that_are_turned_apart():
         "left to right, its mask was left as it was"
     )
     assert finding.fix.startswith("draw once and apply it to both")
+
+
+def test_fires_on_sequences_that_are_sorted_without_their_labels():
+    event = CollatedApart(step=3, where=Where("train.py", 15, "collate"), batches=2, rows=64, wrong=28)
+    (finding,) = play(LabelsUnrelatedToInputs, event)
+    assert (finding.severity, finding.where.line) == ("warning", 15)
+    assert finding.message == (
+        "28 of 64 rows of 2 batches carry the label of another item: collate() puts the sequences into another order, and the "
+        "labels stay in theirs"
+    )

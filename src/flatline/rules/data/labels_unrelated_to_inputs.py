@@ -7,7 +7,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import AugmentedApart, LossesRead, PairingProbed, PathsMispaired, RunEnded, ValidationTold
+from flatline.events import (
+    AugmentedApart,
+    CollatedApart,
+    LossesRead,
+    PairingProbed,
+    PathsMispaired,
+    RunEnded,
+    ValidationTold,
+)
 from flatline.findings import Finding
 from flatline.history import fmean, median
 from flatline.rules import Rule
@@ -116,6 +124,21 @@ class LabelsUnrelatedToInputs(Rule):
             key="paths",
             apart=event.apart,
             total=event.total,
+        )
+
+    def on_collated_apart(self, event: CollatedApart) -> Iterator[Finding]:
+        """The items of some batches, beside what was made of them."""
+        yield self.finding(
+            event,
+            f"{event.wrong} of {event.rows} rows of {event.batches} batches carry the label of another item: "
+            f"{event.where.function if event.where is not None else 'the collate function'}() puts the sequences into another "
+            "order, and the labels stay in theirs",
+            cause="what sorts the sequences, by length as pack_padded_sequence wants it, sorts them without their labels",
+            fix="sort the items before they are taken apart: `batch.sort(key=lambda item: len(item[0]), reverse=True)`; or leave "
+            "their order alone: pack_padded_sequence(…, enforce_sorted=False)",
+            key="collated",
+            wrong=event.wrong,
+            rows=event.rows,
         )
 
     def on_augmented_apart(self, event: AugmentedApart) -> Iterator[Finding]:
