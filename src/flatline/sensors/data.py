@@ -29,6 +29,7 @@ from flatline.sensors import batches
 from flatline.sensors.augmented_apart import Views
 from flatline.sensors.callers import caller, is_users, users_frame
 from flatline.sensors.collated_apart import Collations
+from flatline.sensors.collected import collected_shuffled
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
@@ -114,6 +115,8 @@ def _torn_apart(where: Where | None, rows: int) -> tuple[str, Where | None]:
     if where is None:
         return "", None
     text, place = lone_permutation(where.file, where.line)
+    if not text:
+        text, place = collected_shuffled(where.file)
     return (text, place) if text or rows < MANY_ROWS else sorted_by_text(where.file)
 
 

@@ -62,6 +62,13 @@ def test_says_how_to_sort():
     assert "key=int" in finding.fix
 
 
+def test_says_what_a_loop_leaves_behind():
+    (finding,) = play(LabelsUnrelatedToInputs, probed(permutation="for x, _ in loader"))
+    assert finding.message.endswith("; and `for x, _ in loader` collects the inputs alone from a loader that shuffles, and the "
+                                    "labels stay in the order of the data set")  # fmt: skip
+    assert "collect the labels in the same loop" in finding.fix
+
+
 def test_hints_where_no_statement_is_found():
     (finding,) = play(LabelsUnrelatedToInputs, probed(permutation=""))
     assert (finding.severity, finding.where) == ("hint", Where("train.py", 30))

@@ -75,8 +75,18 @@ class LabelsUnrelatedToInputs(Rule):
         "index both with the same permutation, or the same mask: "
         "`order = torch.randperm(len(x)); x, y = x[order], y[order]`"
     )
-    fix_of_order = (
-        "put both into one order, by the same key: text sorts 10 before 2, so sorted(…, key=int) where keys are numbers"
+    statements = (  # how they begin, what they do, the fix
+        (
+            "sorted(",
+            "puts one side alone into the order of text",
+            "put both into one order, by the same key: text sorts 10 before 2, so sorted(…, key=int) where keys are numbers",
+        ),
+        (
+            "for ",
+            "collects the inputs alone from a loader that shuffles, and the labels stay in the order of the data set",
+            "collect the labels in the same loop, "
+            "`feats.append(net(x)); labels.append(y)`, or make the loader without shuffle=True",
+        ),
     )
     consequences = ("C2", "C3", "C4", "C5", "O22")
 
@@ -89,6 +99,7 @@ class LabelsUnrelatedToInputs(Rule):
     confirmed: int = 120  # step up to which a model may make nothing of what it will learn
     window: int = 32  # steps whose mean loss says whether it does
     still: float = 0.9  # of the loss at the time of the probe: under it something was learned
+    still_told: float = 0.8  # where a statement tears the pairs apart: eight passes of 1,000 rows by heart made 0.87
     by_heart: float = 0.9  # of what guessing costs: a training loss under it, which no validation loss follows
     at_first: float = 1.5  # of the same, the first validation loss; a larger one is another quantity
     worse: float = 1.05  # and at least the last ones: what is learned by heart misleads on other data
@@ -170,9 +181,8 @@ class LabelsUnrelatedToInputs(Rule):
             then = median(
                 [loss for step, loss in read if step <= probe.step][-self.window :]
             )  # the first may be far above
-            if median(late) >= self.still * (
-                min(then, probe.entropy) if probe.classes else then
-            ):  # it may begin above chance
+            begun = min(then, probe.entropy) if probe.classes else then  # it may begin above chance
+            if median(late) >= begun * (self.still_told if probe.permutation else self.still):
                 yield from self._judge(probe)
 
     def on_validation_told(self, event: ValidationTold) -> None:
@@ -221,13 +231,18 @@ class LabelsUnrelatedToInputs(Rule):
         if event.apart:
             yield self._of_two_loaders(event, seen, *event.apart)
         elif event.permutation:
-            by_text = event.permutation.startswith("sorted(")
-            does = "puts one side alone into the order of text" if by_text else "moves the rows of one side alone"
+            does, fix = self._of_statement(event.permutation)
             message = f"{seen}; and `{event.permutation}` {does}"
-            fix = self.fix_of_order if by_text else self.fix
             yield self._told(event, message, where=event.permuted_where, fix=fix)
         else:
             self._unexplained = event
+
+    def _of_statement(self, text: str) -> tuple[str, str]:
+        """What it does to one side, and the fix."""
+        for start, does, fix in self.statements:
+            if text.startswith(start):
+                return does, fix
+        return "moves the rows of one side alone", self.fix
 
     def _hint(self, event: PairingProbed) -> Finding:
         return self._told(
