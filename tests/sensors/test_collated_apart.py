@@ -79,6 +79,27 @@ def test_sequences_sorted_without_their_labels():
     assert event.where.function == "sorted_apart"
 
 
+def test_a_loader_that_only_its_iterator_holds_serves_every_batch():
+    batches = []
+
+    def collate(items):
+        batches.append(len(items))
+        return sorted_together(items)
+
+    assert found(collate, items=ITEMS * 3) == []
+    assert batches == [16] * 18
+
+
+def test_near_miss_an_order_to_put_them_back():
+    def collate(items):
+        order = sorted(range(len(items)), key=lambda i: len(items[i][0]), reverse=True)
+        x, y = sorted_apart(items)
+        return x, y, torch.tensor(order).argsort()
+
+    assert found(collate) == []
+    assert found(lambda items: (*sorted_apart(items), {"places": list(range(len(items)))})) == []
+
+
 def test_items_as_dictionaries_and_lists():
     items = [{"ids": x.tolist(), "label": y} for x, y in ITEMS]
 

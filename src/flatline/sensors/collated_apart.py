@@ -34,7 +34,7 @@ class Collations:
     def __init__(self, collate: Callable[..., Any]) -> None:
         code: CodeType = collate.__code__
         self.where = Where(code.co_filename, code.co_firstlineno, code.co_name)
-        self._collate, self._left = collate, LOOKS
+        self.own, self._left = collate, LOOKS
         self._items: Sequence[Any] | None = None
         self._labels: Tensor | None = None  # of the newest batch, in the order of the items
         self._wrong = 0
@@ -43,13 +43,13 @@ class Collations:
     def collate(self, items: Any) -> Any:
         """In the place of the loader's own."""
         self._items = items
-        return self._collate(items)
+        return self.own(items)
 
     def made(self, batch: Any) -> bool:
         """A batch was made of the newest items. Returns whether there is more to see."""
         items, self._items, self._labels = self._items, None, None
         self._left -= 1
-        if isinstance(items, Sequence) and len(items) >= FEWEST:
+        if isinstance(items, Sequence) and len(items) >= FEWEST and not _puts_back(batch, len(items)):
             self._compare(items, [t for t in tensors_in(batch) if t.device.type == "cpu" and not t.is_sparse])
         return self._left > 0
 
@@ -76,6 +76,19 @@ class Collations:
                 stays = torch.equal(labels.double(), torch.tensor(numbers, dtype=torch.float64))
                 if stays and not torch.equal(labels.double(), moved.double()):
                     self._labels, self._wrong = labels.detach().clone(), int((labels.double() != moved.double()).sum())
+
+
+def _puts_back(batch: Any, count: int) -> bool:
+    """The batch holds an order of its rows, by which answers, or labels, may be put into place later on."""
+    if isinstance(batch, Tensor):
+        flat = batch.reshape(-1) if batch.device.type == "cpu" and batch.dim() == 1 and len(batch) == count else None
+        return flat is not None and bool(torch.equal(flat.double().sort()[0], torch.arange(count, dtype=torch.float64)))
+    if isinstance(batch, Mapping):
+        return _puts_back(list(batch.values()), count)
+    if not isinstance(batch, (list, tuple)):
+        return False
+    whole = len(batch) == count and all(isinstance(each, int) for each in batch)
+    return sorted(batch) == list(range(count)) if whole else any(_puts_back(each, count) for each in batch)
 
 
 class _Fields(NamedTuple):

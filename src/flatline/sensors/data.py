@@ -298,13 +298,9 @@ class DataSensor:
         fetcher: Any = getattr(iterator, "_dataset_fetcher", None)
         if getattr(fetcher, "collate_fn", None) == collations.collate:
             if not collations.made(batch):
-                fetcher.collate_fn = self._put_back(loader)
+                fetcher.collate_fn, loader.collations = collations.own, None
         elif fetcher is not None and self.loop.wants(CollatedApart):
             fetcher.collate_fn = collations.collate
-
-    def _put_back(self, loader: Loader) -> Any:
-        loader.collations = None
-        return getattr(loader.ref(), "collate_fn", None)
 
     def _paired_in_batch(self, target: Any) -> None:
         """A loss was given targets: are they in the order of what was collated?"""
