@@ -413,6 +413,33 @@ iterator = iter(loaders[0])
 losses += [next(iterator)[1], len(iterator), sorted(batch["pair"][1][0].item() for batch in DataLoader(Stream(), 4))]
 done("shuffled", losses, model, optimizer)
 
+# --- collated
+rows = [(torch.randn(random.randint(2, 9), 8), random.randrange(3)) for _ in range(90)]
+class Lines(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(rows)
+class Padded:
+    def __init__(self, longest_first):
+        self.longest_first = longest_first
+    def collate(self, items):
+        items = sorted(items, key=lambda item: -len(item[0])) if self.longest_first else items
+        return torch.stack([x.sum(0) for x, _ in items]), torch.tensor([y for _, y in items]), torch.rand(1)
+model, losses = mlp(), []
+optimizer = adam(model)
+for epoch in range(2):
+    for longest_first in (True, False):
+        for data in (rows, Lines()):
+            shuffle = data is rows
+            for x, y, noise in DataLoader(data, 5, shuffle=shuffle, collate_fn=Padded(longest_first).collate):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x) + noise, y)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+    for x, y in DataLoader(rows, 1, collate_fn=lambda items: items[0]):
+        losses.append(x[0, 0].item() + y)
+done("collated", losses, model, optimizer)
+
 # --- checkpoint_reentrant
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 class Deep(nn.Module):
