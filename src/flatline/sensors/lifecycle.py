@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -86,7 +86,12 @@ class Load:
     """One state dict that was put into a module."""
 
     def __init__(
-        self, module: nn.Module, kind: Literal["file", "own", "empty"], where: Where | None, anew: bool = False
+        self,
+        module: nn.Module,
+        kind: Literal["file", "own", "empty"],
+        where: Where | None,
+        anew: bool = False,
+        without: Collection[str] = (),  # names that the state dict gave nothing for
     ) -> None:
         self.anew = anew  # the source gives its name to another model right after the load
         self.ref, self.where, self.kind = weakref.ref(module), where, kind
@@ -94,7 +99,8 @@ class Load:
         self.layout = _layout(module)
         self.tensors = len(self.layout)
         self.ran = self.overwritten = False
-        matrices = [(n, p) for n, p in named_parameters(module) if p.dim() >= 2 and p.numel() >= FEW and readable(p)]
+        given = [(n, p) for n, p in named_parameters(module) if n not in without]
+        matrices = [(n, p) for n, p in given if p.dim() >= 2 and p.numel() >= FEW and readable(p)]
         every = max(1, len(matrices) // MATRICES)
         self.kept = [(name, weakref.ref(p), _elements(p)) for name, p in matrices[::every][:MATRICES]]
 
@@ -124,6 +130,13 @@ def unlike(pairs: list[tuple[Tensor, Tensor]]) -> bool:
     return bool(strange & (cosines.mean().abs() < UNLIKE / 2))
 
 
+def _kept_own(module: nn.Module, state: Any) -> list[str]:
+    """Names under which a model was given its own tensors again: ``{**model.state_dict(), **fitting}``."""
+    own = dict(named_parameters(module)) if isinstance(state, Mapping) else {}
+    given = {name: state.get(name) for name in own}
+    return [n for n, t in given.items() if isinstance(t, Tensor) and readable(t) and t.data_ptr() == own[n].data_ptr()]
+
+
 class LifecycleSensor:
     """Follows what was read and loaded until training begins; at rest from then on, until a new model is loaded."""
 
@@ -132,6 +145,7 @@ class LifecycleSensor:
         self.files: list[FileRead] = []
         self.loads: list[Load] = []
         self._left_out: list[tuple[Any, tuple[str, ...], Where | None]] = []  # module, its keys that a load missed
+        self._filtered: list[tuple[CheckpointFiltered, list[tuple[Any, int]]]] = []  # and versions of what was left out
         self._loaded: dict[int, Any] = {}  # id of a parameter that was loaded -> weak reference
         self._filled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules that a state dict went into
         self._over = False
@@ -178,8 +192,7 @@ class LifecycleSensor:
         elif not given and missing:
             self.loads.append(Load(module, "empty", caller()))
         elif 2 * len(missing) <= len(given):
-            self._followed(module, missing)
-
+            self._followed(module, (*missing, *_kept_own(module, state)))
         if missing and 2 * len(missing) <= len(given) and len(self._left_out) < LOADS:
             self._left_out.append((weakref.ref(module), missing, caller()))
 
@@ -187,20 +200,28 @@ class LifecycleSensor:
         """A part of a file went in, and another part would have, under another name."""
         found = kept_out(module, state, file.named) if self.loop.wants(CheckpointFiltered) else None
         where = caller() if found is not None else None
-        if found is not None and by_names_of_both(where):
-            self.loop.emit(
-                CheckpointFiltered(
-                    step=self.loop.steps,
-                    where=where,
-                    model=type(module).__name__,
-                    tensors=sum(1 for _ in named_parameters(module)),
-                    missing=found.missing,
-                    left=found.left,
-                    renamed=found.renamed,
-                    reshaped=found.reshaped,
-                    shapes=_two_shapes(module, found.reshaped, file.named),
-                )
+        if found is not None and by_names_of_both(where) and len(self._filtered) < LOADS:
+            own = dict(named_parameters(module))
+            event = CheckpointFiltered(
+                step=self.loop.steps,
+                where=where,
+                model=type(module).__name__,
+                tensors=len(own),
+                missing=found.missing,
+                left=found.left,
+                renamed=found.renamed,
+                reshaped=found.reshaped,
+                shapes=_two_shapes(module, found.reshaped, file.named),
             )
+            self._filtered.append((event, [(weakref.ref(own[name]), own[name]._version) for name in found.missing]))
+
+    def _tell_still_filtered(self) -> None:
+        """Unless something was written into what the load had left out, as by hand, since the load."""
+        for event, left in self._filtered:
+            versions = [(ref(), version) for ref, version in left]
+            if not any(p is not None and p._version > version for p, version in versions):
+                self.loop.emit(event)
+        self._filtered.clear()
 
     def _passed_on(self, module: nn.Module, state: Any, missing: tuple[str, ...]) -> None:
         """Weights that another model of this program may have learned."""
@@ -241,7 +262,7 @@ class LifecycleSensor:
         mine = {id(p) for p in parameters(module)}
         self._loaded.update((id(p), weakref.ref(p)) for n, p in named_parameters(module) if n not in missing)
         self.loads = [load for load in self.loads if not any(id(ref()) in mine for _, ref, _ in load.kept)]
-        self.loads.append(Load(module, "file", caller()))
+        self.loads.append(Load(module, "file", caller(), without=missing))
 
     # ------------------------------------------------------------------ the first forward and the first step
 
@@ -267,6 +288,7 @@ class LifecycleSensor:
             self.resuming.first_step(state)
             self._tell_merged(state)
             self._tell_fresh(state)
+            self._tell_still_filtered()
         self.resuming.look()
         self._rows = max([self._rows, *(model.rows for model in self.models.known)])
         if self._numbers:

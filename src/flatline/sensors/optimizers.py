@@ -11,6 +11,7 @@ import torch
 from flatline.events import ClipFacts, Gradients, OptimizerCreated, OptimizerStepped, StepMissing, Where
 from flatline.sensors.callers import caller
 from flatline.sensors.graph import HOOKED
+from flatline.sensors.kept_gradients import keeps_gradients
 from flatline.sensors.loop import Loop, OptimizerState, norm_of
 from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches, asks_dynamo, unseen_by_dynamo
@@ -165,12 +166,11 @@ class OptimizerSensor:
         state.others_steps = steps
         if state.idle_cycles == LASTING and not state.by_hand:
             self.thrown_away(state)
-        if state.idle_cycles == IDLE_CYCLES and not state.by_hand and not self.thrown_away(state):
-            self.loop.emit(
-                StepMissing(
-                    step=self.loop.steps, where=state.window.zero_where, optimizer=state.facts, cycles=IDLE_CYCLES
-                )
-            )
+        zeroed = state.window.zero_where
+        if state.idle_cycles != IDLE_CYCLES or state.by_hand or self.thrown_away(state):
+            return
+        if not keeps_gradients(zeroed, state.where):
+            self.loop.emit(StepMissing(step=self.loop.steps, where=zeroed, optimizer=state.facts, cycles=IDLE_CYCLES))
 
     # ------------------------------------------------------------------ stepped
 

@@ -16,6 +16,7 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.sources import called_name, tree_of
 from flatline.sensors.tree import named_parameters
 
+WRITES = (1, 2, 3)  # to a parameter in one step of an optimizer: decay, the update, a projection
 KEPT = 64  # state dicts that are remembered
 WRITING = ("copy_", "add_", "sub_", "mul_", "div_", "lerp_")  # into the tensors of a model, which need no load then
 
@@ -26,6 +27,8 @@ class Taken(NamedTuple):
     steps: int  # of the optimizers that hold its parameters
     step: int
     where: Where | None
+    model: weakref.ref[nn.Module]
+    versions: dict[str, int]  # how often each of its parameters that learn had been written to
 
 
 class OwnStateSensor:
@@ -34,6 +37,9 @@ class OwnStateSensor:
     def __init__(self, loop: Loop, patches: Patches) -> None:
         self.loop, self.patches = loop, patches
         self._newest: weakref.WeakKeyDictionary[nn.Module, Taken] = weakref.WeakKeyDictionary()
+        self._loads: weakref.WeakKeyDictionary[nn.Module, int] = (
+            weakref.WeakKeyDictionary()
+        )  # since the newest was made
         self._dicts: dict[int, tuple[weakref.ref[Any], Taken]] = {}
 
     def attach(self) -> None:
@@ -42,12 +48,15 @@ class OwnStateSensor:
 
     def loaded(self, module: nn.Module, state: Any, missing: tuple[str, ...], assigned: bool) -> None:
         """Was it given its own tensors, as they are by now?"""
-        own = dict(named_parameters(module))
+        loads = self._loads[module] = self._loads.get(module, 0) + 1
+        own = {name: p for name, p in named_parameters(module) if p.requires_grad}
         taken = self._when(module, state)
-        if taken is None or missing or not own or not self.loop.wants(StateAliased):
+        if taken is None or taken.model() is not module or missing or assigned or not self.loop.wants(StateAliased):
             return
         stepped, where = self._steps(module) - taken.steps, caller()
-        if stepped <= 0 or where is None or writes_weights(where.file) or not _same_memory(own, state):
+        if stepped <= 0 or where is None or writes_weights(where.file) or not _same_memory(module, state):
+            return
+        if not _steps_alone(own, taken.versions, stepped, loads):
             return
         self.loop.emit(
             StateAliased(
@@ -62,7 +71,11 @@ class OwnStateSensor:
         )
 
     def _taken(self, state: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        taken = self._newest[module] = Taken(self._steps(module), self.loop.steps, caller())
+        versions = {name: p._version for name, p in named_parameters(module) if p.requires_grad}
+        taken = self._newest[module] = Taken(
+            self._steps(module), self.loop.steps, caller(), weakref.ref(module), versions
+        )
+        self._loads[module] = 0
         if len(self._dicts) >= KEPT:
             self._dicts.pop(next(iter(self._dicts)))
         self._dicts[id(state)] = weakref.ref(state), taken
@@ -81,13 +94,20 @@ def _of_a_part(module: nn.Module, *args: Any, **kwargs: Any) -> bool:
     return bool(args) or kwargs.get("destination") is not None
 
 
-def _same_memory(own: dict[str, Any], state: Any) -> bool:
-    """Each of the model's parameters lies where the tensor lies that it was given."""
-    given = [(p, state.get(name)) for name, p in own.items()]
-    return all(
+def _same_memory(module: nn.Module, state: Any) -> bool:
+    """Each of the model's parameters and buffers lies where the tensor lies that it was given."""
+    own = [*named_parameters(module), *((n, b) for n, b in module.named_buffers() if n in state and b.numel())]
+    given = [(p, state.get(name)) for name, p in own]
+    return bool(given) and all(
         t is not None and t.data_ptr() == p.data_ptr() != 0 and t.shape == p.shape and t.stride() == p.stride()
         for p, t in given
     )
+
+
+def _steps_alone(own: dict[str, Any], versions: dict[str, int], steps: int, loads: int) -> bool:
+    """Since then nothing wrote to most of the parameters but so many steps, each as often, and so many loads."""
+    writes = [p._version - versions.get(name, p._version) - loads for name, p in own.items()]
+    return 2 * sum(count in [steps * each for each in WRITES] for count in writes) > len(writes)
 
 
 @lru_cache(maxsize=64)

@@ -402,6 +402,10 @@ def _used_together(tree: ast.Module, one: str, other: str) -> bool:
 
 def _listed(value: ast.expr) -> ast.expr | None:
     """What a list goes through: the keys of a table that it looks up one by one, or the names in a folder."""
+    while (
+        isinstance(value, ast.Call) and called_name(value) in PASSING and len(value.args) == 1 and not _of_folder(value)
+    ):
+        value = value.args[0]  # torch.tensor([...]), np.stack([...])
     if isinstance(value, ast.ListComp) and len(value.generators) == 1:
         source, target = value.generators[0].iter, ast.unparse(value.generators[0].target)
         looked_up = isinstance(value.elt, ast.Subscript) and ast.unparse(value.elt.slice) == target

@@ -78,8 +78,8 @@ class LabelsUnrelatedToInputs(Rule):
     statements = (  # how they begin, what they do, the fix
         (
             "sorted(",
-            "puts one side alone into the order of text",
-            "put both into one order, by the same key: text sorts 10 before 2, so sorted(…, key=int) where keys are numbers",
+            "sorts one side alone",
+            "put both into one order, by the same key; as text 10 comes before 2, so sorted(…, key=int) where keys are numbers",
         ),
         (
             "for ",

@@ -297,6 +297,10 @@ class LearningRateTooLow(Rule):
             yield self._tell(event, samples[-self.samples_needed :], why=STILL_WARMING, fix=SHORTER)
         elif key not in self._pretrained and (why := self._unfinished(event, course, samples)):
             yield self._tell(event, samples, why=why)
+        elif key not in self._pretrained and self._stood(course, samples):
+            yield self._tell(
+                event, samples, why=f"the whole run moves the weights by {_path(course, samples):.2%} of their size"
+            )
 
     def _rests(self, event: NumbersSampled, course: Course, tail: list[Stretch]) -> bool:
         """Nearly all of the run lies at the floor of its schedule, where the weights do not move."""
@@ -353,6 +357,13 @@ class LearningRateTooLow(Rule):
         turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
         enough = 4 * len(turns) >= self.slow_samples and late >= self.undiminished * early
         return ENDS_EARLY if enough and median(turns) >= self.held_straight else ""
+
+    def _stood(self, course: Course, samples: list[_Sample]) -> bool:
+        """From guessing to guessing, by steps of next to no length in all; a warm-up hides that while it lasts."""
+        first, last = course.level(0.0, 0.2), course.level(0.8, 1.0)
+        pushed = median(each.gradient_ratio for each in samples) > self.strong_gradient
+        short = _path(course, samples) < self.whole_path and self._steps_are_small(samples, self.slow_ratio)
+        return self._guesses and pushed and short and abs(first - last) <= self.fallen * abs(first)
 
     def _small_step(self, event: NumbersSampled) -> float:
         return self.lag_ratio if event.optimizer.adaptive else self.slow_ratio

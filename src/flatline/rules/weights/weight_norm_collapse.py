@@ -78,6 +78,7 @@ class WeightNormCollapse(Rule):
         self._losses: dict[int, History] = {}
         self._scales: dict[tuple[int, str], list[float]] = {}
         self._only_penalty: dict[int, int] = {}  # samples in a row
+        self._penalised: set[int] = set()  # optimizers for which that was told
         self._amounts: dict[int, dict[str, History]] = {}  # taken off every weight between two steps, of each matrix
         self._pulls: dict[int, list[float]] = {}  # gradient over weight, of samples in a row
 
@@ -119,6 +120,7 @@ class WeightNormCollapse(Rule):
         key = event.optimizer.key
         self._only_penalty[key] = self._only_penalty.get(key, 0) + 1 if only else 0
         if self._only_penalty[key] >= self.in_a_row:
+            self._penalised.add(key)
             yield self.finding(
                 event,
                 f"all {len(layers)} weight matrices shrank to under {max(shares):.1%} of their first size in {event.index} steps, "
@@ -147,6 +149,7 @@ class WeightNormCollapse(Rule):
         only = (
             small
             and not event.optimizer.by_hand
+            and event.optimizer.key not in self._penalised
             and self.least_pull <= min(ratios)
             and max(ratios) <= self.alike * min(ratios)
         )
