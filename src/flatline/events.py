@@ -422,6 +422,7 @@ class TargetFacts:
     in_place: bool = False  # and what the embedding made of them was seen to go on at their own places
     bare_rows: int | None = None  # rows without any label, of a next-token loss
     rows: int = 0
+    late: bool = False  # the labels of the other rows begin in their second half, at various places
     lone: int | None = None  # place of the one label of every row, where tokens begin to differ from row to row
 
 
@@ -508,6 +509,7 @@ class LossNotFinite(Event):
     lr: float | None = None
     optimizer: str = ""
     gradient_note: str = ""  # operations of its graph whose derivative at 0 is infinite
+    data_note: str = ""  # where data within the script's reach are not finite, if weights broke between two samples
     scaled: bool = False  # a GradScaler stands by, and skips the step
     in_a_row: int = 1  # losses that were not finite, without a finite one between
 

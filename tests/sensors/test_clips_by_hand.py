@@ -130,3 +130,31 @@ def test_steps_left_out_for_gradients_that_are_no_numbers():
 
 def test_near_miss_one_step_left_out():
     assert guarded(lambda scores, step: tone_mapped(scores, step) if step == 3 else scores.square().mean()) == []
+
+
+def sample_by_sample(use):
+    """Gradients of single samples, with something done to each before the next zero_grad."""
+
+    def run():
+        torch.manual_seed(0)
+        model = nn.Linear(12, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            for x in X[:6]:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                use(model)
+            optimizer.step()
+
+    return seen(run, StepMissing)
+
+
+def test_gradients_that_are_thrown_away(monkeypatch):
+    monkeypatch.setattr("flatline.sensors.optimizers.keeps_gradients", lambda *places: False)
+    assert len(sample_by_sample(lambda model: None)) > 0
+
+
+def test_near_miss_gradients_that_are_kept():
+    kept = []
+    assert sample_by_sample(lambda model: kept.append(model.weight.grad.clone())) == []
+    assert len(kept) == 18

@@ -225,7 +225,7 @@ def bare_rows(labels, ids):
         optimizer.step()
 
     (event,) = seen(run, LossComputed)
-    return event.target.bare_rows, event.target.rows
+    return event.target.bare_rows, event.target.rows, event.target.late
 
 
 def test_rows_that_have_no_label():
@@ -233,11 +233,21 @@ def test_rows_that_have_no_label():
     labels = ids.clone()
     labels[:9] = -100
     labels[9:, :6] = -100
-    assert bare_rows(labels, ids) == (9, 12)
+    assert bare_rows(labels, ids) == (9, 12, False)
+    labels[9, :8] = -100
+    assert bare_rows(labels, ids) == (9, 12, True)
+
+
+def test_near_miss_rows_that_are_left_out_as_a_whole():
+    ids = torch.randint(3, 40, (12, 10), generator=torch.Generator().manual_seed(0))
+    labels = ids.clone()
+    labels[:9] = -100
+    labels[9, :2] = labels[10, :3] = -100
+    assert bare_rows(labels, ids) == (9, 12, False)
 
 
 def test_near_miss_labels_that_are_other_tokens():
     ids = torch.randint(3, 40, (12, 10), generator=torch.Generator().manual_seed(0))
     labels = (ids + 1) % 40
     labels[:9] = -100
-    assert bare_rows(labels, ids) == (None, 0)
+    assert bare_rows(labels, ids) == (None, 0, False)

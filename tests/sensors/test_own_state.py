@@ -87,3 +87,80 @@ def test_files_that_only_keep(tmp_path):
     file = tmp_path / "keep.py"
     file.write_text("kept = model.state_dict()\n", encoding="utf-8")
     assert not writes_weights(str(file))
+
+
+def test_a_state_that_every_fold_begins_with():
+    def act():
+        model = small()
+        kept = model.state_dict()
+        for _ in range(3):
+            model.load_state_dict(kept)
+            steps(model)
+
+    assert [event.steps for event in seen(act, StateAliased)] == [3, 6]
+
+
+def written(change, count=4):
+    """A state dict by which a model is written to, and which is then put in as a matter of form."""
+
+    def act():
+        model = small()
+        state = model.state_dict()
+        for _ in range(count):
+            change(state)
+            model.load_state_dict(state)
+            steps(model)
+
+    return seen(act, StateAliased)
+
+
+def by_slices(state):
+    state["0.weight"][...] = 0.1
+    state["2.weight"][:] = 0.2
+    state["0.bias"][0] = 1.0
+    state["2.bias"][0] = 1.0
+
+
+def by_lists(state):
+    torch._foreach_mul_([t for t in state.values() if t.is_floating_point()], 0.9)
+
+
+def a_statistic(state):
+    state["1.running_mean"] = torch.randn(8)
+
+
+@pytest.mark.parametrize("change", [by_slices, by_lists, a_statistic])
+def test_near_miss_of_a_live_handle(change):
+    assert written(change) == []
+
+
+def test_near_miss_of_frozen_weights_and_of_assigned_ones():
+    def frozen():
+        model = small()
+        for p in model[:2].parameters():
+            p.requires_grad_(False)
+        kept = model[:2].state_dict()
+        steps(model)
+        model[:2].load_state_dict(kept)
+
+    def assigned():
+        model = small()
+        given = {name: t.clone() for name, t in model.state_dict().items()}
+        for _ in range(3):
+            model.load_state_dict(given, assign=True)
+            steps(model)
+            given = {name: t.clone() for name, t in model.state_dict().items()}
+
+    assert seen(frozen, StateAliased) == seen(assigned, StateAliased) == []
+
+
+def test_near_miss_of_a_twin_with_the_same_tensors():
+    def act():
+        model, twin = small(), small()
+        twin[0], twin[1], twin[2] = model
+        shared = model.state_dict()
+        for _ in range(3):
+            twin.load_state_dict(shared)
+            steps(model)
+
+    assert seen(act, StateAliased) == []

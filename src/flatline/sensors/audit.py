@@ -37,6 +37,10 @@ def _plain(tensor: Tensor) -> bool:
     return readable(tensor) and tensor.is_floating_point() and tensor.numel() > 0
 
 
+def _values_of(parameter: Tensor) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    return tuple(parameter.shape), tuple(_spread(parameter).tolist()) if _plain(parameter) else ()
+
+
 def _spread(tensor: Tensor) -> Tensor:
     flat = tensor.detach()
     flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
@@ -77,6 +81,7 @@ class AuditSensor:
         self.gradients: dict[int, float] = {}  # norms of the gradients that the step in progress found, by id
         self._trained_before: frozenset[int] = frozenset()  # ids of parameters of optimizers that are gone
         self._trained_long: frozenset[int] = frozenset()  # and had stepped often
+        self._trained_values: set[tuple[tuple[int, ...], tuple[float, ...]]] = set()  # shapes, and elements of those
         self._audited: dict[int, Any] = {}  # id of a parameter of an optimizer -> weak reference, at the newest audit
         self._norms: dict[int, tuple[Any, list[Tensor], Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
@@ -177,6 +182,13 @@ class AuditSensor:
         self._compare()
         return any(key in self._moved for key in state.ids)
 
+    def _is_copy(self, parameter: Tensor) -> bool:
+        """It began as the copy of one that was trained long."""
+        known = self._first.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            return False
+        return (tuple(parameter.shape), tuple(known[1].tolist())) in self._trained_values
+
     def _compare(self) -> None:
         for key, (ref, first) in list(self._first.items()):  # another thread may train, too
             parameter = ref()
@@ -190,6 +202,7 @@ class AuditSensor:
         self._trained_before = frozenset().union(*(state.held for state in self.loop.retired))
         long = frozenset().union(*(s.held for s in self.loop.retired if s.steps >= LONG_TRAINED))
         self._trained_long = long.intersection(self._audited)
+        self._trained_values = {_values_of(p) for key in self._trained_long if (p := self._audited[key]()) is not None}
         seen: set[int] = set()
         facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
         held = {id(p): p for s in self.loop.states for p in s.parameters}
@@ -295,7 +308,7 @@ class AuditSensor:
             learning_rate=max((rate for _, _, rate in holders), default=0.0),
             registered=model is not None,
             after_optimizer=self._is_new(p),
-            trained_before=id(p) in self._trained_long and self._audited[id(p)]() is p,
+            trained_before=(id(p) in self._trained_long and self._audited[id(p)]() is p) or self._is_copy(p),
             loaded=id(p) in self.loaded or (id(p) in self._trained_before and not holders),
             ran=owner is not None,
             training=layer,

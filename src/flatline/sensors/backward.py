@@ -11,7 +11,8 @@ import torch
 from flatline.events import BackwardFacts, BackwardStarted, LossComputed, LossNotFinite, Where
 from flatline.sensors import forensics, losses
 from flatline.sensors.annealed import AnnealedSensor
-from flatline.sensors.callers import caller
+from flatline.sensors.bad_data import bad_data
+from flatline.sensors.callers import caller, users_frame
 from flatline.sensors.graph import Graph, walk
 from flatline.sensors.imbalance import Imbalance
 from flatline.sensors.kept import Kept
@@ -376,6 +377,7 @@ class BackwardSensor:
                 last_finite_step=loop.last_loss_step,
                 origin=first,
                 gradient_note=forensics.risky_operations(root, self.models) if first.kind == "weights" else "",
+                data_note=bad_data(users_frame()) if first.kind == "weights" else "",
                 lr=states[0].peak_lr or states[0].lr if states and not states[0].by_hand else None,
                 optimizer=states[0].facts.name if states else "",
                 scaled=scaled,

@@ -25,6 +25,7 @@ from flatline.sensors.mixtures import mixed
 from flatline.sensors.models import ModelSensor, spoken
 from flatline.sensors.tails import padded_labels, padded_numbers, trailing
 
+LATE = 0.5  # of a row, behind which labels begin in rows that are cut where the prompts end
 REDUCTIONS = ("none", "mean", "sum")
 SHORT_ROW, FEW_ROWS = 4, 4  # tokens and rows under which one label a row says nothing
 LOSSES = {
@@ -458,7 +459,7 @@ def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
     return bool((tokens.reshape(-1) == target.reshape(-1)).all())
 
 
-def _bare_rows(target: torch.Tensor, ignore: int, models: ModelSensor) -> dict[str, int]:
+def _bare_rows(target: torch.Tensor, ignore: int, models: ModelSensor) -> dict[str, Any]:
     """Rows that have no label, where labels are the tokens that come next; nothing of other losses."""
     tokens = _token_input(models)
     if tokens is None or tokens.device != target.device or tokens.shape[1] < SHORT_ROW:
@@ -470,7 +471,9 @@ def _bare_rows(target: torch.Tensor, ignore: int, models: ModelSensor) -> dict[s
     kept = labels != ignore
     if bool(kept.all()) or not bool((labels == tokens[:, 1:])[kept].all()):
         return {}
-    return {"bare_rows": int((~kept.any(1)).sum()), "rows": rows}
+    starts = kept.int().argmax(1)[kept.any(1)]  # of the rows that have labels: where these begin
+    late = len(torch.unique(starts)) > 1 and float(starts.float().median()) >= LATE * kept.shape[1]
+    return {"bare_rows": int((~kept.any(1)).sum()), "rows": rows, "late": late}
 
 
 def _lone(target: torch.Tensor, ignore: int, models: ModelSensor) -> int | None:

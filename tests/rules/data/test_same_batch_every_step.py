@@ -49,6 +49,13 @@ def test_fires_with_workers_where_the_input_is_the_same():
     assert len(play(SameBatchEveryStep, *forwards(4), *served([5] * 4, [0] * 4, [1, 2, 3, 4]))) == 1
 
 
+def test_near_miss_one_batch_beside_others():
+    """An anchor that stays, and new samples at each step."""
+    both = forwards(4, rms=(1.0, 1.1, 1.0, 1.2))
+    assert play(SameBatchEveryStep, *both, *served([5] * 4, [9] * 4, [1, 2, 3, 4])) == []
+    assert len(play(SameBatchEveryStep, *forwards(4), *served([5] * 4, [9] * 4, [1, 2, 3, 4]))) == 1
+
+
 def test_near_miss_shuffled_loader_made_anew():
     assert play(SameBatchEveryStep, *served([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4])) == []
 

@@ -177,8 +177,11 @@ def test_near_miss_source_tokens_of_a_tokenizer_of_ones_own():
     assert lint(AlmostAllLabelsIgnored, MEASURED.format(head="import json", **given)) == []
 
 
-def bare(*rows, of=32):
-    facts = [TargetFacts(total=of * 23, ignored=of * 20, low=3.0, high=9.0, bare_rows=each, rows=of) for each in rows]
+def bare(*rows, of=32, late=True):
+    facts = [
+        TargetFacts(total=of * 23, ignored=of * 20, low=3.0, high=9.0, bare_rows=each, rows=of, late=late)
+        for each in rows
+    ]
     return [LossComputed(step=step, target=each) for step, each in enumerate(facts, 1)]
 
 
@@ -194,3 +197,4 @@ def test_near_miss_of_rows_without_a_label():
     assert play(AlmostAllLabelsIgnored, *bare(30, 31)) == []
     assert play(AlmostAllLabelsIgnored, *bare(30, 10, 31)) == []
     assert play(AlmostAllLabelsIgnored, *bare(4, 4, 4, of=4)) == []
+    assert play(AlmostAllLabelsIgnored, *bare(30, 31, 29, late=False)) == []

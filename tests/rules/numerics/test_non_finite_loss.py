@@ -91,6 +91,13 @@ def test_weights_without_growth_mean_a_backward_at_zero():
     assert "torch.sqrt(x + 1e-8)" in finding.fix
 
 
+def test_weights_that_data_within_reach_have_broken():
+    note = "X holds 1 number that is not finite, among 20,000, first in row 1203"
+    finding = found("weights", detail="fc.weight", data_note=note)
+    assert finding.cause.startswith(note)
+    assert "torch.isfinite" in finding.fix
+
+
 def test_weights_that_were_never_finite():
     finding = found(
         "weights", detail="fc.weight", last_finite=None, first_finite=None, largest=None, last_finite_step=0

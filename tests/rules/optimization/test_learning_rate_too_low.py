@@ -355,6 +355,39 @@ def test_near_miss_a_rate_that_rises(rate, update, loss):
     assert play(LearningRateTooLow, *scheduled(rate, update, loss, ADAM)) == []
 
 
+def inverse_root(at):
+    """A warm-up over a half, and a slow decay."""
+    return 6e-7 * min(2 * at, (max(at, 0.5) * 2) ** -0.5)
+
+
+def stood(*, update=3e-6, last=2.29, guesses=GUESSES, gradient=1e-2):
+    """Looked at closely while the rate rises, and then now and then: no twenty samples lie behind the warm-up."""
+    played = [guesses]
+    for i in range(1, 801):
+        rate, loss = inverse_root(i / 800), 2.3 + (last - 2.3) * i / 800
+        played.append(read([i], [loss], [rate]))
+        if i <= 100 or i in (284, 455, 616):
+            layer = LayerNumbers(weight_rms=0.05, gradient_rms=gradient, update_ratio=update * rate / 6e-7)
+            numbers = {"step": i, "index": i, "lr": rate, "layers": (layer,) * 3, "loss": 2.29, "first_loss": 2.3}
+            played.append(NumbersSampled(optimizer=ADAM, **numbers))
+    return play(LearningRateTooLow, *played, RunEnded(step=800, how="finished", loss=last, first_loss=2.3))
+
+
+def test_fires_where_a_warm_up_hides_that_a_whole_run_moves_nothing():
+    (finding,) = stood()
+    assert finding.step == 616
+    assert "changes the weights by 2.3e-06 of their size (healthy: about 1e-3), over 4 sampled steps" in finding.message
+    assert finding.cause.endswith("but the whole run moves the weights by 0.18% of their size")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"last": 1.0}, {"update": 2e-4}, {"guesses": FirstCrossEntropy(classes=10, value=0.5)}, {"gradient": 1e-5}],
+)
+def test_near_miss_of_a_run_that_stood(changed):
+    assert stood(**changed) == []
+
+
 def logged(name, role, values):
     steps = tuple(float(i + 1) for i in range(len(values)))
     return Curve(name=name, role=role, steps=steps, values=tuple(values), count=len(values))

@@ -191,6 +191,13 @@ def test_fires_where_a_sum_of_squares_takes_everything():
     assert "0.5 times the sum of the squared weights" in finding.cause
 
 
+def test_a_penalty_is_told_once_whatever_the_weights_come_to():
+    later = [replace(event, step=event.step + 9000, index=event.index + 9000) for event in squared()]
+    same = [replace(event, layers=tuple(replace(layer, name=name) for layer, name in zip(event.layers, "ab", strict=True)))
+            for event in later]  # fmt: skip
+    assert {finding.key for finding in play(WeightNormCollapse, *penalised(layers="ab"), *same)} == {"penalty"}
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -58,6 +58,7 @@ class SameBatchEveryStep(Rule):
     consequences = ("C4",)
 
     batches_needed: int = 4  # equal ones in a row
+    others_needed: int = 3  # different inputs in the newest calls of a model; the same batch each time is one
     slices_needed: int = 5  # equal slices in a row, each a new view
     slice_share: float = 0.25  # a slice of more than this of the tensor is rather a split of the data
 
@@ -76,7 +77,7 @@ class SameBatchEveryStep(Rule):
         if len(set(indices)) > 1:
             if self._same_inputs():
                 yield self._ignored_index(event)
-        elif self._restarted() and (indices[0] != 0 or self._same_inputs()):
+        elif self._restarted() and (indices[0] != 0 or self._same_inputs()) and not self._beside_others():
             yield self._restarting(event)
 
     def _restarted(self) -> bool:
@@ -89,6 +90,11 @@ class SameBatchEveryStep(Rule):
     def _same_inputs(self) -> bool:
         """The first layer of some model was given the very same numbers: its whole input was measured."""
         return any(_equal(seen[-self.batches_needed :], self.batches_needed) for seen in self._inputs.values())
+
+    def _beside_others(self) -> bool:
+        """A model was given other inputs, too, at each of these steps: the same ones are kept to compare with."""
+        contents = [[each.content for each in seen if each.content is not None] for seen in self._inputs.values()]
+        return any(len(set(each)) >= self.others_needed for each in contents)
 
     def _restarting(self, event: BatchesServed) -> Finding:
         steps = self._restarts[-1][0] - self._restarts[0][0] + 1

@@ -99,7 +99,9 @@ class AlmostAllLabelsIgnored(Rule):
         """Most rows of a next-token loss have nothing to tell."""
         target = event.target
         share = (target.bare_rows or 0) / max(1, target.rows)
-        self._bare = [*self._bare, share] if share >= self.bare and target.rows >= self.rows_needed else []
+        self._bare = (
+            [*self._bare, share] if share >= self.bare and target.late and target.rows >= self.rows_needed else []
+        )
         if len(self._bare) == self.steps_needed:
             yield self.finding(
                 event,

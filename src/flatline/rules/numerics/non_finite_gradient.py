@@ -107,7 +107,7 @@ class NonFiniteGradient(Rule):
         blown = event.largest is not None and event.largest >= self.grew * abs(event.first_finite or math.inf)
         if origin.kind != "weights" or event.last_finite is None or not event.gradient_note or event.scaled:
             return
-        if self._told or blown or (event.lr or 0.0) > self.hot or last == self._finite > 0:
+        if self._told or event.data_note or blown or (event.lr or 0.0) > self.hot or last == self._finite > 0:
             return
         self._told = True
         operations = event.gradient_note.partition(" in ")[0].split(", ")
@@ -117,7 +117,7 @@ class NonFiniteGradient(Rule):
             event,
             f"loss {event.last_finite:.4g} is finite at step {last}, and after that step {origin.count} of {origin.total} "
             f"parameters are not, {origin.detail} first; the graph has {event.gradient_note}",
-            cause=cause,
+            cause=f"as far as the graph tells, {cause}",
             fix=fix,
             key="after",
             operation=endless or None,

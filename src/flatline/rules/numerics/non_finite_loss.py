@@ -304,6 +304,11 @@ def _weights(event: LossNotFinite) -> _Why:
             "the weights were not finite before the first step: uninitialised (torch.empty), or a broken checkpoint",
             f"initialise {event.origin.detail} (nn.init.…), or check the checkpoint with torch.isfinite",
         )
+    if event.data_note:
+        return _Why(
+            f"{event.data_note}: a batch with that row makes gradients that are not finite, whatever hides it from the loss",
+            "drop or repair such rows before training: keep = torch.isfinite(x).flatten(1).all(1); x, y = x[keep], y[keep]",
+        )
     note = f"; its graph has {event.gradient_note}" if event.gradient_note else ""
     return _Why(
         f"the loss of step {event.last_finite_step} was finite, but its backward made non-finite gradients: the "

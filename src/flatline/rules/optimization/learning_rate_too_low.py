@@ -298,9 +298,8 @@ class LearningRateTooLow(Rule):
         elif key not in self._pretrained and (why := self._unfinished(event, course, samples)):
             yield self._tell(event, samples, why=why)
         elif key not in self._pretrained and self._stood(course, samples):
-            yield self._tell(
-                event, samples, why=f"the whole run moves the weights by {_path(course, samples):.2%} of their size"
-            )
+            moved = f"the whole run moves the weights by {_path(course, samples):.2%} of their size"
+            yield self._tell(event, samples[-self.samples_needed :], why=moved)
 
     def _rests(self, event: NumbersSampled, course: Course, tail: list[Stretch]) -> bool:
         """Nearly all of the run lies at the floor of its schedule, where the weights do not move."""
