@@ -30,7 +30,21 @@ class Parcels(Dataset):
     def __getitem__(self, i):
         return self.x[i], self.y[i]
 """
+BOTH_SORTED = """
+def features(handle):
+    rows = list(csv.DictReader(handle))
+    rows.sort(key=lambda r: r["id"])
+    return np.array([float(r["x"]) for r in rows])
+def outcomes(handle):
+    rows = [(int(r["id"]), int(r["y"])) for r in csv.DictReader(handle)]
+    return np.array([y for _, y in sorted(rows)])
+"""
 SICK = {
+    "both sorted": (BOTH_SORTED, "rows.sort(key=lambda r: r['id'])"),
+    "both sorted, by an item getter": (
+        BOTH_SORTED.replace('lambda r: r["id"]', 'itemgetter("id")'),
+        "rows.sort(key=itemgetter('id'))",
+    ),
     "returned": (RETURNED, "sorted(rows)"),
     "filled": (FILLED, "sorted(table.items())"),
     "JSON": (OF_JSON, "sorted(table)"),
@@ -46,10 +60,15 @@ def told(folder, code):
 def test_sorted_by_text(tmp_path, code, text):
     found, where = told(tmp_path, code)
     assert found == text
-    assert text in code.splitlines()[where.line - 1]
+    assert text in code.replace('"', "'").splitlines()[where.line - 1]
 
 
 HEALTHY = {
+    "both as numbers": BOTH_SORTED.replace('r: r["id"]', 'r: int(r["id"])'),
+    "both as text": BOTH_SORTED.replace('int(r["id"])', 'r["id"]'),
+    "by another column": BOTH_SORTED.replace('r: r["id"]', 'r: r["x"]'),
+    "one alone": BOTH_SORTED.partition("def outcomes")[0],
+    "both sorted, of one length": BOTH_SORTED + "name = f'{i:05d}'",
     "by number": FILLED.replace("table[row[0]]", "table[int(row[0])]"),
     "with a key": OF_JSON.replace("sorted(table)", "sorted(table, key=int)"),
     "of one length": FILLED + "name = f'{i:05d}'",

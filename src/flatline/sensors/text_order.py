@@ -28,7 +28,7 @@ NUMBERS = ("int", "float", "zfill", "rjust", "format")  # keys that are numbers,
 def sorted_by_text(file: str) -> tuple[str, Where | None]:
     """The call that puts one of two arrays into the order of text; '' if there is none."""
     tree = tree_of(file)
-    call = sorted_as_text(tree) if tree is not None else None
+    call = (sorted_as_text(tree) or _as_text_and_as_numbers(tree)) if tree is not None else None
     return (ast.unparse(call), Where(file, call.lineno)) if call is not None else ("", None)
 
 
@@ -46,6 +46,38 @@ def sorted_as_text(tree: ast.Module) -> ast.expr | None:
             if table and array and _has_text_keys(table, nodes) and _beside_others(array, tree):
                 return call
     return None
+
+
+def _as_text_and_as_numbers(tree: ast.Module) -> ast.expr | None:
+    """``rows.sort(key=lambda r: r["id"])`` of rows of text, beside others that are sorted with ``int(r["id"])``."""
+    if _of_one_length(tree):
+        return None
+    scopes = [list(ast.walk(scope)) for scope in ast.walk(tree) if isinstance(scope, FUNCTIONS)]
+    for nodes in scopes:
+        words = {called_name(node) for node in nodes if isinstance(node, ast.Call)}
+        for call, column in _sorts_by_column(nodes) if words & set(READERS) else ():
+            if any(_sorts_numbers(others, column) for others in scopes if others is not nodes):
+                return call
+    return None
+
+
+def _sorts_by_column(nodes: list[ast.AST]) -> Iterator[tuple[ast.Call, str]]:
+    """Sorts whose key is a column as it was read: ``lambda r: r["id"]``, ``itemgetter("id")``."""
+    for call in (node for node in nodes if isinstance(node, ast.Call) and called_name(node) in ("sort", "sorted")):
+        for key in (each.value for each in call.keywords if each.arg == "key"):
+            if isinstance(key, ast.Lambda) and isinstance(key.body, ast.Subscript):
+                yield call, ast.unparse(key.body.slice)
+            elif isinstance(key, ast.Call) and called_name(key) == "itemgetter" and len(key.args) == 1:
+                yield call, ast.unparse(key.args[0])
+
+
+def _sorts_numbers(nodes: list[ast.AST], column: str) -> bool:
+    """Rows that come from text, too, and of which this column is made a number before they are sorted."""
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    names = {called_name(call) for call in calls}
+    made = [arg for call in calls if called_name(call) in ("int", "float") for arg in call.args]
+    numbers = any(isinstance(arg, ast.Subscript) and ast.unparse(arg.slice) == column for arg in made)
+    return numbers and bool(names & {"sort", "sorted", "argsort"}) and bool(names & set(READERS))
 
 
 def _of_one_length(tree: ast.Module) -> bool:

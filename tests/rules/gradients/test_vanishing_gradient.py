@@ -136,3 +136,32 @@ def test_near_miss_a_run_of_few_steps_or_without_an_end():
 
 def test_near_miss_a_loss_that_stands_over_ordinary_gradients():
     assert play(VanishingGradient, *whole_run([2e-4, 4e-4, 1e-3, 2e-3, 4e-3, 2e-2])) == []
+
+
+ADAM = OptimizerFacts(key=1, name="Adam", adaptive=True)
+
+
+def under_adam(*factors):
+    """Ten layers over steps; each factor is what a layer leaves of the gradient at that step."""
+    for step, factor in enumerate(factors, start=1):
+        (event,) = sampled(*[factor ** (9 - i) for i in range(10)], steps=1)
+        yield replace(event, step=step, index=step, optimizer=ADAM)
+
+
+ENDED = RunEnded(step=12, how="finished", loss=1.0, first_loss=1.0)
+
+
+def test_waits_whether_adam_mends_it():
+    (finding,) = play(VanishingGradient, *under_adam(*[0.2] * 30), ENDED)
+    assert finding.step == 30
+    (finding,) = play(VanishingGradient, *under_adam(*[0.2] * 12), ENDED)
+    assert finding.step == 12
+
+
+def test_does_not_wait_where_it_is_hopeless():
+    assert play(VanishingGradient, *under_adam(*[0.05] * 4))[0].step == 3
+
+
+def test_near_miss_adam_mends_it():
+    assert play(VanishingGradient, *under_adam(*[0.2] * 9, 0.3, 0.4, 0.5), ENDED) == []
+    assert play(VanishingGradient, *under_adam(*[0.2] * 12), replace(ENDED, how="crashed")) == []

@@ -75,14 +75,14 @@ class LabelsUnrelatedToInputs(Rule):
         "index both with the same permutation, or the same mask: "
         "`order = torch.randperm(len(x)); x, y = x[order], y[order]`"
     )
-    statements = (  # how they begin, what they do, the fix
+    statements = (  # what they hold, what they do, the fix
         (
-            "sorted(",
+            ("sorted(", ".sort("),
             "sorts one side alone",
             "put both into one order, by the same key; as text 10 comes before 2, so sorted(…, key=int) where keys are numbers",
         ),
         (
-            "for ",
+            ("for ",),
             "collects the inputs alone from a loader that shuffles, and the labels stay in the order of the data set",
             "collect the labels in the same loop, "
             "`feats.append(net(x)); labels.append(y)`, or make the loader without shuffle=True",
@@ -239,8 +239,8 @@ class LabelsUnrelatedToInputs(Rule):
 
     def _of_statement(self, text: str) -> tuple[str, str]:
         """What it does to one side, and the fix."""
-        for start, does, fix in self.statements:
-            if text.startswith(start):
+        for held, does, fix in self.statements:
+            if text.startswith(held) or (held[-1] in text and "(" in held[-1]):
                 return does, fix
         return "moves the rows of one side alone", self.fix
 

@@ -72,6 +72,10 @@ class VanishingGradient(Rule):
     layers_needed: int = 5  # fewer layers say nothing about depth
     floor: float = 1e-5  # first over last; healthy networks stay within two or three orders of magnitude
     steps_needed: int = 3  # sampled steps in a row
+    patience: int = (
+        30  # step up to which Adam may mend it: a healthy net of 13 GELU layers went from 4e-7 to 1e-4 in 12
+    )
+    hopeless: float = 1e-9  # first over last, which no step mends; 13 sigmoid layers make 8e-13
     rising: float = 0.75  # share of neighbours where the deeper layer has the larger gradient
     ordered: float = 0.9  # or of all pairs: in a block one layer may always have less than the next
     largest_jump: float = 0.6  # share of the whole decay that one pair of neighbours may make up
@@ -88,6 +92,7 @@ class VanishingGradient(Rule):
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
         self._faded: dict[int, int] = {}  # samples with the milder decay, for each optimizer
+        self._waiting: dict[int, tuple[NumbersSampled, list[LayerNumbers]]] = {}  # of each optimizer, not told yet
         self._losses = History()
         self._newest: tuple[NumbersSampled, list[LayerNumbers]] | None = None
         self._first: dict[
@@ -102,11 +107,17 @@ class VanishingGradient(Rule):
         self._seen[key] = self._seen.get(key, 0) + 1 if self._decays(layers, self.floor) else 0
         self._remember(event, layers)
         self._look_back(event, layers)
+        self._waiting.pop(key, None)
         if self._seen[key] >= self.steps_needed:
-            yield self._tell(event, layers, **self._by_steps(event, layers))
+            if self._may_mend_itself(event, layers):
+                self._waiting[key] = event, layers
+            else:
+                yield self._tell(event, layers, **self._by_steps(event, layers))
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
-        """A milder decay under plain SGD, in a run that never got anywhere."""
+        """A run that was over too soon to wait; a milder decay under plain SGD, in a run that never got anywhere."""
+        for waiting, layers in self._waiting.values() if event.how == "finished" else ():
+            yield self._tell(waiting, layers, **self._by_steps(waiting, layers))
         if self._newest is None or len(self._faded) != 1 or self._newest[0].optimizer.adaptive:
             return
         sampled, layers = self._newest
@@ -118,6 +129,11 @@ class VanishingGradient(Rule):
                 f"; at lr={sampled.lr:g} the first layers hardly move, and the loss stands at {self._losses.last:.4g}",
                 where=sampled.where,
             )
+
+    def _may_mend_itself(self, event: NumbersSampled, layers: list[LayerNumbers]) -> bool:
+        """An adaptive optimizer moves the first layers as far as the last ones, however small their gradients are."""
+        ratio = layers[0].gradient_rms / layers[-1].gradient_rms
+        return event.optimizer.adaptive and event.index < self.patience and ratio >= self.hopeless
 
     def _remember(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
         if event.loss is None:

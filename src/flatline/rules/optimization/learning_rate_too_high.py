@@ -107,6 +107,7 @@ class LearningRateTooHigh(Rule):
     def __init__(self) -> None:
         self._tracks: dict[int, _Track] = {}
         self._courses: dict[int, _Course] = {}
+        self._told: set[int] = set()  # optimizers, while the run went on
         self._newest: dict[int, tuple[NumbersSampled, _Track]] = {}
         self._alive: dict[tuple[str, int], int] = {}  # units of a layer when it was first seen
         self._chance: float | None = None  # what guessing costs
@@ -203,7 +204,8 @@ class LearningRateTooHigh(Rule):
                 yield self._tell(since, track, what)
         if len(self._courses) == 1 and not self._grown:
             ((key, course),) = self._courses.items()
-            if key in self._tracks and course.best is not None and len(course.newest) >= self.after:
+            told = key in self._told  # at a step, and once is enough
+            if key in self._tracks and not told and course.best is not None and len(course.newest) >= self.after:
                 lost = list(self._lost(event, self._tracks[key], course, course.best))
                 lost = lost or list(self._lost_from_the_start(event, self._tracks[key], course, course.best))
                 yield from lost or self._thrown_beyond(event, self._tracks[key], course, course.best)
@@ -335,6 +337,7 @@ class LearningRateTooHigh(Rule):
         return silent and event.index >= self.late and 4 * event.lr >= event.peak_lr and self._guesses(track)
 
     def _tell(self, event: NumbersSampled, track: _Track, what: str) -> Finding:
+        self._told.add(event.optimizer.key)
         name, first = event.optimizer.name, event.first_loss or 0.0
         by_hand = event.optimizer.by_hand  # its rate is not known
         lower = "the rate by ten" if by_hand else f"lr by ten, from {event.lr:.3g} to {event.lr / 10:.3g}"
