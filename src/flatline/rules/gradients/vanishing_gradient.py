@@ -72,9 +72,7 @@ class VanishingGradient(Rule):
     layers_needed: int = 5  # fewer layers say nothing about depth
     floor: float = 1e-5  # first over last; healthy networks stay within two or three orders of magnitude
     steps_needed: int = 3  # sampled steps in a row
-    patience: int = (
-        30  # step up to which Adam may mend it: a healthy net of 13 GELU layers went from 4e-7 to 1e-4 in 12
-    )
+    patience: int = 30  # step up to which Adam may mend it: 13 healthy GELU layers went from 4e-7 to 1e-4 in 12
     hopeless: float = 1e-9  # first over last, which no step mends; 13 sigmoid layers make 8e-13
     rising: float = 0.75  # share of neighbours where the deeper layer has the larger gradient
     ordered: float = 0.9  # or of all pairs: in a block one layer may always have less than the next
