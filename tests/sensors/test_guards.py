@@ -167,9 +167,19 @@ def test_a_product_of_settings_under_a_stage_that_the_code_sets(missed):
     assert (found.why, found.condition) == ("samples", "self.seen >= self.settle, which is 9,600")
 
 
+def test_a_product_that_is_made_whole(missed):
+    found = missed(STAGED.replace("epochs * items", "int(0.5 * (epochs * items))"))
+    assert found.condition == "self.seen >= self.settle, which is 4,800"
+
+
 @pytest.mark.parametrize(
     ("was", "now"),
-    [('self.stage = "all"', "self.done = True"), ("epochs * items", "epochs * 100_000"), ("epochs * items", "items")],
+    [
+        ('self.stage = "all"', "self.done = True"),
+        ("epochs * items", "epochs * 100_000"),
+        ("epochs * items", "items"),
+        ("epochs * items", "int(items)"),
+    ],
 )
 def test_a_stage_or_a_number_that_somebody_sets(missed, was, now):
     assert missed(STAGED.replace(was, now)) is None

@@ -205,6 +205,14 @@ def test_a_disabled_scaler_is_silent():
 # --------------------------------------------------------------------------- state of optimizers
 
 
+def test_largest_gradients_in_float16():
+    """What Adamax keeps in the place of squares."""
+    model = net().half()
+    act = train(model, torch.optim.Adamax(model.parameters(), lr=1e-3), autocast=False, count=1)
+    event = seen(act, OptimizerStateSampled)[0]
+    assert (event.state, event.eps, event.eps_stored, event.squares) == ("float16", 1e-8, 0.0, 0)
+
+
 def test_state_in_float16():
     model = net().half()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

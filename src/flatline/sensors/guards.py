@@ -23,6 +23,7 @@ Way = list[Guard]
 DEEPEST = 5  # calls from the unfreezing outwards
 PERCENT = 10, 100  # numbers that a share is compared with where per cent are meant
 LOOKS = 3  # at a counter
+WHOLE = ("int", "round", "ceil", "floor")
 LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 GREATER = (ast.Gt, ast.GtE, ast.Eq)
 LESS = (ast.Lt, ast.LtE, ast.Eq)
@@ -408,7 +409,9 @@ def _compared(part: ast.expr, true: bool) -> Iterator[tuple[ast.expr, ast.expr]]
 
 
 def _is_product(node: ast.expr) -> bool:
-    """Of settings and sizes, with no power of ten among them."""
+    """Of settings and sizes, maybe made whole, with no power of ten among them."""
+    while isinstance(node, ast.Call) and called_name(node) in WHOLE and len(node.args) == 1 and not node.keywords:
+        node = node.args[0]
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return False
     sides = [getattr(each, "value", None) for each in (node.left, node.right)]
@@ -417,4 +420,4 @@ def _is_product(node: ast.expr) -> bool:
 
 def _is_power_of_ten(number: float) -> bool:
     """10,000 or 99,999: a way to say never."""
-    return any(str(int(each)).rstrip("0") == "1" for each in (number, number + 1))
+    return number >= 9 and any(str(int(each)).rstrip("0") == "1" for each in (number, number + 1))

@@ -151,7 +151,10 @@ class PrecisionSensor:
         squares = [
             (p, v) for p, _ in held[:: max(1, len(held) // TENSORS)] if (v := mean_square(optimizer, p)) is not None
         ]
-        kept = min((v.dtype for _, v in squares), key=lambda dtype: dtype.itemsize, default=None)
+        largest = [optimizer.state[p]["exp_inf"] for p, _ in held if "exp_inf" in optimizer.state.get(p, {})]  # Adamax
+        kept = min(
+            (v.dtype for v in (*(v for _, v in squares), *largest)), key=lambda dtype: dtype.itemsize, default=None
+        )
         eps = group.get("eps")
         stock = type(optimizer).__module__.startswith("torch.optim.")
         moved = [_fate(optimizer, p, old) for p, old in before] if stock and type(optimizer).__name__ in KNOWN else []

@@ -102,8 +102,8 @@ class FrozenLayersForgotten(Rule):
             ),
             "samples": (
                 f"waits for {event.condition}, where {event.low:,.0f} to {event.high:,.0f} was counted, one for each step",
-                "the number is reached where samples are counted, and what is counted are batches",
-                "count the samples of a batch, or give the number in steps",
+                "the number is reached where samples or micro-batches are counted, and what is counted are steps",
+                "count in the unit of the number, or give the number in steps",
             ),
             "rounds": (
                 f"waits for {event.condition}, and {event.counted} came to {event.high:,.0f}, while the loop went round "
