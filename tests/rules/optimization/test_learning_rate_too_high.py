@@ -156,6 +156,15 @@ def test_near_miss_guessing_without_leaps_and_leaps_without_guessing():
     assert guessing(FEW_LEAPS, [1.93] + [1.8] * 124) == []
 
 
+def test_near_miss_steps_that_make_the_weights_smaller():
+    """A decay of a tenth at every step, and nothing is left to tell classes with."""
+    shrinking = [
+        replace(each, layers=tuple(replace(layer, weight_rms=0.9 ** min(each.index, 60)) for layer in each.layers))
+        for each in run(FEW_LEAPS, [1.93] + [1.8] * 124)
+    ]
+    assert play(LearningRateTooHigh, FirstCrossEntropy(step=1, classes=6), *shrinking) == []
+
+
 def schedule(*, high=0.045, back=1.58, update=0.03, first=1.8, optimizers=1, classes=6):
     """A warm-up: the loss falls at 0.01 for 64 steps, and goes back as the rate goes on."""
     losses = [first, *[1.2] * 63, *[back] * 160]

@@ -75,6 +75,7 @@ class LearningRateTooHigh(Rule):
     blown_up: float = 8.0  # growth of the typical matrix by then; at Adam's 1e-3 a weight of 0.02 has at most doubled
     blown_index: int = 30  # the step by which; a warm-up of a few steps is over
     still_thrown: float = 0.01  # change in one step after that; what is usual (docs/thresholds.md), on weights as large
+    shrunk: float = 0.5  # the same: steps that leave less of the weights decay them, and carry them nowhere
     smallest: float = 5e-3  # initial size from which on growth says something; others begin near zero
     early: int = 5  # steps that count as the first
     sustained: float = 0.1  # typical change in one step, for long; CS231n calls 1e-2 high
@@ -136,7 +137,12 @@ class LearningRateTooHigh(Rule):
             what = f"its first {self.early} steps carried the weights {track.travelled} times their own size"
         elif lately >= self.sustained and stuck:
             what = f"every step changes the weights by {lately:.0%} of their size"
-        elif track.path >= self.path_at_chance and event.index >= self.late and self._guesses(track):
+        elif (
+            track.path >= self.path_at_chance
+            and track.growth >= self.shrunk
+            and event.index >= self.late
+            and self._guesses(track)
+        ):
             what = (
                 f"its first {self.early} steps carried the weights {track.travelled} times their own size, and since then the "
                 f"loss is what guessing costs, {self._chance:.4g}"
