@@ -296,10 +296,11 @@ class DataSensor:
     def _collated(self, loader: Loader, collations: Collations, iterator: Any, batch: Any) -> None:
         """One more batch of a collate function of the user's; the next ones are made under our eyes."""
         fetcher: Any = getattr(iterator, "_dataset_fetcher", None)
-        if getattr(fetcher, "collate_fn", None) == collations.collate:
+        now = getattr(fetcher, "collate_fn", None)
+        if now == collations.collate:
             if not collations.made(batch):
                 fetcher.collate_fn, loader.collations = collations.own, None
-        elif fetcher is not None and self.loop.wants(CollatedApart):
+        elif now is collations.own and self.loop.wants(CollatedApart):
             fetcher.collate_fn = collations.collate
 
     def _paired_in_batch(self, target: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +28,9 @@ class Waiting:
         self._asked = 0
         self._served = 0
         self._wait = 0
-        self._of: Any = None  # the iterator that is timed
+        self._of: Callable[[], Any] = lambda: (
+            None
+        )  # the iterator that is timed, whose workers and data are the user's to end
 
     def asked(self, iterator: Any, *args: Any) -> bool:
         """The next batch is asked for: nothing to do on most steps."""
@@ -36,18 +40,18 @@ class Waiting:
 
     def _note(self, iterator: Any) -> None:
         now = time.perf_counter_ns()
-        if self._served and self._of is iterator and _idle():
+        if self._served and self._of() is iterator and _idle():
             self.steps += 1
             self.waited += self._wait
             self.worked += now - self._served
-        self._served, self._of = 0, iterator
+        self._served, self._of = 0, weakref.ref(iterator)
         order = getattr(iterator, "_flatline_order", None)
         first = order is None or not order.served  # workers are being started
         self._asked = now if self.patches.timed and not self.loop.dense and not first else 0
 
     def served(self, iterator: Any) -> None:
         """It has come."""
-        if self._asked and self._of is iterator:
+        if self._asked and self._of() is iterator:
             self._served = time.perf_counter_ns()
             self._wait = self._served - self._asked
         self._asked = 0

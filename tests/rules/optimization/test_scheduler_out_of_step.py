@@ -99,7 +99,7 @@ def test_skipped_steps_had_their_backwards_too():
 
 
 def test_fires_on_a_horizon_of_epochs():
-    finding = found(replace(COSINE, calls=2, optimizer_steps=2, horizon=10, lr=0.09))
+    finding = found(replace(COSINE, calls=13, optimizer_steps=13, horizon=10, lr=0.09))
     assert finding.key == "epochs"
     assert (
         finding.message == "CosineAnnealingLR steps after every batch, and its 10 steps are over after 20% of an epoch"
@@ -113,11 +113,13 @@ def test_fires_on_a_linear_decay_that_is_over():
 
 
 def test_fires_on_decays_within_the_first_epoch():
-    finding = found(replace(HEALTHY, calls=2, optimizer_steps=2, period=10))
+    finding = found(replace(HEALTHY, calls=60, optimizer_steps=60, period=10))
     assert finding.key == "epochs"
     assert finding.message == (
         "StepLR steps after every batch, and the rate is 1e-05 of its first value at the end of the first epoch"
     )
+    early = found(replace(HEALTHY, calls=40, optimizer_steps=40, period=10))
+    assert early.message.endswith("the rate is 0.0001 of its first value after 40 steps")
     assert (finding.evidence["gamma"], finding.evidence["period"]) == (0.1, 10)
 
 
@@ -129,6 +131,12 @@ def test_fires_on_decays_without_a_data_loader():
 def test_near_miss_once_per_epoch():
     assert quiet(HEALTHY, calls=2, period=10)
     assert quiet(COSINE, calls=2, horizon=10)
+
+
+def test_near_miss_fewer_steps_than_an_epoch_has():
+    assert quiet(COSINE, calls=20, optimizer_steps=20, horizon=20, lr=0.0)
+    assert quiet(COSINE, name="PolynomialLR", calls=21, optimizer_steps=21, horizon=20, lr=0.0, ended="finished")
+    assert quiet(HEALTHY, calls=25, optimizer_steps=25, period=10, ended="finished")
 
 
 def test_near_miss_slow_decay_per_batch():

@@ -79,6 +79,7 @@ class SchedulerOutOfStep(Rule):
     consequences = ("O7", "C10")
     micro: float = 1.5  # scheduler steps per optimizer step from which on they are per micro-batch
     collapse: float = 1e-3  # of the first rate, at the end of the first epoch: a schedule in epochs stepped per batch
+    beyond: float = 1.05  # times its length: a run that goes on after that was not meant to end with the schedule
     soon: float = 0.1  # of the run, in which milestones that fit its epochs were all passed
     idle: float = 0.3  # share of the run at the floor that is too much
     batches: int = 10  # in an epoch, and epochs in a run: the fewest for which a schedule is judged by its source
@@ -264,14 +265,17 @@ class SchedulerOutOfStep(Rule):
             return None
         one_of_several = event.others_stepped and event.name != "CosineAnnealingLR"  # a warm-up, chained to a decay
         if length and length > 2 and event.horizon and event.horizon < length and not one_of_several:
-            if event.name != "CosineAnnealingLR" and (event.calls <= event.horizon or event.lr >= event.peak_lr):
+            if event.calls <= self.beyond * event.horizon + self.some:
+                return None  # a run of fewer steps than an epoch has may end here
+            if event.name != "CosineAnnealingLR" and event.lr >= event.peak_lr:
                 return None  # a warm-up is over when its rate has arrived
             return self._too_fast(
                 event, f"its {event.horizon} steps are over after {event.horizon / length:.0%} of an epoch"
             )
         left = _left_after(event, length)
         if left is not None and left < self.collapse:
-            where = "at the end of the first epoch" if length else f"after {event.calls} steps"
+            whole = length and event.calls >= length
+            where = "at the end of the first epoch" if whole else f"after {event.calls} steps"
             return self._too_fast(event, f"the rate is {left:.1g} of its first value {where}")
         return None
 
@@ -370,9 +374,9 @@ def _learns_after(loss: Curve | None, since: float) -> bool:
 
 
 def _left_after(event: ScheduleObserved, length: int | None) -> float | None:
-    """Share of the first rate that is left at the end of the first epoch, or now."""
+    """Share of the first rate that is left at the end of the first epoch, or now, if the run is not there yet."""
     if event.gamma is not None and event.period and 0 < event.gamma < 1:
-        ticks = length if length and length > 2 else event.calls
+        ticks = min(length, event.calls) if length and length > 2 else event.calls
         power = ticks // event.period
         return float(event.gamma**power) if power >= 3 else None
     return None
