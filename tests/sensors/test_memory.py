@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 import flatline
 
@@ -33,6 +35,30 @@ def train(steps):
 def test_models_optimizers_and_batches_are_let_go():
     with flatline.watch() as run:
         references = train(12)
+        gc.collect()
+        assert [type(thing).__name__ for ref in references if (thing := ref()) is not None] == []
+        assert run._session.notes == []
+
+
+def fed(steps):
+    """From a loader with a collate function of its own; weak references to what serves the data."""
+    data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+    loader = DataLoader(data, 8, shuffle=True)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps // len(loader)):
+        passing = iter(loader)
+        for x, y in passing:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [weakref.ref(thing) for thing in (data, loader, passing, x, y)]
+
+
+@pytest.mark.parametrize("steps", [8, 40, 120])
+def test_loaders_their_iterators_and_data_are_let_go(steps):
+    with flatline.watch() as run:
+        references = fed(steps)
         gc.collect()
         assert [type(thing).__name__ for ref in references if (thing := ref()) is not None] == []
         assert run._session.notes == []
