@@ -11,6 +11,10 @@ from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
 
 
+class Iterator(SimpleNamespace):
+    """Unlike its base, it may be referred to weakly, as torch's iterators may."""
+
+
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(value=1)
@@ -23,7 +27,7 @@ def test_the_wait_and_the_rest(clock):
     patches = Patches(on_broken=lambda *_: None)
     loop = Loop(told.append, wants=lambda _: True, budget=1.0, patches=patches)
     loop.dense, watch = False, waiting.Waiting(loop, patches)
-    iterator = SimpleNamespace(_flatline_order=SimpleNamespace(served=0))
+    iterator = Iterator(_flatline_order=SimpleNamespace(served=0))
     for step in range(9):
         patches.timed = step % 2 == 0
         assert watch.asked(iterator) is False
@@ -40,7 +44,7 @@ def test_another_loader_in_between(clock):
     patches = Patches(on_broken=lambda *_: None)
     loop = Loop(print, wants=lambda _: True, budget=1.0, patches=patches)
     loop.dense, watch = False, waiting.Waiting(loop, patches)
-    first, second = (SimpleNamespace(_flatline_order=SimpleNamespace(served=1)) for _ in range(2))
+    first, second = (Iterator(_flatline_order=SimpleNamespace(served=1)) for _ in range(2))
     for iterator in (first, second):
         watch.asked(iterator)
         clock.value += 5

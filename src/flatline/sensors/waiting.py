@@ -28,9 +28,8 @@ class Waiting:
         self._asked = 0
         self._served = 0
         self._wait = 0
-        self._of: Callable[[], Any] = lambda: (
-            None
-        )  # the iterator that is timed, whose workers and data are the user's to end
+        # the iterator that is timed: weak, as its workers and data are the user's to end
+        self._of: Callable[[], Any] = _nobody
 
     def asked(self, iterator: Any, *args: Any) -> bool:
         """The next batch is asked for: nothing to do on most steps."""
@@ -68,6 +67,10 @@ class Waiting:
                     workers=workers,
                 )
             )
+
+
+def _nobody() -> None:
+    return None
 
 
 def _idle() -> bool:
