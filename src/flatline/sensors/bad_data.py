@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from flatline.sensors.callers import is_users
+from flatline.sensors.callers import is_users, variables_of
 from flatline.sensors.models import readable
 
 FRAMES = 4  # of the user's, from the innermost outwards
@@ -46,7 +46,7 @@ def _named(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     while frame is not None and frames < FRAMES:
         if is_users(frame.f_code.co_filename):
             frames += 1
-            yield from list(frame.f_locals.items())
+            yield from variables_of(frame).items()
         frame = frame.f_back
     yield from list(inner.f_globals.items()) if inner is not None else ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import sysconfig
@@ -17,6 +18,10 @@ _LIBRARIES = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")}
 )
+
+SNAPSHOTS = sys.version_info < (3, 13)
+GIVES_AWAY = {"locals", "vars", "dir", "eval", "exec"}
+OUR_REFERENCES = 3  # to a frame's dictionary that nobody else has: the frame's, a variable's, an argument's
 
 
 @lru_cache(maxsize=4096)
@@ -38,6 +43,24 @@ def users_frame() -> FrameType | None:
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """What a running function's variables hold.
+
+    Before 3.13 a function that is asked for them fills a dictionary and keeps it: what is in it would live on, and one
+    that the script has from ``locals()`` would change. It is emptied; where the script, or a debugger, may have it, it
+    is not asked for.
+    """
+    if not SNAPSHOTS or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return dict(frame.f_locals)
+    if sys.gettrace() is not None or not GIVES_AWAY.isdisjoint(frame.f_code.co_names):
+        return {}
+    names: Any = frame.f_locals
+    held = dict(names)
+    if sys.getrefcount(names) <= OUR_REFERENCES:
+        names.clear()
+    return held
 
 
 def caller() -> Where | None:
@@ -63,7 +86,7 @@ def looked_up(path: str) -> Any:
     frame, value = users_frame(), None
     while frame is not None and value is None:
         if is_users(frame.f_code.co_filename):
-            value = frame.f_locals.get(first, frame.f_globals.get(first))
+            value = variables_of(frame).get(first, frame.f_globals.get(first))
         frame = frame.f_back
     for name in attributes:
         value = getattr(value, "__dict__", {}).get(name)

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from flatline.events import OptimizerFacts, RateLost, Where
-from flatline.sensors.callers import is_users, users_frame
+from flatline.sensors.callers import is_users, users_frame, variables_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.sources import LOOPS, called_name, function_around, tree_of
 from flatline.sensors.told_rates import ALIKE, FUNCTIONS, LABEL, MOVES, SWING, rates_of, tellings
@@ -65,7 +65,7 @@ class LostRates:
             return
         where = Where(frame.f_code.co_filename, lost.line, frame.f_code.co_name)
         self._found[state.key] = state.facts, where, lost
-        value = frame.f_locals.get(lost.name) if lost.name else None
+        value = variables_of(frame).get(lost.name) if lost.name else None
         past = self._past.setdefault(state.key, [])
         if isinstance(value, float) and (not past or past[-1] != value):
             past.append(float(value))

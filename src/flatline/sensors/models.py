@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from flatline.events import ForwardObserved, InputFacts, LayerInput, ModesObserved, ValidationObserved, Where
-from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.callers import caller, users_frame, variables_of
 from flatline.sensors.graph import HOOKED
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.own_data import looks_at_own_data
@@ -825,8 +825,9 @@ def _variable_name(value: Any) -> str:
     frame = users_frame()
     if frame is None:
         return ""
-    owner = getattr(frame.f_locals.get("self"), "__dict__", {})
-    for scope in (frame.f_locals, frame.f_globals, owner):
+    variables = variables_of(frame)
+    owner = getattr(variables.get("self"), "__dict__", {})
+    for scope in (variables, frame.f_globals, owner):
         for name, held in list(scope.items()):
             if held is value and name != "self" and not name.startswith("_"):
                 return str(name)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flatline.sensors.callers import is_users
+from flatline.sensors.callers import is_users, variables_of
 from flatline.sensors.sources import FUNCTIONS, option_names, tree_of, value_pairs
 
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
@@ -56,7 +56,7 @@ def numbers_in(frame: FrameType | None) -> Numbers:
         code = frame.f_code
         if code.co_name != "<module>" and is_users(code.co_filename) and speaks_of_freezing(code.co_filename):
             held = {name: frame.f_globals[name] for name in code.co_names[:NAMES] if name in frame.f_globals}
-            held.update(list(frame.f_locals.items())[:NAMES])
+            held.update(list(variables_of(frame).items())[:NAMES])
             wanted = code.co_names[:NAMES]
             parts = {key: part for name, value in held.items() for key, part in _parts(name, value, wanted)}
             deeper = [(k, v) for k, v in parts.items() if not isinstance(v, (int, type(None), torch.nn.Module))][

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import math
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from flatline.sensors.callers import is_users
+from flatline.sensors.callers import is_users, variables_of
 from flatline.sensors.rounds import share_of
 from flatline.sensors.sources import FUNCTIONS, called_name, tree_of
 from flatline.sensors.stages import speaks_of_freezing
@@ -56,8 +55,8 @@ class Witnessed:
         self._next = 0
 
     def look(self, frame: FrameType | None, step: int) -> None:
-        """Read numbers of the functions that run now; no object is kept. A debugger puts back what it reads: then nothing."""
-        if step < self._next or sys.gettrace() is not None:
+        """Read numbers of the functions that run now; no object is kept."""
+        if step < self._next:
             return
         self._next = step + max(SPREAD, step // SPREAD)
         for _ in range(FRAMES):
@@ -66,7 +65,7 @@ class Witnessed:
             wanted = self._names(frame.f_code.co_filename)
             if wanted:
                 whose = frame.f_code.co_name.replace("<module>", "")
-                self._read(whose, _held(frame), wanted, step)
+                self._read(whose, variables_of(frame), wanted, step)
             frame = frame.f_back
 
     def end(self, step: int) -> None:
@@ -85,8 +84,7 @@ class Witnessed:
     def _names(self, file: str) -> frozenset[str]:
         if file not in self._wanted:
             tree = tree_of(file) if is_users(file) and speaks_of_freezing(file) else None
-            wanted = tree is not None and not _reads_locals(tree)
-            self._wanted[file] = frozenset(_compared(tree)) if wanted and tree is not None else frozenset()
+            self._wanted[file] = frozenset(_compared(tree)) if tree is not None else frozenset()
         return self._wanted[file]
 
     def _read(self, whose: str, held: Any, wanted: frozenset[str], step: int) -> None:
@@ -111,21 +109,6 @@ class Witnessed:
                 known.saw(step, value)
         elif len(self.series) < SERIES:
             self.series[whose, name] = Series((step, value), (step, value), value, value)
-
-
-def _held(frame: FrameType) -> dict[str, Any]:
-    """Variables by name. Before 3.13 a function keeps the dictionary that it is asked for, and all in it alive: it is emptied."""
-    names = frame.f_locals
-    held = dict(names)
-    if type(names) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        names.clear()
-    return held
-
-
-def _reads_locals(tree: ast.AST) -> bool:
-    """``locals()`` or ``vars()``, which before 3.13 give away that very dictionary."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and not node.args)
-    return any(called_name(call) in ("locals", "vars") for call in calls)
 
 
 def _users(value: Any) -> Iterator[Any]:
