@@ -40,6 +40,32 @@ def test_models_optimizers_and_batches_are_let_go():
         assert run._session.notes == []
 
 
+def with_a_hook_that_knows_the_model(steps):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 2))
+    model[1].register_forward_hook(lambda layer, args, output: None if model.training else output)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def test_a_model_that_its_own_layer_knows_is_let_go():
+    with flatline.watch():
+        model = weakref.ref(with_a_hook_that_knows_the_model(12))
+        gc.collect()
+        assert model() is None
+
+
+def test_a_layer_that_is_replaced_is_let_go():
+    with flatline.watch():
+        model = with_a_hook_that_knows_the_model(12)
+        layer = weakref.ref(model[1])
+        model[1] = nn.Identity()
+        assert layer() is None
+
+
 def fed(steps):
     """From a loader with a collate function of its own; weak references to what serves the data."""
     data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
