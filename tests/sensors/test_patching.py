@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
+import pickle
+import random
 import types
 import warnings
 
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("numpy")
 
+import numpy
+import torch
+
+import flatline
 from flatline.sensors.patching import Patches
 
 
@@ -105,3 +113,11 @@ def test_warnings_of_a_patched_function_name_its_caller():
         warnings.simplefilter("always")
         owner.f(1)
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_what_is_patched_can_be_pickled():
+    """As a part of a data set, or of a loader, whose workers are spawned."""
+    functions = "load", "nn.utils.clip_grad_norm_", "nn.Module.train"
+    with flatline.watch():
+        held = [random.seed, numpy.random.seed, *(operator.attrgetter(name)(torch) for name in functions)]
+        assert [pickle.loads(pickle.dumps(each)) is each for each in held] == [True] * len(held)

@@ -160,7 +160,7 @@ class LifecycleSensor:
 
     def attach(self) -> None:
         """Patch ``torch.load``."""
-        self.patches.around(torch, "load", after=self._read)
+        self.patches.around(torch, "load", after=self._read, also=torch.serialization)
         self.loop.on_watch = self.patches.guard_inner(self._watch)
         self.resuming.attach()
 

@@ -75,6 +75,7 @@ class SeedSensor:
             if module.seed is seed:
                 module.seed = original
 
+        seed.__module__, seed.__name__, seed.__qualname__ = module.__name__, "seed", "seed"  # it can be pickled
         module.seed = seed
         self.patches.on_undo(restore)
 
