@@ -66,6 +66,18 @@ def test_a_layer_that_is_replaced_is_let_go():
         assert layer() is None
 
 
+def test_a_loss_that_is_scaled_and_not_used_is_let_go():
+    with flatline.watch() as run:
+        model, scaler = nn.Linear(4, 2), torch.amp.GradScaler("cpu")
+        loss = model(torch.randn(8, 4)).square().mean()
+        kept, scaled = weakref.ref(loss), scaler.scale(loss)
+        del loss, scaled
+        assert kept() is None
+        (scaler.scale(model(torch.randn(8, 4)).sum()) + scaler.scale(model(torch.randn(8, 4)).sum())).backward()
+        assert run._session.sensors.loop.last_loss is None
+        assert run._session.notes == []
+
+
 def fed(steps):
     """From a loader with a collate function of its own; weak references to what serves the data."""
     data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))

@@ -43,7 +43,7 @@ class BackwardSensor:
         self.reached_refs: dict[int, Any] = {}  # id of a parameter that some loss reached -> weak reference
         self.opaque = False
         self.where: Where | None = None
-        self.raw_losses: dict[int, Any] = {}  # id of a scaled loss -> (raw loss, scale)
+        self.raw_losses: dict[int, Any] = {}  # id of a scaled loss -> (raw loss, scale, what lets go of them)
         self.not_finite_told = 0
         self.on_backward: list[Any] = []  # called on closely watched steps
         self.on_graph: list[Any] = []  # called with every graph that was walked, and the user's line, before it runs
@@ -296,6 +296,16 @@ class BackwardSensor:
             if mine and not any(p is q for p in state.probes for q in mine):
                 state.probes = sorted(mine, key=lambda p: p.numel())[:PROBES]
                 state.signature = signature(state.probes[0])
+
+    def note_scaled(self, scaled: torch.Tensor, loss: Any, scale: float) -> None:
+        """A GradScaler has scaled a loss, which is kept no longer than what came of it, or its backward."""
+        losses, key = self.raw_losses, id(scaled)
+
+        def gone(_: Any) -> None:
+            losses.pop(key, None)
+            losses[0] = None, 1.0  # that there was one: it may be a part of a sum
+
+        losses[key] = loss, scale, weakref.ref(scaled, gone)
 
     def _scale(self, root: torch.Tensor) -> float:
         entry = self.raw_losses.get(id(root))

@@ -108,7 +108,7 @@ class ClipSensor:
             return
         if self.loop.dense:
             self.scale = float(scaler.get_scale())
-        self.backward.raw_losses[id(result)] = outputs, self.scale
+        self.backward.note_scaled(result, outputs, self.scale)
         for state in self.loop.states:
             state.window.scaled = True
         if not self._source_read and self.scale > 1:
