@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import warnings
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -88,6 +93,34 @@ def test_a_loader_that_only_its_iterator_holds_serves_every_batch():
 
     assert found(collate, items=ITEMS * 3) == []
     assert batches == [16] * 18
+
+
+def test_the_function_is_let_go_with_its_loader():
+    """It knows its loader, and warns of the line of torch's that calls it."""
+
+    def run():
+        def collate(items):
+            assert loader is not None
+            warnings.warn("collated", stacklevel=2)
+            return sorted_together(items)
+
+        loader, model = DataLoader(ITEMS, 16, collate_fn=collate), Reader()
+        for x, y in loader:
+            functional.cross_entropy(model(x), y).backward()
+            if len(told) == 3:
+                break
+        return weakref.ref(loader), weakref.ref(collate)
+
+    def act():
+        gone.extend(run())
+        gc.collect()
+        assert [ref() for ref in gone] == [None, None]
+
+    gone = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert seen(act, CollatedApart) == []
+    assert {os.path.basename(each.filename) for each in told} == {"fetch.py"}
 
 
 def test_near_miss_an_order_to_put_them_back():

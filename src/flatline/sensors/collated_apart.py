@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
 from flatline.events import Where
 from flatline.sensors.models import tensors_in
+from flatline.sensors.patching import NO_FRAME
 
 Tensor = torch.Tensor
 LOOKS = 6  # batches whose items are kept until they are collated
@@ -34,16 +36,32 @@ class Collations:
     def __init__(self, collate: Callable[..., Any]) -> None:
         code: CodeType = collate.__code__
         self.where = Where(code.co_filename, code.co_firstlineno, code.co_name)
-        self.own, self._left = collate, LOOKS
+        self._own, self._left = weakref.ref(collate), LOOKS  # it may know its loader
         self._items: Sequence[Any] | None = None
         self._labels: Tensor | None = None  # of the newest batch, in the order of the items
         self._wrong = 0
         self._found: list[tuple[int, int]] = []  # rows, and those with a wrong label, of batches learned from
 
-    def collate(self, items: Any) -> Any:
-        """In the place of the loader's own."""
-        self._items = items
-        return self.own(items)
+    def is_own(self, function: Any) -> bool:
+        """The loader's own one, which no batch was made by under our eyes yet."""
+        return function is self._own()
+
+    def watched(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """What an iterator has in the place of the loader's own, and alone holds it; made without a frame of its own."""
+
+        def collate(items: Any) -> Any:
+            batch = own(items)
+            self._items = items
+            return batch
+
+        collate.__code__ = collate.__code__.replace(co_filename=NO_FRAME)
+        vars(collate).update(collations=self, own=own)
+        return collate
+
+    def own_of(self, function: Any) -> Callable[..., Any] | None:
+        """What such a one stands for."""
+        held = vars(function) if type(function) is FunctionType else {}
+        return held["own"] if held.get("collations") is self else None
 
     def made(self, batch: Any) -> bool:
         """A batch was made of the newest items. Returns whether there is more to see."""

@@ -296,12 +296,13 @@ class DataSensor:
     def _collated(self, loader: Loader, collations: Collations, iterator: Any, batch: Any) -> None:
         """One more batch of a collate function of the user's; the next ones are made under our eyes."""
         fetcher: Any = getattr(iterator, "_dataset_fetcher", None)
-        now = getattr(fetcher, "collate_fn", None)
-        if now == collations.collate:
+        now: Any = getattr(fetcher, "collate_fn", None)
+        own = collations.own_of(now)
+        if own is not None:
             if not collations.made(batch):
-                fetcher.collate_fn, loader.collations = collations.own, None
-        elif now is collations.own and self.loop.wants(CollatedApart):
-            fetcher.collate_fn = collations.collate
+                fetcher.collate_fn, loader.collations = own, None
+        elif collations.is_own(now) and self.loop.wants(CollatedApart):
+            fetcher.collate_fn = collations.watched(now)
 
     def _paired_in_batch(self, target: Any) -> None:
         """A loss was given targets: are they in the order of what was collated?"""
