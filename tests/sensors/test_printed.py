@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import weakref
 
 import pytest
 from watching import seen
@@ -21,6 +22,25 @@ def stdout():
 def told(stdout, act):
     with contextlib.redirect_stdout(stdout):
         return [event.text for event in seen(act, LinePrinted)]
+
+
+class Words(str):
+    """A class of the script's."""
+
+    def __contains__(self, other):
+        raise LookupError
+
+
+def test_words_of_a_class_of_the_scripts(stdout):
+    kept = []
+
+    def act():
+        words = Words("val acc 0.5\n")
+        kept.append(weakref.ref(words))
+        sys.stdout.write(words)
+
+    assert told(stdout, act) == ["val acc 0.5"]
+    assert kept[0]() is None
 
 
 def test_whole_lines_about_validation(stdout):

@@ -39,7 +39,7 @@ class PrintedSensor:
 
         def write(*given: str) -> int:
             count: int = original(*given)
-            words.append(*given)
+            words.append(str.__str__(*given))  # the words alone, of a class of the script's, too
             if "\n" in words[-1] or len(words) > WORDS:
                 lines, _, rest = "".join(words).rpartition("\n")
                 words[:] = [rest if len(rest) <= LONGEST else " " * LONGEST]
