@@ -10,6 +10,7 @@ from functools import cache
 
 from flatline.events import Event, all_events
 from flatline.findings import Finding
+from flatline.interruptions import of_the_scripts
 from flatline.rules import Rule
 
 Hook = Callable[[Event], Iterable[Finding] | None]
@@ -78,6 +79,8 @@ class Engine:
         try:
             found.extend(hook(event) or ())
         except Exception as error:
+            if of_the_scripts(error):
+                raise
             self._switch_off(rule, error)
 
     def _keep(self, finding: Finding) -> None:

@@ -18,6 +18,7 @@ from flatline.config import Config, Keeping, silenced
 from flatline.engine import Engine, watched
 from flatline.events import CurvesUpdated, Event, LinePrinted
 from flatline.findings import Finding, Report, Unchecked, Value, causes
+from flatline.interruptions import of_the_scripts
 from flatline.rules import Rule
 
 if TYPE_CHECKING:
@@ -193,7 +194,9 @@ class Session:
         if self.curves is not None:
             try:
                 action(self.curves)
-            except Exception as error:  # noqa: BLE001 - whatever goes wrong with us, the script goes on
+            except Exception as error:
+                if of_the_scripts(error):
+                    raise
                 self.curves = None
                 self._broken("the judgement of curves", error)
 
@@ -240,7 +243,9 @@ class Session:
         if recorder is not None:
             try:
                 action(recorder)
-            except Exception as error:  # noqa: BLE001 - whatever goes wrong with us, the script goes on
+            except Exception as error:
+                if of_the_scripts(error):
+                    raise
                 self.recorder = None
                 self._broken("the record of the run", error)
 

@@ -7,6 +7,7 @@ import itertools
 import operator
 import pickle
 import random
+import signal
 import types
 import warnings
 
@@ -121,3 +122,37 @@ def test_what_is_patched_can_be_pickled():
     with flatline.watch():
         held = [random.seed, numpy.random.seed, *(operator.attrgetter(name)(torch) for name in functions)]
         assert [pickle.loads(pickle.dumps(each)) is each for each in held] == [True] * len(held)
+
+
+class Late(Exception):
+    """A time limit of the script's."""
+
+
+class Limit:
+    """As a method, or with whatever it is called with."""
+
+    def over(self, number, frame):
+        raise Late
+
+    def __call__(self, *given):
+        raise Late
+
+
+@pytest.mark.parametrize("handler", [Limit().over, Limit(), functools.partial(lambda about, *_: Limit()(), "about")])
+@pytest.mark.parametrize("place", ["before", "after", "light"])
+def test_what_a_signal_raises_while_we_look_is_raised(place, handler):
+    def look(*args):
+        signal.raise_signal(signal.SIGUSR1)
+
+    owner, broken = types.SimpleNamespace(f=plain), []
+    patches = Patches(on_broken=lambda *what: broken.append(what))
+    patches.around(owner, "f", **{place: look})
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for _ in range(2):
+            with pytest.raises(Late):
+                owner.f(1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        patches.undo()
+    assert broken == []

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from flatline.interruptions import of_the_scripts
+
 Callback = Callable[..., Any]
 # Warnings count stack levels without the frames of such files: torch's warnings name the user's line, as without us.
 NO_FRAME = "<flatline, beside importlib._bootstrap>"
@@ -34,9 +36,10 @@ class Patches:
         return bool(self._busy - {threading.get_ident()})
 
     def guard(self, callback: Callback) -> Callback:
-        """``callback`` timed, never raising, never re-entered, silent once broken, and unseen by the user's modes.
+        """``callback`` timed, never re-entered, silent once broken, and unseen by the user's modes.
 
-        Under a dispatch mode (a counter, a tracer, fake tensors) every operation of ours would be seen: do nothing.
+        It raises nothing but what a handler of a signal has raised. Under a dispatch mode (a counter, a tracer, fake
+        tensors) every operation of ours would be seen: do nothing.
         """
         import torch
 
@@ -61,6 +64,8 @@ class Patches:
                         return callback(*args, **kwargs)
                 return callback(*args, **kwargs)
             except Exception as error:
+                if of_the_scripts(error):
+                    raise
                 alive = False
                 self.on_broken(_name(callback), error)
                 self.active = self.active and not vital
@@ -84,6 +89,8 @@ class Patches:
                 if alive:
                     callback(*args)
             except Exception as error:
+                if of_the_scripts(error):
+                    raise
                 alive = False
                 self.on_broken(_name(callback), error)
 
@@ -126,6 +133,8 @@ class Patches:
             try:
                 return alive and self.active and not user_modes() and light(subject)
             except Exception as error:
+                if of_the_scripts(error):
+                    raise
                 alive = False
                 self.on_broken(_name(light), error)
                 return False
@@ -149,12 +158,14 @@ class Patches:
                 try:
                     done = light(*args, **kwargs)
                 except Exception as error:
+                    if of_the_scripts(error):
+                        raise
                     done = self.on_broken(_name(light), error)
                     light = None
                 if done:
                     return original(*args, **kwargs)
-            first(*args, **kwargs)
             try:
+                first(*args, **kwargs)
                 result = original(*args, **kwargs)
             except BaseException:
                 instead()
