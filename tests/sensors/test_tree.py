@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+import flatline
 from flatline.sensors import tree
 
 
@@ -16,6 +17,8 @@ class Tied(nn.Module):
         self.none = None
         self.register_parameter("missing", None)
         self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("kept", torch.ones(1))
+        self.register_buffer("left_out", torch.ones(1), persistent=False)
 
 
 class Counting(Tied):
@@ -40,6 +43,8 @@ def test_walks_as_torch_does():
         assert [name for name, _ in tree.named_modules(model)] == names
         assert [name for name, _ in tree.named_parameters(model)] == [name for name, _ in model.named_parameters()]
         assert len(list(tree.buffers(model))) == len(list(model.buffers()))
+        assert [name for name, _ in tree.named_buffers(model)] == [name for name, _ in model.named_buffers()]
+        assert sorted(tree.stored_names(model)) == sorted(model.state_dict())
 
 
 def test_identities_are_the_same():
@@ -55,3 +60,45 @@ def test_calls_nothing_of_the_users():
     assert list(tree.named_modules(model))
     assert list(tree.named_parameters(model))
     assert Counting.calls == 0
+
+
+WALKS = (
+    "named_modules",
+    "modules",
+    "children",
+    "named_children",
+    "parameters",
+    "named_parameters",
+    "buffers",
+    "state_dict",
+)
+
+
+class Telling(nn.Sequential):
+    """Tells of all walks that are asked of it, and of its parts."""
+
+    def __getattribute__(self, name):
+        if name in WALKS:
+            TOLD.append(name)
+        return super().__getattribute__(name)
+
+
+def trained():
+    model = Telling(nn.Linear(4, 4), Telling(nn.BatchNorm1d(4), nn.ReLU()), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD([p for part in model for p in vars(part)["_parameters"].values()], lr=0.1)
+    for _ in range(12):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.arange(8) % 2).backward()
+        optimizer.step()
+    model.load_state_dict({}, strict=False)
+
+
+def test_no_sensor_calls_a_walk_of_the_users():
+    TOLD.clear()
+    trained()
+    by_itself = [*TOLD]
+    TOLD.clear()
+    with flatline.watch() as run:
+        trained()
+    assert TOLD == by_itself
+    assert run._session.notes == []

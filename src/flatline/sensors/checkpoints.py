@@ -13,7 +13,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.filtered import goes_on, renamed_part
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
-from flatline.sensors.tree import named_parameters
+from flatline.sensors.tree import named_parameters, stored_names
 
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.", "base_model.", "net.", "state_dict.")
 COUNTER = "num_batches_tracked"  # of BatchNorm: torch makes it where a checkpoint has none, and says nothing
@@ -43,7 +43,7 @@ class CheckpointSensor:
                 where=caller(),
                 model=type(module).__name__,
                 strict=strict,
-                tensors=sum(not name.endswith(COUNTER) for name in module.state_dict()),
+                tensors=sum(not name.endswith(COUNTER) for name in stored_names(module)),
                 missing=missing,
                 unexpected=unexpected,
                 prefix=_prefix(missing, unexpected) or _renamed(own, state, missing, unexpected),

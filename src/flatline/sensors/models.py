@@ -78,7 +78,7 @@ def _integers(args: Any, *, dimensions: int) -> Any:
 
 
 def _learns(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    return any(parameter.requires_grad for parameter in own_parameters(module))
 
 
 def sample(tensor: Tensor, count: int = FINGERPRINT_SAMPLE) -> list[float]:
@@ -524,7 +524,7 @@ class ModelSensor:
             ref=weakref.ref(module),
             path=model.path(module),
             depth=len(now.stack),
-            leaf=next(module.children(), None) is None,
+            leaf=all(child is None for child in module._modules.values()),
             grad_enabled=torch.is_grad_enabled(),
             in_grad=any(t.requires_grad for t in tensors_in(args)),
         )

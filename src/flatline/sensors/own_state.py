@@ -14,7 +14,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
 from flatline.sensors.sources import called_name, tree_of
-from flatline.sensors.tree import named_parameters
+from flatline.sensors.tree import named_buffers, named_parameters, parameters
 
 WRITES = (1, 2, 3)  # to a parameter in one step of an optimizer: decay, the update, a projection
 KEPT = 64  # state dicts that are remembered
@@ -86,7 +86,7 @@ class OwnStateSensor:
         return taken if ref is not None and ref() is state else self._newest.get(module)
 
     def _steps(self, module: nn.Module) -> int:
-        ids = {id(p) for p in module.parameters()}
+        ids = {id(p) for p in parameters(module)}
         return sum(state.steps for state in (*self.loop.states, *self.loop.retired) if not ids.isdisjoint(state.held))
 
 
@@ -96,7 +96,7 @@ def _of_a_part(module: nn.Module, *args: Any, **kwargs: Any) -> bool:
 
 def _same_memory(module: nn.Module, state: Any) -> bool:
     """Each of the model's parameters and buffers lies where the tensor lies that it was given."""
-    own = [*named_parameters(module), *((n, b) for n, b in module.named_buffers() if n in state and b.numel())]
+    own = [*named_parameters(module), *((n, b) for n, b in named_buffers(module) if n in state and b.numel())]
     given = [(p, state.get(name)) for name, p in own]
     return bool(given) and all(
         t is not None and t.data_ptr() == p.data_ptr() != 0 and t.shape == p.shape and t.stride() == p.stride()

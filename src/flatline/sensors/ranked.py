@@ -11,6 +11,7 @@ import torch
 from flatline.events import TargetsRanked, Where
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import readable
+from flatline.sensors.tree import modules
 
 Tensor = torch.Tensor
 STREAMS = 4  # losses whose targets are followed
@@ -47,7 +48,7 @@ class Rankings:
             self._step, self._inputs = step, []
         self._inputs += [weakref.ref(tensor) for tensor in tensors]
         if tensors[0].dim() == 2 and not self._recurrent:
-            self._recurrent = any(isinstance(each, torch.nn.RNNBase) for each in module.modules())
+            self._recurrent = any(isinstance(each, torch.nn.RNNBase) for each in modules(module))
 
     def look(
         self,

@@ -45,6 +45,22 @@ def parameters(module: Any) -> Iterator[Any]:
     return (parameter for _, parameter in named_parameters(module))
 
 
+def named_buffers(module: Any) -> Iterator[tuple[str, Any]]:
+    """Every buffer, by its name."""
+    for path, part in named_modules(module):
+        named = ((f"{path}.{name}" if path else name, buffer) for name, buffer in part._buffers.items())
+        yield from ((name, buffer) for name, buffer in named if buffer is not None)
+
+
+def stored_names(module: Any, prefix: str = "") -> Iterator[str]:
+    """What a state dict names: parameters and buffers, those of a shared part by every name."""
+    left_out = getattr(module, "_non_persistent_buffers_set", ())
+    kept = [(name, held) for name, held in module._buffers.items() if name not in left_out]
+    yield from (prefix + name for name, held in (*module._parameters.items(), *kept) if held is not None)
+    for name, child in module._modules.items():
+        yield from stored_names(child, f"{prefix}{name}.") if child is not None else ()
+
+
 def buffers(module: Any) -> Iterator[Any]:
     """Every buffer."""
     return (buffer for part in modules(module) for buffer in part._buffers.values() if buffer is not None)
