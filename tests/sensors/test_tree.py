@@ -74,6 +74,9 @@ WALKS = (
 )
 
 
+TOLD = []
+
+
 class Telling(nn.Sequential):
     """Tells of all walks that are asked of it, and of its parts."""
 
@@ -100,5 +103,5 @@ def test_no_sensor_calls_a_walk_of_the_users():
     TOLD.clear()
     with flatline.watch() as run:
         trained()
-    assert TOLD == by_itself
+    assert by_itself == TOLD
     assert run._session.notes == []
