@@ -869,3 +869,27 @@ def test_targets_of_losses_that_are_written_out(loss):
     assert told
     assert all(event.classes == 0 and event.surprise > 0.9 for event in told)
     assert seen(lambda: run(torch.arange(2000)), PairingProbed) == []
+
+
+class Index:
+    """Of a class of the user's."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __index__(self):
+        return self.place
+
+    def __hash__(self):
+        raise LookupError
+
+    __eq__ = __repr__ = __hash__
+
+
+def test_nothing_of_an_index_of_the_users_is_called():
+    order = Order(1)
+    prints = [order.add([Index(1), 2]), order.add([Index(1), 2]), order.add([[Index(1)], {"at": Index(2)}])]
+    assert len(set(prints)) == 3
+    assert order.samples[0] == (None, 2)
+    plain = [3, (4, "a"), [5.0, {"b": None}]]
+    assert order.add(plain) == order.add(plain) != order.add(plain[::-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import count, pairwise
 from types import FunctionType
 from typing import Any
 
@@ -52,6 +52,8 @@ MANY_ROWS = 600  # of which simple rules tell nothing
 REPEATED = 5  # equal inputs in a row, before the source is asked why
 MATTERS, NOTHING = 0.003, 1e-9  # losses: under the first one rises are noise; the other stands for 0
 INDICES = 256  # of one batch that are compared
+PLAIN = (int, str)  # indices that are kept
+UNLIKE = count(1)
 
 
 class Order:
@@ -71,7 +73,7 @@ class Order:
         """One more batch was asked for. Returns what tells its indices from others."""
         some = indices if isinstance(indices, list) else [indices]
         self.asked += 1
-        self.samples.append(tuple(some[:FEW]))
+        self.samples.append(tuple(index if type(index) in PLAIN else None for index in some[:FEW]))
         if self.sequential:
             whole = bool(some) and all(type(end) is int for end in (some[0], some[-1]))
             self.sequential = whole and some[0] == self._next and some[-1] - some[0] == len(some) - 1
@@ -81,11 +83,16 @@ class Order:
         return batch
 
 
-def _hash(indices: list[Any]) -> int:
-    try:
-        return hash(tuple(indices))
-    except TypeError:
-        return hash(str(indices))
+def _hash(indices: Iterable[Any]) -> int:
+    """Indices of a class of the user's are each unlike all others: nothing of theirs is called."""
+    return hash(tuple(each if type(each) in PLAIN else _print(each) for each in indices))
+
+
+def _print(index: Any) -> int:
+    if type(index) in (tuple, list, dict):
+        return _hash(index.items() if type(index) is dict else index)
+    built_in = not isinstance(type(index).__hash__, FunctionType) and type(index).__hash__ is not None
+    return hash(index) if built_in and type(index).__module__ in ("builtins", "numpy") else next(UNLIKE)
 
 
 def asks_for_each(loader: Any) -> bool:
