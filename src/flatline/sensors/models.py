@@ -134,7 +134,7 @@ class Model:
         self.ref = weakref.ref(module)
         self.label = label
         self.paths: dict[int, str] = {}
-        self.sensitive: list[tuple[str, Any]] = []  # paths, and weak references: a layer may know its model
+        self._sensitive: list[tuple[str, Any]] = []  # paths, and weak references: a layer may know its model
         self.trained_in_train = False
         self.grad_forwards = 0
         self.last_seen = 0  # step of the last forward that was looked at
@@ -160,7 +160,12 @@ class Model:
             return
         self.paths = {id(child): clean(path) for path, child in named_modules(module)}
         layers = [(path, child) for path, child in named_modules(module) if is_sensitive(child)]
-        self.sensitive = [(clean(path), weakref.ref(child)) for path, child in layers]
+        self._sensitive = [(clean(path), weakref.ref(child)) for path, child in layers]
+
+    @property
+    def sensitive(self) -> list[tuple[str, nn.Module]]:
+        """Layers for which the mode matters, with their paths."""
+        return [(path, child) for path, ref in self._sensitive if (child := ref()) is not None]
 
     def path(self, module: Any) -> str:
         """The module's path, '' for the model itself; for a module that it does not own, its class."""
@@ -750,8 +755,7 @@ class ModelSensor:
     def observe_modes(self, state: OptimizerState, where: Where | None) -> None:
         """Tell in which modes this optimizer's models trained."""
         for model, module in self.training_models(state):
-            alive = [(path, child) for path, ref in model.sensitive if (child := ref()) is not None]
-            layers = [(path, child) for path, child in alive if not _frozen_norm(child)]
+            layers = [(path, child) for path, child in model.sensitive if not _frozen_norm(child)]
             asleep = [path for path, child in layers if not child.training]
             self.loop.emit(
                 ModesObserved(
