@@ -105,3 +105,25 @@ def test_no_sensor_calls_a_walk_of_the_users():
         trained()
     assert by_itself == TOLD
     assert run._session.notes == []
+
+
+class Empty(torch.optim.SGD):
+    """Has a length, which is 0."""
+
+    def __len__(self):
+        return 0
+
+
+def test_an_optimizer_that_is_empty_is_followed():
+    model = nn.Linear(4, 2)
+    optimizer = Empty(model.parameters(), lr=0.1)
+    with flatline.watch(model, optimizer) as run:
+        for step in range(60):
+            model.weight.requires_grad_(step < 40)
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+        (state,) = run._session.sensors.loop.states
+        assert state.steps == 60
+        assert state._trainable != {}
+        assert run._session.notes == []

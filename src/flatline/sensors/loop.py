@@ -174,7 +174,8 @@ class OptimizerState:
     def refrozen(self) -> bool:
         """Whether some parameter was frozen or unfrozen. Looks at a few of them, in turn."""
         optimizer = self.ref()
-        group = optimizer.param_groups[self._next_watched % len(optimizer.param_groups)]["params"] if optimizer else []
+        groups = optimizer.param_groups if optimizer is not None else [{"params": []}]
+        group = groups[self._next_watched % len(groups)]["params"]
         self._next_watched += 1
         changed = False
         for at in range(min(WATCHED, len(group))):
