@@ -251,3 +251,22 @@ def test_near_miss_labels_that_are_other_tokens():
     labels = (ids + 1) % 40
     labels[:9] = -100
     assert bare_rows(labels, ids) == (None, 0, False)
+
+
+class Named(torch.autograd.Function):
+    """What it puts on its context shadows what torch has there."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.name, ctx.variable = "mine", [1]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        assert (ctx.name, ctx.variable) == ("mine", [1])
+        return gradient
+
+
+def test_a_function_of_the_users_with_names_of_its_own():
+    found = computed(lambda model, x, y: Named.apply(functional.mse_loss(Named.apply(model(x)), y[:, None])))
+    assert [loss.kind for loss in found] == ["mse_loss", "mse_loss"]

@@ -20,7 +20,18 @@ from flatline.events import (
 )
 from flatline.sensors.audit import AuditSensor
 from flatline.sensors.callers import caller
-from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, source
+from flatline.sensors.graph import (
+    SHAPE_ONLY,
+    Graph,
+    Node,
+    children,
+    is_leaf,
+    leaf_of,
+    operation,
+    saved,
+    sequence,
+    source,
+)
 from flatline.sensors.loop import Loop
 from flatline.sensors.losses import module_of, scaled
 from flatline.sensors.models import BATCH_NORMS, Call, Model, ModelSensor, has_matrix, is_norm, readable, tensors_in
@@ -304,8 +315,8 @@ def _head(node: Node | None) -> tuple[Tensor, Tensor | None, Node] | None:
     bias = None
     if node is not None and operation(node) == "Add":
         parts = children(node)
-        bias = next((part.variable for part in parts if hasattr(part, "variable")), None)
-        rest = [part for part in parts if not hasattr(part, "variable")]
+        bias = next((part.variable for part in parts if is_leaf(part)), None)
+        rest = [part for part in parts if not is_leaf(part)]
         if bias is None or len(rest) != 1:
             return None
         node = rest[0] if operation(rest[0]) not in SHAPE_ONLY else source(rest[0])[0]
@@ -323,7 +334,8 @@ def parameter_behind(node: Node | None) -> Tensor | None:
     """The parameter behind a transposition or a change of type."""
     while node is not None and operation(node) in TURNED:
         node = next(iter(children(node)), None)
-    return getattr(node, "variable", None)
+    leaf: Tensor | None = leaf_of(node)
+    return leaf
 
 
 def _owners(weight: Tensor, models: ModelSensor) -> tuple[str, str]:

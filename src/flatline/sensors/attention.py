@@ -9,7 +9,18 @@ from typing import Any
 import torch
 
 from flatline.events import AttentionFacts, AttentionSampled, Where
-from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved, sequence, shape_of
+from flatline.sensors.graph import (
+    SHAPE_ONLY,
+    Graph,
+    Node,
+    children,
+    is_leaf,
+    leaf_of,
+    operation,
+    saved,
+    sequence,
+    shape_of,
+)
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor, readable
 
@@ -234,7 +245,7 @@ def _weight(layer: Node) -> Tensor | None:
     if weight is None and below is not None:
         turned = operation(below) == "T"
         below = next(iter(children(below)), None) if turned else below
-        weight = getattr(below, "variable", None)
+        weight = leaf_of(below)
         weight = weight.detach().T if turned and _usable(weight) and weight.dim() == 2 else weight
     return weight.detach() if _usable(weight) and weight.dim() == 2 else None
 
@@ -317,7 +328,7 @@ def _without_parameters(nodes: list[Node]) -> Node | None:
 def _is_parameter(node: Node) -> bool:
     """Or what bounds it to a range: ``scale.exp().clamp(max=100)``."""
     last = next((each for each in _chain(node) if operation(each) not in (*SHAPE_ONLY, *RANGES)), node)
-    return hasattr(last, "variable")
+    return is_leaf(last)
 
 
 def _linear(node: Node | None) -> bool:

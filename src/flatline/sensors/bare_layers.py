@@ -18,7 +18,7 @@ from flatline.sensors.activations import (
     read_together,
 )
 from flatline.sensors.audit import AuditSensor
-from flatline.sensors.graph import Graph, Node, operation, saved, sequence
+from flatline.sensors.graph import Graph, Node, is_leaf, operation, saved, sequence
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.tree import parameters
@@ -82,7 +82,7 @@ class BareLayers:
             or not (is_plain(weight) and is_plain(entered))
         ):
             return
-        matrix = weight.detach() if hasattr(factor, "variable") else weight.detach().t()
+        matrix = weight.detach() if is_leaf(factor) else weight.detach().t()
         rows = entered.detach()[:: max(1, entered.shape[0] // SIGNAL)][:SIGNAL]
         if rows.shape[1] != matrix.shape[0]:
             return

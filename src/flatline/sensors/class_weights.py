@@ -8,7 +8,7 @@ from collections import Counter
 import torch
 
 from flatline.events import ClassesWeighed, Where
-from flatline.sensors.graph import Graph, Node, saved
+from flatline.sensors.graph import Graph, Node, name_of, saved
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import readable
 
@@ -56,7 +56,7 @@ def _weights(node: Node) -> tuple[float, ...]:
     if not isinstance(weight, torch.Tensor) or not readable(weight) or not 0 < weight.numel() <= MOST_CLASSES:
         return ()
     if positive is None:
-        found = weight.flatten().tolist() if weight.numel() > 1 and node.name().startswith("Nll") else []
+        found = weight.flatten().tolist() if weight.numel() > 1 and name_of(node).startswith("Nll") else []
     else:
         found = [1.0, float(weight)] if weight.numel() == 1 else []
     return tuple(found) if all(value > 0 and math.isfinite(value) for value in found) else ()

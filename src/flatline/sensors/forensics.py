@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flatline.events import Origin
-from flatline.sensors.graph import Graph, Node, children, operation, saved, sequence, source, walk
+from flatline.sensors.graph import Graph, Node, children, is_leaf, operation, saved, sequence, source, walk
 from flatline.sensors.loop import OptimizerState
 from flatline.sensors.losses import module_of
 from flatline.sensors.models import ModelSensor
@@ -112,7 +112,7 @@ def finite(tensor: torch.Tensor) -> bool:
 
 def _bad_operation(graph: Graph, models: ModelSensor) -> Origin:
     shift = graph.first_sequence - models.first_sequence
-    for node in sorted((n for n in graph.nodes if not hasattr(n, "variable")), key=sequence):
+    for node in sorted((n for n in graph.nodes if not is_leaf(n)), key=sequence):
         found = _look(node)
         if found:
             kind: Any = "targets" if found.startswith("target:") else "operation"
@@ -238,7 +238,7 @@ def _span(value: torch.Tensor) -> str:
 def _maker(node: Node, key: str) -> str:
     """The operation that made an input, where there is only one."""
     below, _ = source(node)
-    if key == "result" or below is None or hasattr(below, "variable") or len(children(node)) != 1:
+    if key == "result" or below is None or is_leaf(below) or len(children(node)) != 1:
         return ""
     return f", the result of {operation(below).lower()}"
 

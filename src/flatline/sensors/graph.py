@@ -23,9 +23,24 @@ SHAPE_ONLY = {
 VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze")  # the same numbers in the same order
 
 
+def name_of(node: Node) -> str:
+    """What torch calls it. On a node of a function of the user's, attributes are the user's."""
+    return str(type(node).name(node))
+
+
+def is_leaf(node: Node) -> bool:
+    """It adds to the gradient of a tensor."""
+    return hasattr(type(node), "variable")
+
+
+def leaf_of(node: Node | None) -> Any:
+    """That tensor, if it does."""
+    return node.variable if is_leaf(node) else None  # type: ignore[union-attr]
+
+
 def operation(node: Node) -> str:
     """``LogSoftmaxBackward0`` -> ``LogSoftmax``."""
-    name: str = node.name().rsplit("::", 1)[-1]
+    name: str = name_of(node).rsplit("::", 1)[-1]
     return name.partition("Backward")[0]
 
 
@@ -118,7 +133,7 @@ class Graph:
     @property
     def first_sequence(self) -> int:
         """Position of the earliest operation."""
-        return min((sequence(node) for node in self.nodes if not hasattr(node, "variable")), default=0)
+        return min((sequence(node) for node in self.nodes if not is_leaf(node)), default=0)
 
     def named(self, *operations: str) -> Iterator[Node]:
         """Nodes of these operations."""
@@ -132,13 +147,13 @@ def walk(root: Node) -> Graph:
     while waiting and len(graph.nodes) < NODE_LIMIT:
         node = waiting.pop()
         graph.nodes.append(node)
-        if hasattr(node, "variable"):
+        if is_leaf(node):
             graph.leaves[id(node.variable)] = node.variable
         for child, _ in node.next_functions:
             if child is not None and child not in seen:
                 seen.add(child)
                 waiting.append(child)
-    graph.opaque = bool(waiting) or any(node.name().startswith(OPAQUE) for node in graph.nodes)
+    graph.opaque = bool(waiting) or any(name_of(node).startswith(OPAQUE) for node in graph.nodes)
     return graph
 
 

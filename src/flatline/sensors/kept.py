@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flatline.events import LossesKept, Where
 from flatline.sensors.callers import caller, callers_above
-from flatline.sensors.graph import Graph, Node, children, sequence, walk
+from flatline.sensors.graph import Graph, Node, children, is_leaf, sequence, walk
 from flatline.sensors.loop import Loop
 from flatline.sensors.sources import keeping_statement
 
@@ -43,7 +43,7 @@ class Kept:
 
     def loss(self, graph: Graph, where: Where | None) -> None:
         """A loss's graph, right before its backward."""
-        nodes = [n for n in graph.nodes[:50] if not hasattr(n, "variable")]
+        nodes = [n for n in graph.nodes[:50] if not is_leaf(n)]
         self._follow("losses", 0, nodes[min(1, len(nodes) - 1)], where)
 
     def after_module(self, model: Any, call: Any, args: Any, outputs: list[Any]) -> None:
@@ -102,7 +102,7 @@ def _middle(node: Node) -> Node:
     """A node halfway down a pass: derivatives by the inputs hold the inner ones alone, and what is kept holds it, too."""
     chain = [node]
     while len(chain) < LONG:
-        below = [each for each in children(chain[-1]) if not all(hasattr(leaf, "variable") for leaf in children(each))]
+        below = [each for each in children(chain[-1]) if not all(is_leaf(leaf) for leaf in children(each))]
         if not below:
             break
         chain.append(max(below, key=sequence))

@@ -15,6 +15,8 @@ from flatline.sensors.graph import (
     Graph,
     Node,
     children,
+    is_leaf,
+    name_of,
     operation,
     saved,
     sequence,
@@ -165,7 +167,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         wrong_and_saturated=_wrong(scores, target) if kind == "binary_cross_entropy" else 0.0,
         gradient_ratio=_gradient_ratio(below, target) if kind == "cross_entropy" and fed_by == "softmax" else None,
         factor=scaled(below)[0] if kind == "cross_entropy" else 1.0,
-        causal=any(saved(n, "is_causal") for n in graph.nodes if "ScaledDotProduct" in n.name()),
+        causal=any(saved(n, "is_causal") for n in graph.nodes if "ScaledDotProduct" in name_of(n)),
     )
 
 
@@ -264,7 +266,7 @@ def _hand_written(graph: Graph, models: ModelSensor, step: int, where: Where | N
             inner = children(operand)
             operand, asked = (inner[0], asked or operation(inner[0]) == "Unsqueeze") if inner else (operand, True)
         before, after = shape_of(operand), shape_of(difference)
-        if hasattr(operand, "variable"):
+        if is_leaf(operand):
             before = tuple(operand.variable.shape)
         broadcast = not asked and _outer(before, after)
         masked = _sequences_masked(total)

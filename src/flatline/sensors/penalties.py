@@ -10,7 +10,7 @@ import torch
 
 from flatline.events import PenaltySubtracted, Where
 from flatline.sensors.forensics import parameter_names
-from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, operation, saved
+from flatline.sensors.graph import SHAPE_ONLY, Graph, Node, children, leaf_of, operation, saved
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 
@@ -64,7 +64,7 @@ def _penalties(root: Node, trained: set[int]) -> Iterator[tuple[Kind, Any, int]]
         left -= 1
         inner = _squared(node)
         if inner is not None:
-            leaf = getattr(inner, "variable", None)
+            leaf = leaf_of(inner)
             if operation(inner) == "Logsumexp":
                 yield "normaliser", None, sign
             elif leaf is not None and leaf.dim() > 1 and id(leaf) in trained:

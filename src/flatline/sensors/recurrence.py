@@ -11,7 +11,7 @@ import torch
 
 from flatline.events import RecurrenceSampled, RecurrentGradientsSampled, Where
 from flatline.sensors.activations import INPUTS, is_plain, rms, spread
-from flatline.sensors.graph import Graph, Node, children, operation, saved, sequence
+from flatline.sensors.graph import Graph, Node, children, leaf_of, operation, saved, sequence
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.patching import Patches
@@ -119,7 +119,7 @@ def _applied(graph: Graph) -> Iterator[tuple[Any, list[Node]]]:
 def _leaf(node: Node | None) -> Any:
     while node is not None and operation(node) in TURNED:
         node = next(iter(children(node)), None)
-    return getattr(node, "variable", None)
+    return leaf_of(node)
 
 
 def _feeds_itself(products: list[Node]) -> bool:
