@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, PenaltySubtracted, RunEnded
+from flatline.findings import Finding, causes
 from flatline.rules.weights.weight_norm_runaway import WeightNormRunaway
 from flatline.testing import play
 
@@ -146,6 +147,28 @@ def test_fires_where_all_matrices_grow_alike():
     assert finding.cause.startswith(
         "something adds a share of the weights to the weights at every step, as a decay with the wrong sign"
     )
+
+
+def test_what_is_proven_to_grow_the_weights_explains_dead_units():
+    dead = Finding(code="O25", slug="dead-units", severity="error", message="", cause="", fix="", step=5_000)
+    proven = [
+        play(WeightNormRunaway, *alike())[0],
+        play(WeightNormRunaway, *decayed(1.0, count=120))[0],
+        play(WeightNormRunaway, PenaltySubtracted(tensors=2))[0],
+    ]
+    assert [(found.code, found.severity) for each in proven for found in causes([dead, each])] == [("W1", "error")] * 3
+
+
+def test_fires_on_one_pace_of_all_where_samples_are_few_and_far_between():
+    often = [event for event in alike(paces=(1.0, 1.0, 1.02), count=80) if event.step <= 1_600]
+    seldom = [event for event in alike(paces=(1.0, 1.0, 1.02), count=80) if event.step in (2_101, 4_741)]
+    finding, *_ = play(WeightNormRunaway, *often, *seldom)
+    assert finding.message.startswith("all 3 weight matrices grow by about 0.0005 of their size at every step")
+
+
+def test_near_miss_growth_of_unknown_cause_explains_no_dead_units():
+    (found,) = play(WeightNormRunaway, *run(GROWING, STILL), RunEnded())
+    assert "O25" not in found.consequences
 
 
 def test_fires_on_one_pace_of_all_whatever_the_loss_does():

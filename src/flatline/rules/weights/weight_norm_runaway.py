@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from flatline.events import LayerNumbers, NumbersSampled, PenaltySubtracted, RunEnded
@@ -12,6 +13,7 @@ from flatline.history import History, median
 from flatline.rules import Rule
 
 LATE = 0.4  # of the run so far: the part whose growth is judged
+EARLIEST = 0.1  # the same, where too few samples lie in that part
 
 
 class WeightNormRunaway(Rule):
@@ -58,6 +60,7 @@ class WeightNormRunaway(Rule):
     code = "W1"
     severity = "warning"
     consequences = ("N1", "N2", "G8", "O22", "C1", "C3", "C6")
+    whatever = ("G1", "G2", "W5", "O7", "O25", "C2", "C5")  # besides, where it is proven what grows them
 
     growth: float = 10.0  # weight now over weight when first seen; 1.8 is usual (docs/thresholds.md)
     large: float = 1.0  # root mean square; layers are initialised at 0.02 to 0.5
@@ -119,7 +122,7 @@ class WeightNormRunaway(Rule):
             self._subtracted = True
             self._growing.clear()
             first = f" ({', '.join(event.names[:3])}{', …' if len(event.names) > 3 else ''})" if event.names else ""
-            yield self.finding(
+            found = self.finding(
                 event,
                 f"the loss subtracts squares or norms of {event.tensors} weight tensors{first}: the larger they are, the lower the "
                 "loss, without end",
@@ -128,6 +131,7 @@ class WeightNormRunaway(Rule):
                 key="sign",
                 tensors=event.tensors,
             )
+            yield self._explains_more(found)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """The run is over while they grow."""
@@ -160,7 +164,7 @@ class WeightNormRunaway(Rule):
     def _tell_turned(self, event: NumbersSampled, losses: History) -> Finding:
         layer = next(each for each in event.layers if each.matrix and each.weight_decay > 0)
         taken = layer.learning_rate * layer.weight_decay
-        return self.finding(
+        found = self.finding(
             event,
             f"the weights grow by the {taken:.2%} a step that weight decay should take from them (lr {layer.learning_rate:g} × "
             f"weight_decay {layer.weight_decay:g}): {layer.name or 'a layer'} grew {self._factor(event, layer):.3g}-fold in "
@@ -172,6 +176,7 @@ class WeightNormRunaway(Rule):
             growth=self._factor(event, layer),
             weight_decay=layer.weight_decay,
         )
+        return self._explains_more(found)
 
     def _all_alike(self, event: NumbersSampled, losses: History) -> float | None:
         """The share of themselves that all matrices grow by at each step, without slowing, while the loss goes up."""
@@ -232,7 +237,7 @@ class WeightNormRunaway(Rule):
         layer = max(matrices, key=lambda each: self._factor(event, each))
         growing = [each for each in matrices if self._factor(event, each) > 1]
         which = f"all {len(matrices)}" if len(growing) == len(matrices) else f"{len(growing)} of {len(matrices)}"
-        return self.finding(
+        found = self.finding(
             event,
             f"{which} weight matrices grow by about {pace:.2g} of their size at every step, and do not slow down: "
             f"{layer.name or 'the first'} grew {self._factor(event, layer):.3g}-fold in {event.index} steps, while the loss went "
@@ -245,6 +250,11 @@ class WeightNormRunaway(Rule):
             growth=self._factor(event, layer),
             pace=pace,
         )
+        return self._explains_more(found)
+
+    def _explains_more(self, found: Finding) -> Finding:
+        """Units die, scores saturate, gradients explode or vanish under weights that grow whatever the loss says."""
+        return replace(found, consequences=self.consequences + self.whatever)
 
     def _geometric(self, event: NumbersSampled, layer: LayerNumbers) -> bool:
         """The same share at every step, without slowing: no gradient of a loss that settles does that."""
@@ -295,13 +305,21 @@ def _shares_of_decay(layer: LayerNumbers, past: History) -> tuple[float, float, 
 
 def _paces(past: History) -> tuple[float, float, float] | None:
     """Growth of each step in the earlier half of the newer part of a run, and in the later one; and all that of both."""
-    points = list(zip(past.steps, past.values, strict=True))
-    end = points[-1][0]
-    late = [(step, size) for step, size in points if step >= LATE * end]
-    (first, size), (last, newest) = late[0], late[-1]
-    inner = [each for each in late if 0.25 <= (each[0] - first) / max(1, last - first) <= 0.75]
-    if first > 0.6 * end or not inner or min(size, newest, inner[0][1]) <= 0:
+    steps, sizes = list(past.steps), list(past.values)
+    first = next(at for at, step in enumerate(steps) if step >= LATE * steps[-1])
+    middle = _halfway(steps, first)
+    while middle is None and first and steps[first - 1] >= EARLIEST * steps[-1]:
+        first -= 1
+        middle = _halfway(steps, first)
+    if middle is None or min(sizes[first], sizes[middle], sizes[-1]) <= 0:
         return None
-    middle, between = inner[len(inner) // 2]
-    early, now = math.log(between / size) / (middle - first), math.log(newest / between) / (last - middle)
-    return early, now, math.log(newest / size)
+    early = math.log(sizes[middle] / sizes[first]) / (steps[middle] - steps[first])
+    late = math.log(sizes[-1] / sizes[middle]) / (steps[-1] - steps[middle])
+    return early, late, math.log(sizes[-1] / sizes[first])
+
+
+def _halfway(steps: list[int], first: int) -> int | None:
+    """A sample about in the middle of the time since the first one."""
+    spent = max(1, steps[-1] - steps[first])
+    inner = [at for at in range(first, len(steps)) if 0.25 <= (steps[at] - steps[first]) / spent <= 0.75]
+    return inner[len(inner) // 2] if inner and steps[first] <= 0.6 * steps[-1] else None
