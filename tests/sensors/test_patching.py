@@ -18,6 +18,7 @@ pytest.importorskip("numpy")
 
 import numpy
 import torch
+from torch import nn
 
 import flatline
 from flatline.sensors.patching import Patches
@@ -156,3 +157,35 @@ def test_what_a_signal_raises_while_we_look_is_raised(place, handler):
         signal.signal(signal.SIGUSR1, before)
         patches.undo()
     assert broken == []
+
+
+class Told(nn.Parameter):
+    """Is told of every function that it is given to."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        TOLD.append(getattr(function, "__name__", str(function)))
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+TOLD = []
+
+
+def trained():
+    model = nn.Linear(4, 2)
+    model.weight = Told(model.weight.data)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(12):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(torch.randn(8, 4)), torch.arange(8) % 2).backward()
+        optimizer.step()
+
+
+def test_a_subclass_of_a_tensor_is_told_of_nothing_more():
+    trained()
+    by_itself = [*TOLD]
+    TOLD.clear()
+    with flatline.watch() as run:
+        trained()
+    assert by_itself == TOLD
+    assert run._session.notes == []

@@ -45,7 +45,6 @@ class Patches:
 
         alive, vital = True, callback.__module__ in VITAL
         user_modes = _dispatch_modes()
-        function_modes = getattr(torch._C, "_len_torch_function_stack", _none)
         set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
         without_functions = torch._C.DisableTorchFunction
         busy, identity = self._busy, threading.get_ident
@@ -59,10 +58,8 @@ class Patches:
             prior = set_eval_frame(None)  # after a graph break dynamo compiles whatever is called: not us
             started = time.thread_time_ns() if self.timed else 0
             try:
-                if function_modes():
-                    with without_functions():
-                        return callback(*args, **kwargs)
-                return callback(*args, **kwargs)
+                with without_functions():
+                    return callback(*args, **kwargs)
             except Exception as error:
                 if of_the_scripts(error):
                     raise
