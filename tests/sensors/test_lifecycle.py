@@ -94,6 +94,19 @@ def widened_by_hand(model, file):
             model.get_parameter(name).copy_(value.roll(1, 0))
 
 
+def put_into_a_dictionary(model, file):
+    own = model.state_dict()
+    fit = {key: value for key, value in read(file).items() if key in model.state_dict() and value.dim()}
+    own.update(fit)
+    print(len(fit), "of", len(own))
+
+
+def put_into_a_new_one(model, file):
+    source = Net()
+    merged = {**model.state_dict(), **source.state_dict()}
+    print(len(merged))
+
+
 def built_anew(model, file):
     Net().load_state_dict(read(file))
 
@@ -105,6 +118,8 @@ def built_anew(model, file):
         ("empty", picked_none_loosely),
         ("overwritten", initialised_again),
         ("dropped", built_anew),
+        ("merged", put_into_a_dictionary),
+        ("merged", put_into_a_new_one),
     ],
 )
 def test_lost(kind, load, file):
@@ -119,7 +134,13 @@ def test_lost(kind, load, file):
 
 
 @pytest.mark.parametrize(
-    ("kind", "load"), [("own", picked_none), ("empty", picked_none_loosely), ("overwritten", initialised_again)]
+    ("kind", "load"),
+    [
+        ("own", picked_none),
+        ("empty", picked_none_loosely),
+        ("overwritten", initialised_again),
+        ("merged", put_into_a_dictionary),
+    ],
 )
 def test_lost_in_a_later_stage(kind, load, file):
     def script():
@@ -179,10 +200,49 @@ def shrunk_and_perturbed(model, file):
             p.mul_(0.5).add_(torch.randn_like(p) * 0.01)
 
 
+def compared(model, file):
+    """How far the file is from the fresh weights, and what a merge would look like."""
+    own = model.state_dict()
+    for key, value in read(file).items():
+        own[key] = value - own[key]
+    print(max(value.abs().max() for value in own.values()))
+
+
+def merged_and_then_by_hand(model, file):
+    own = model.state_dict()
+    own.update(read(file))
+    with torch.no_grad():
+        for mine, value in zip(model.parameters(), torch.load(file).values(), strict=True):
+            mine.copy_(value)
+
+
+def merged_for_a_teacher(model, file):
+    """The dictionary of another model, which does not train."""
+    teacher = Net()
+    own = teacher.state_dict()
+    own.update(read(file))
+    model.load_state_dict(read(file))
+
+
+def loaded_before(model, file):
+    """What is told of the dictionary is of no consequence: the model has the weights."""
+    model.load_state_dict(read(file))
+    own = model.state_dict()
+    own.update(read(file))
+
+
+def merged_elsewhere(model, file):
+    own = dict(model.state_dict())
+    own.update(read(file))
+    put = model.load_state_dict
+    put(own)
+
+
 @pytest.mark.parametrize(
     "load",
     [
-        plain, picked_all, new_head, snapshot, copied_by_hand, body_taken_over, baseline_first, shrunk_and_perturbed
+        plain, picked_all, new_head, snapshot, copied_by_hand, body_taken_over, baseline_first, shrunk_and_perturbed,
+        compared, merged_and_then_by_hand, merged_for_a_teacher, merged_elsewhere, loaded_before,
     ],
 )  # fmt: skip
 def test_not_lost(load, file):

@@ -27,8 +27,9 @@ from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.guards import Run, missed_unfreezing
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.merging import merged_only
+from flatline.sensors.merging import filled_for_nothing
 from flatline.sensors.models import ModelSensor, readable
+from flatline.sensors.own_state import OwnStateSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.resuming import Resuming
 from flatline.sensors.stages import numbers_in, unreached_unfreezing
@@ -110,6 +111,14 @@ class Load:
         return 2 * sum((shapes & file.shapes).values()) >= self.tensors > 1
 
 
+def _alike(own: Mapping[str, tuple[int, ...]], file: Named) -> bool:
+    """A file has tensors of a model's names and shapes, or most of its shapes."""
+    if sum(name in own and own[name] == shape for name, (_, shape) in file.items()) > 1:
+        return True
+    shapes = Counter(own.values()) & Counter(shape for _, shape in file.values())
+    return 2 * sum(shapes.values()) >= len(own) > 1
+
+
 def _layout(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
     return [(name, tuple(p.shape)) for name, p in named_parameters(module)]
 
@@ -140,8 +149,8 @@ def _kept_own(module: nn.Module, state: Any) -> list[str]:
 class LifecycleSensor:
     """Follows what was read and loaded until training begins; at rest from then on, until a new model is loaded."""
 
-    def __init__(self, loop: Loop, patches: Patches, models: ModelSensor) -> None:
-        self.loop, self.patches, self.models = loop, patches, models
+    def __init__(self, loop: Loop, patches: Patches, models: ModelSensor, own_state: OwnStateSensor) -> None:
+        self.loop, self.patches, self.models, self.own_state = loop, patches, models, own_state
         self.files: list[FileRead] = []
         self.loads: list[Load] = []
         self._left_out: list[tuple[Any, tuple[str, ...], Where | None]] = []  # module, its keys that a load missed
@@ -286,7 +295,7 @@ class LifecycleSensor:
         if not state.steps:
             self.models.note_classes()
             self.resuming.first_step(state)
-            self._tell_merged(state)
+            self._tell_merged()
             self._tell_fresh(state)
             self._tell_still_filtered()
         self.resuming.look()
@@ -311,24 +320,35 @@ class LifecycleSensor:
         for kept in (self._left_out, self.files, self._loaded):
             kept.clear()
 
-    def _tell_merged(self, state: OptimizerState) -> None:
-        """A file that fits what is about to train was put into a dictionary, and that dictionary into nothing."""
-        shapes = Counter(tuple(p.shape) for p in state.parameters)
-        for file in [each for each in self.files if not each.used and each.where is not None]:
-            fits = 2 * sum((shapes & file.shapes).values()) >= sum(shapes.values()) > 1
-            line = merged_only(file.where.file, file.where.line) if fits and file.where is not None else None
-            if line is not None and file.where is not None:
-                file.used = True
-                self.loop.emit(
-                    CheckpointLost(
-                        step=self.loop.step,
-                        where=Where(file.where.file, line),
-                        kind="merged",
-                        tensors=sum(shapes.values()),
-                        read_where=file.where,
-                        in_file=sum(file.shapes.values()),
-                    )
-                )
+    def _tell_merged(self) -> None:
+        """Weights were put into the state dict of a model that is about to train, and that dictionary into nothing."""
+        running = {id(p) for model in self.models.alive() for p in parameters(model)}
+        running.difference_update(id(p) for model in self._filled for p in parameters(model))
+        for module, taken in self.own_state.untouched() if self.loop.wants(CheckpointLost) else ():
+            own = {name: tuple(p.shape) for name, p in named_parameters(module)}
+            if taken.where is None or running.isdisjoint(id(p) for p in parameters(module)):
+                continue
+            file = next((file for file in self.files if _alike(own, file.named)), None)
+            if file is None and not any(len(own.keys() & t.versions.keys()) > 1 for t in self.own_state.others(module)):
+                continue
+            line = filled_for_nothing(taken.where.file, taken.where.line)
+            if line is not None:
+                self._lost_in_dictionary(module, Where(taken.where.file, line, taken.where.function), file)
+
+    def _lost_in_dictionary(self, module: nn.Module, where: Where, file: FileRead | None) -> None:
+        if file is not None:
+            file.used = True
+        self.loop.emit(
+            CheckpointLost(
+                step=self.loop.step,
+                where=where,
+                kind="merged",
+                model=type(module).__name__,
+                tensors=len(_layout(module)),
+                read_where=file.where if file is not None else None,
+                in_file=sum(file.shapes.values()) if file is not None else 0,
+            )
+        )
 
     def _tell_frozen(
         self, module: nn.Module | None, missing: tuple[str, ...], where: Where | None, trained: set[int]

@@ -85,7 +85,7 @@ class LiveSensors:
         self.seeds = SeedSensor(loop, self.patches)
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
         self.own_state = OwnStateSensor(loop, self.patches)
-        self.lifecycle = LifecycleSensor(loop, self.patches, self.models)
+        self.lifecycle = LifecycleSensor(loop, self.patches, self.models, self.own_state)
         self.crashes = CrashSensor(loop, self.models)
         self.logged = LoggedSensor(loop, self.patches)
         self.printed = PrintedSensor(loop, self.patches)

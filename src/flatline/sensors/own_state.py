@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import weakref
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from flatline.sensors.tree import named_buffers, named_parameters, parameters
 
 WRITES = (1, 2, 3)  # to a parameter in one step of an optimizer: decay, the update, a projection
 KEPT = 64  # state dicts that are remembered
+LINES = 8  # of the script that make one of a model
 WRITING = ("copy_", "add_", "sub_", "mul_", "div_", "lerp_")  # into the tensors of a model, which need no load then
 
 
@@ -28,7 +30,7 @@ class Taken(NamedTuple):
     step: int
     where: Where | None
     model: weakref.ref[nn.Module]
-    versions: dict[str, int]  # how often each of its parameters that learn had been written to
+    versions: dict[str, int]  # how often each of its parameters had been written to
 
 
 class OwnStateSensor:
@@ -37,6 +39,7 @@ class OwnStateSensor:
     def __init__(self, loop: Loop, patches: Patches) -> None:
         self.loop, self.patches = loop, patches
         self._newest: weakref.WeakKeyDictionary[nn.Module, Taken] = weakref.WeakKeyDictionary()
+        self._lines: weakref.WeakKeyDictionary[nn.Module, dict[Where, Taken]] = weakref.WeakKeyDictionary()
         self._loads: weakref.WeakKeyDictionary[nn.Module, int] = (
             weakref.WeakKeyDictionary()
         )  # since the newest was made
@@ -71,14 +74,27 @@ class OwnStateSensor:
         )
 
     def _taken(self, state: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-        versions = {name: p._version for name, p in named_parameters(module) if p.requires_grad}
+        versions = {name: p._version for name, p in named_parameters(module) if not p.is_inference()}
         taken = self._newest[module] = Taken(
             self._steps(module), self.loop.steps, caller(), weakref.ref(module), versions
         )
         self._loads[module] = 0
+        lines = self._lines.setdefault(module, {})
+        if taken.where is not None and (taken.where in lines or len(lines) < LINES):
+            lines[taken.where] = taken
         if len(self._dicts) >= KEPT:
             self._dicts.pop(next(iter(self._dicts)))
         self._dicts[id(state)] = weakref.ref(state), taken
+
+    def untouched(self) -> Iterator[tuple[nn.Module, Taken]]:
+        """Models of which a state dict was made, and that nothing was loaded into or written to since."""
+        for module, lines in list(self._lines.items()):
+            now = {name: p._version for name, p in named_parameters(module) if not p.is_inference()}
+            yield from ((module, taken) for taken in lines.values() if now == taken.versions)
+
+    def others(self, module: nn.Module) -> Iterator[Taken]:
+        """What was made of other models' state dicts."""
+        return (taken for _, taken in list(self._dicts.values()) if taken.model() is not module)
 
     def _when(self, module: nn.Module, state: Any) -> Taken | None:
         """This very dictionary; or, at the latest, the newest one of that model, of which this is made."""

@@ -19,7 +19,8 @@ class CheckpointChangedNothing(Rule):
     Root cause
     ----------
     Entries are picked by name from a checkpoint whose names do not fit, so that none are picked, and the model is
-    given its own weights. Or an initialisation runs after the load. Or the state dict went into an object that was
+    given its own weights. Or they are put into the dictionary that ``state_dict()`` returned, which no model is given
+    any more. Or an initialisation runs after the load. Or the state dict went into an object that was
     then replaced by a new one. Or the weights to go back to were kept by ``best = model.state_dict()``, which copies
     nothing: its tensors are the model's own, and change with every step.
 
@@ -99,14 +100,16 @@ class CheckpointChangedNothing(Rule):
         )
 
     def _merged(self, event: CheckpointLost) -> Finding:
-        read = f", read in line {event.read_where.line}," if event.read_where is not None else ""
+        read = f" (read in line {event.read_where.line})" if event.read_where is not None else ""
+        source = f"the checkpoint{read} was" if event.in_file else "the weights of another model were"
+        of_them = f"its {event.in_file} tensors is" if event.in_file else "them is"
         return self.finding(
             event,
-            f"the checkpoint{read} was put into the dictionary that state_dict() returned, and that dictionary is loaded "
-            f"nowhere: none of its {event.in_file} tensors is in the model that trains",
+            f"{source} put into the dictionary that {event.model}.state_dict() returned, and that dictionary is loaded "
+            f"nowhere: none of {of_them} in the model that trains",
             severity="error",
             cause="state_dict() returns a dictionary of its own: new entries in it do not reach the model",
-            fix="model.load_state_dict(…) with that dictionary, after the update",
+            fix="model.load_state_dict(…) with that dictionary, after it was filled",
             key=event.kind,
             in_file=event.in_file,
             tensors=event.tensors,
