@@ -37,6 +37,11 @@ def line(tmp_path):
         "hit = net(v).squeeze(1) > 0",
         "hit = torch.sigmoid(net(v))[:, 0] >= 0.5",
         "def score(model, v):\n    return torch.softmax(model(v), 1).argmax(-1)",
+        "def hits(out, y):\n    p = out > 0\n    return (p == y).sum()\nhits(net(v).squeeze(1), y)",
+        "def inner(p):\n    return p.argmax(1)\ndef outer(logits, y):\n    return inner(logits)\nouter(y=y, logits=net(v))",
+        "def predict(v):\n    out = []\n    out.append(net(v))\n    return torch.cat(out)\nhit = predict(v) > 0",
+        "p, t = torch.cat([net(a) for a, _ in test]), torch.cat([b for _, b in test])\nhit = p >= 0.5",
+        "def preprocess(x):\n    return x\np = net(preprocess(v)).argmax(1)",
     ],
 )
 def test_decides(line, text):
@@ -59,6 +64,14 @@ def test_in_a_class(line):
         "order = s.argsort()\np = net(v) > 0",
         "p = net(v) > threshold",
         "largest = net(v).max()",
+        "def hits(out, y):\n    return out > 0\nhits(v, y)",
+        "def hits(out, cut):\n    return out > 0\nhits(cut=net(v), out=v)",
+        "p = net(v).sigmoid()\nhit = p > 0.05\nplain = p > 0.5",
+        "def log(value):\n    return value > 0\nloss = criterion(net(v), y)\nloss.backward()\nlog(loss)",
+        "def simulate(n):\n    return torch.rand(n)\ny = simulate(9) > 0.5",
+        "if len(v) > 0:\n    pass",
+        "class Data:\n    pass\nlarge = Data(v).x > 0",
+        "def roc_curve(s):\n    return s\nhit = net(v) > 0",
     ],
 )
 def test_decides_not(line, text):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 
 from flatline.events import Where
-from flatline.sensors.sources import FUNCTIONS, tree_of
+from flatline.sensors.sources import FUNCTIONS, called_name, tree_of, value_pairs
 
 CHOOSING = ("argmax", "max", "topk", "round")
 RANKING = re.compile(
-    r"auroc|auc|roc|average_?precision|precision_recall|quantile|percentile|argsort|brier|calibrat|topk|log_?loss|threshold",
+    r"auc|roc(?!e)|average_?precision|precision_?recall|quantile|percentile|argsort|brier|calibrat|topk|log_?loss|thresh"
+    r"|recall_?at|precision_?at|_at_?k|ndcg|cumsum|lift_|gini|spearman|youden|ranking",
     re.IGNORECASE,
-)
+)  # not of process
 HALVES = (0, 0.5)
+HANDED_ON = 2  # from a function to the next one that decides
 LIBRARIES = ("torch", "nn", "F", "np", "numpy", "functional", "math", "random")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 SPEAKING = (ast.Name, ast.Attribute, ast.FunctionDef, ast.alias)
 
 
@@ -28,8 +32,13 @@ def decides(file: str) -> Where | None:
         return None
     if any(RANKING.search(_spelled(node)) for node in ast.walk(tree) if isinstance(node, SPEAKING)):
         return None
-    models = set(_trained(tree))
-    lines = [node.lineno for scope in _scopes(tree) for node in _decisions(scope, models)]
+    models, scopes = set(_trained(tree)), list(_scopes(tree))
+    models |= {name for scope in scopes for name in _gives_scores(scope, models)}
+    given = _given(scopes, models)
+    known = [(scope, _names_of_scores(scope, models, given[scope])) for scope in scopes]
+    if any(_chooses(scope, scores, models) for scope, scores in known):
+        return None
+    lines = [node.lineno for scope, scores in known for node in _decisions(scope, scores, models)]
     return Where(file, min(lines)) if lines else None
 
 
@@ -43,12 +52,29 @@ def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _trained(tree: ast.Module) -> Iterator[str]:
-    """What is called where a backward is: the source of models, losses and helpers; and parameters of functions."""
+    """What is called where a backward is, and parameters of functions: the source of models; of no class or function here."""
+    here = {node.name for node in ast.walk(tree) if isinstance(node, (ast.ClassDef, *FUNCTIONS))} | set(dir(builtins))
+    yield from (name for name in _called(tree) if name not in here)
+
+
+def _called(tree: ast.Module) -> Iterator[str]:
     for scope in _scopes(tree):
         if any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(scope)):
-            yield from (ast.unparse(n.func) for n in ast.walk(scope) if isinstance(n, ast.Call) and _own(n))
+            losses = _losses(scope)
+            calls = (n for n in ast.walk(scope) if isinstance(n, ast.Call) and n not in losses and _own(n))
+            yield from (ast.unparse(call.func) for call in calls)
         if isinstance(scope, FUNCTIONS):
             yield from (a.arg for a in (*scope.args.posonlyargs, *scope.args.args))
+
+
+def _losses(scope: ast.AST) -> list[ast.expr]:
+    """``criterion(out, y)`` of ``loss = criterion(out, y)``, of which a backward is taken."""
+    names = _backward_of(scope)
+    return [n.value for n in ast.walk(scope) if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in names]
+
+
+def _backward_of(scope: ast.AST) -> set[str]:
+    return {ast.unparse(n.value) for n in ast.walk(scope) if isinstance(n, ast.Attribute) and n.attr == "backward"}
 
 
 def _own(call: ast.Call) -> bool:
@@ -59,9 +85,50 @@ def _own(call: ast.Call) -> bool:
     return ast.unparse(func).partition(".")[0] not in LIBRARIES
 
 
-def _decisions(scope: ast.AST, models: set[str]) -> Iterator[ast.expr]:
+def _gives_scores(scope: ast.AST, models: set[str]) -> tuple[str, ...]:
+    """The name of a function, and of a method, that returns what a model returned."""
+    if not isinstance(scope, FUNCTIONS):
+        return ()
+    scores = _names_of_scores(scope, models, set())
+    returns = [n.value for n in ast.walk(scope) if isinstance(n, ast.Return) and n.value is not None]
+    return (scope.name, f".{scope.name}") if any(_holds(value, scores, models) for value in returns) else ()
+
+
+def _given(scopes: list[ast.AST], models: set[str]) -> dict[ast.AST, set[str]]:
+    """For each function the parameters that calls of it by name give scores for."""
+    given: dict[ast.AST, set[str]] = {scope: set() for scope in scopes}
+    functions = {scope.name: scope for scope in scopes if isinstance(scope, FUNCTIONS)}
+    for _ in range(HANDED_ON):
+        for scope in scopes:
+            scores = _names_of_scores(scope, models, given[scope])
+            for call in (n for n in ast.walk(scope) if isinstance(n, ast.Call)):
+                function = functions.get(called_name(call))
+                if function is not None:
+                    given[function] |= {name for name, value in _bound(function, call) if _holds(value, scores, models)}
+    return given
+
+
+def _bound(function: Function, call: ast.Call) -> list[tuple[str, ast.expr]]:
+    """Parameters, and what a call gives for them."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    method = names[:1] == ["self"] and isinstance(call.func, ast.Attribute)
+    by_name = [(k.arg, k.value) for k in call.keywords if k.arg]
+    return [*zip(names[1:] if method else names, call.args, strict=False), *by_name]
+
+
+def _chooses(scope: ast.AST, scores: set[str], models: set[str]) -> bool:
+    """Scores are compared with a probability that is not one half: somebody chose it."""
+    compared = (n for n in ast.walk(scope) if isinstance(n, ast.Compare) and isinstance(n.ops[0], (ast.Gt, ast.GtE)))
+    for node in compared:
+        limit = node.comparators[0]
+        number = limit.value if isinstance(limit, ast.Constant) else 0
+        if isinstance(number, float) and 0 < number < 1 and number not in HALVES and _holds(node.left, scores, models):
+            return True
+    return False
+
+
+def _decisions(scope: ast.AST, scores: set[str], models: set[str]) -> Iterator[ast.expr]:
     """Comparisons with 0 or one half, and the place of the largest, of scores."""
-    scores = _names_of_scores(scope, models)
     for node in ast.walk(scope):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHOOSING:
             if _holds(node, scores, models) and (node.args or node.keywords or node.func.attr == "round"):
@@ -72,14 +139,19 @@ def _decisions(scope: ast.AST, models: set[str]) -> Iterator[ast.expr]:
                 yield node
 
 
-def _names_of_scores(scope: ast.AST, models: set[str]) -> set[str]:
+def _names_of_scores(scope: ast.AST, models: set[str], given: set[str]) -> set[str]:
     """Variables that hold what a model returned, or what was made of it by methods and torch's functions."""
-    found: set[str] = set()
+    found = set(given)
     for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            if _holds(node.value, found, models):
-                found.add(node.targets[0].id)
-    return found
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            pairs = value_pairs(node.targets[0], node.value)
+            found |= {
+                to.id for to, value in pairs if value and isinstance(to, ast.Name) and _holds(value, found, models)
+            }
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+            if node.args and isinstance(node.func.value, ast.Name) and _holds(node.args[0], found, models):
+                found.add(node.func.value.id)  # torch.cat(scores)
+    return found - _backward_of(scope)
 
 
 def _holds(node: ast.expr, scores: set[str], models: set[str]) -> bool:
@@ -88,9 +160,14 @@ def _holds(node: ast.expr, scores: set[str], models: set[str]) -> bool:
         return node.id in scores
     if isinstance(node, (ast.Subscript, ast.Attribute)):
         return _holds(node.value, scores, models)
+    if isinstance(node, ast.ListComp):
+        over = {
+            n.target.id for n in node.generators if isinstance(n.target, ast.Name) and _holds(n.iter, scores, models)
+        }
+        return _holds(node.elt, scores | over, models)
     if not isinstance(node, ast.Call):
         return False
-    if ast.unparse(node.func) in models:
+    if ast.unparse(node.func) in models or (isinstance(node.func, ast.Attribute) and f".{node.func.attr}" in models):
         return True
     inner = node.func.value if isinstance(node.func, ast.Attribute) else None
     if isinstance(inner, (ast.Name, ast.Attribute)) and ast.unparse(inner).partition(".")[0] in LIBRARIES:
