@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flatline.sensors.workers import seeded_alike
+from flatline.sensors.workers import leaves_alone, seeded_alike
 
 SEED = 3
 args = SimpleNamespace(seed=7)
@@ -204,3 +204,82 @@ def test_not_one_seed(init):
 @pytest.mark.parametrize("dataset", [Still(), ByIndex()])
 def test_nothing_drawn_from_it(dataset):
     assert seeded_alike(constant, dataset) is None
+
+
+# --------------------------------------------------------------------------- what a worker_init_fn may reach
+
+
+class Owner:
+    rng = random.Random(0)
+
+    def start(self, worker_id):
+        self.rng.seed(worker_id)
+
+
+owner, shared = Owner(), random.Random(0)
+
+
+def asks_for_the_seed(worker_id):
+    info = torch.utils.data.get_worker_info()
+    random.seed(info.seed % 2**32)
+
+
+def reseeds(worker_id):
+    torch.utils.data.get_worker_info().dataset.rng = random.Random(worker_id)
+
+
+def reseeds_by_name(worker_id):
+    info = torch.utils.data.get_worker_info()
+    getattr(info, "dataset").start(worker_id)  # noqa: B009
+
+
+def of_an_owner(worker_id):
+    owner.start(worker_id)
+
+
+def of_a_global(worker_id):
+    shared.seed(worker_id)
+
+
+def by_helper_that_reseeds(worker_id):
+    reseeds(worker_id)
+
+
+def made_for(data):
+    return lambda worker_id: data.start(worker_id + 1)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        None,
+        by_torch,
+        by_number,
+        by_helper_apart,
+        asks_for_the_seed,
+        made_apart(3),
+        functools.partial(by_default, seed=3),
+        lambda worker_id: torch.manual_seed(worker_id + 1),
+    ],
+)
+def test_leaves_the_data_alone(init):
+    assert leaves_alone(init, "rng")
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        reseeds,
+        reseeds_by_name,
+        of_an_owner,
+        of_a_global,
+        by_helper_that_reseeds,
+        made_for(owner),
+        owner.start,
+        Starter(3),
+        functools.partial(by_default, seed=owner),
+        functools.partial(print),
+    ],
+)
+def test_may_reach_the_data(init):
+    assert not leaves_alone(init, "rng")

@@ -42,7 +42,7 @@ from flatline.sensors.revisited import Learned, Revisits, base, glimpse, held_ou
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 from flatline.sensors.text_order import sorted_by_text
 from flatline.sensors.waiting import Waiting
-from flatline.sensors.workers import seeded_alike
+from flatline.sensors.workers import leaves_alone, seeded_alike
 
 REMEMBERED = 8
 FEW_LOOKS = 6  # at labels, before one label alone is worth another
@@ -140,7 +140,8 @@ class Loader:
         streamed = any(kind.__name__ == "IterableDataset" for kind in type(loader.dataset).__mro__)
         init = getattr(loader, "worker_init_fn", None)
         several = self.workers > 1
-        self.copied = copied_generator(loader.dataset) if several and init is None else None
+        copied = copied_generator(loader.dataset) if several else None
+        self.copied = copied if copied is not None and leaves_alone(init, copied[1]) else None
         self.alike = seeded_alike(init, loader.dataset) if several and not streamed and init is not None else None
         self.order: Order | None = None  # of the newest pass
         self.position = 0  # in it, of the newest batch

@@ -1,4 +1,4 @@
-"""A ``worker_init_fn`` that gives every worker one and the same seed, and a data set that draws from it."""
+"""A ``worker_init_fn``: does it give every worker one and the same seed, and may it reach what the data set holds?"""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ DRAWS = {
     "rand_like", "randn_like", "integers",
 }  # fmt: skip
 SEEDS = ("seed", "manual_seed")
+SEEDED = ("torch", "numpy", "random")  # packages that seed generators of their own, and know of no data set
+OPTIONS = ("Namespace", "SimpleNamespace")
+PLAIN = (int, float, str, type(None))
 DEPTH = 2  # functions called by functions of the data set
 
 
@@ -38,6 +41,47 @@ def seeded_alike(init: Any, dataset: Any) -> tuple[str, str, Where] | None:
         if seed.generator not in apart and any(_draws(each, seed.generator) for each in _functions(dataset)):
             return ast.unparse(seed.call), seed.generator, Where(scope.file, seed.call.lineno, scope.function.__name__)
     return None
+
+
+# --------------------------------------------------------------------------- what worker_init_fn may reach
+
+
+def leaves_alone(init: Any, name: str) -> bool:
+    """It is there, and changes nothing of a data set's: it seeds torch, random and numpy, which a generator ``name`` is none of."""
+    if init is None:
+        return True
+    given = (*init.args, *init.keywords.values()) if isinstance(init, partial) else ()
+    function = init.func if isinstance(init, partial) else init
+    return all(isinstance(each, PLAIN) for each in given) and _plain(function, name, DEPTH)
+
+
+def _plain(function: Any, name: str, deep: int) -> bool:
+    """A function of the user's that reads numbers, functions of its own kind, and modules that know of no data set."""
+    if not isinstance(function, FunctionType) or not is_users(function.__code__.co_filename):
+        return False
+    names = _names(function.__code__)
+    if name in names or _words(function.__code__) & {name, "dataset"} or "dataset" in names:
+        return False
+    read = [function.__globals__[each] for each in names if each in function.__globals__]
+    read += [*closure_of(function).values(), *(function.__defaults__ or ())]
+    return all(_harmless(each) or (deep and _plain(each, name, deep - 1)) for each in read if each is not function)
+
+
+def _harmless(value: Any) -> bool:
+    """A number, options, or a function or a module that seeds at most generators of its own."""
+    if isinstance(value, ModuleType):
+        return value.__name__.partition(".")[0] in (*SEEDED, *sys.stdlib_module_names)
+    options = value if type(value) is dict else vars(value) if type(value).__name__ in OPTIONS else None
+    if options is not None:
+        return all(isinstance(each, PLAIN) or (type(each) is dict and _harmless(each)) for each in options.values())
+    owner = getattr(value, "__module__", None) or ""
+    return isinstance(value, PLAIN) or (callable(value) and owner.partition(".")[0] in SEEDED)
+
+
+def _words(code: CodeType) -> set[str]:
+    """Text in it: ``setattr(info.dataset, "rng", …)``."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return {part for part in code.co_consts if isinstance(part, str)}.union(*map(_words, inner))
 
 
 # --------------------------------------------------------------------------- what worker_init_fn seeds, and with what

@@ -28,8 +28,9 @@ class EqualStreamsInWorkers(Rule):
     Root cause
     ----------
     torch seeds the global generators of torch, random and numpy in each worker. A generator of the data set's own,
-    ``self.rng``, is copied with the data set, in one and the same state, into every worker and again in every epoch. And
-    a ``worker_init_fn`` that seeds them with a constant undoes what torch did.
+    ``self.rng``, is copied with the data set, in one and the same state, into every worker and again in every epoch;
+    a ``worker_init_fn`` that seeds the global ones leaves it as it is. And one that seeds them with a constant undoes what
+    torch did.
 
     Fix
     ---
