@@ -871,6 +871,32 @@ def test_targets_of_losses_that_are_written_out(loss):
     assert seen(lambda: run(torch.arange(2000)), PairingProbed) == []
 
 
+class Final(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.head = torch.nn.LSTM(3, 4, batch_first=True), torch.nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.read(x)[0][:, -1]).squeeze(1)
+
+
+def test_inputs_that_nobody_else_keeps_until_the_backward():
+    torch.manual_seed(0)
+    rows, targets = torch.randn(2000, 6, 3), torch.randn(2000)
+    net = Final()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+    def run():
+        for taken in torch.arange(2000).repeat(4).split(100):
+            optimizer.zero_grad()
+            functional.mse_loss(net(rows[taken]), targets[taken]).backward()
+            optimizer.step()
+
+    told = seen(run, PairingProbed)
+    assert told
+    assert told[0].rows >= 300
+
+
 class Index:
     """Of a class of the user's."""
 

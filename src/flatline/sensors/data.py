@@ -52,6 +52,7 @@ MANY_ROWS = 600  # of which simple rules tell nothing
 REPEATED = 5  # equal inputs in a row, before the source is asked why
 MATTERS, NOTHING = 0.003, 1e-9  # losses: under the first one rises are noise; the other stands for 0
 INDICES = 256  # of one batch that are compared
+HELD = 1_048_576  # numbers of an input that nobody else may keep until the backward: four megabytes
 PLAIN = (int, str)  # indices that are kept
 UNLIKE = count(1)
 
@@ -207,6 +208,7 @@ class DataSensor:
         self._last_served = 0  # step that the newest batch belonged to
         self._repeats: dict[str, batches.Repeats] = {}
         self._input: tuple[int, Any] = (0, None)  # step, weak reference to what the model in training was called with
+        self._held: torch.Tensor | None = None  # and itself, until the step: nobody else may keep ``x[rows]``
         self._pairings: dict[int, Pairing] = {}
         self._measured: dict[int, Measured] = {}
         self._labels: set[int] = set()  # the first two different ones
@@ -416,7 +418,7 @@ class DataSensor:
             self.newest.told = True
             self._tell_workers(self.newest, where)
             self._tell_paths(self.newest)
-        batch, self._batch = self._batch, None
+        batch, self._batch, self._held = self._batch, None, None
         self._origins.clear()
         batches_fed, self._fed = len(self._fed), set()
         if not self.loop.dense or batch is None or self.newest is None:
@@ -479,6 +481,7 @@ class DataSensor:
         if not repeats.add(step, first, content):
             return
         self._input = step, weakref.ref(first)
+        self._held = first if first.numel() <= HELD and not first.requires_grad else None
         rows = first.shape[0] if first.dim() else 0
         self.loop.emit(
             InputsObserved(

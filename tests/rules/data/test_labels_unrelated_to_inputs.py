@@ -118,6 +118,10 @@ def test_warns_of_measured_targets_permuted():
     )
 
 
+def test_warns_of_measured_targets_that_correlate_as_much_by_chance():
+    assert len(play(LabelsUnrelatedToInputs, measured(by_line=0.13))) == 1
+
+
 def test_near_miss_simple_rules_tell_the_targets():
     assert play(LabelsUnrelatedToInputs, measured(by_line=0.15)) == []
     assert play(LabelsUnrelatedToInputs, measured(by_neighbours=0.2)) == []

@@ -90,7 +90,12 @@ class LabelsUnrelatedToInputs(Rule):
     )
     consequences = ("C2", "C3", "C4", "C5", "O22")
 
-    deviations: float = 2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation, 1/√rows
+    deviations: float = (
+        2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation, halves/√rows
+    )
+    halves: float = (
+        1.4  # the two halves' correlations are alike: measured on targets drawn anew, 1.3 to 1.5 over 1/√rows
+    )
     rows_for_a_hint: int = 600  # measured: what 16 bits of a digit tell shows in 300
     lowest: float = 0.97  # loss over the labels' entropy; the probes' own noise is 1 or 2 %
     highest: float = 1.3  # a loss above it is broken rather than at chance
@@ -296,7 +301,7 @@ class LabelsUnrelatedToInputs(Rule):
     def _at_chance(self, event: PairingProbed) -> bool:
         at_chance = self.lowest * event.entropy <= event.surprise <= self.highest * event.entropy
         if not event.classes:
-            limit = self.deviations / math.sqrt(max(1, event.rows))
+            limit = self.deviations * self.halves / math.sqrt(max(1, event.rows))
             return at_chance and max(event.by_line, event.by_neighbours) <= limit
         share = event.commonest
         limit = share + self.deviations * math.sqrt(share * (1 - share) / max(1, event.rows))
