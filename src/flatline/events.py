@@ -1702,6 +1702,23 @@ class AdaptersNotMade(Event):
     trainable: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class AdaptersUnused(Event):
+    """The run is over, and adapters that were built for layers of its model, and that its optimizer holds, never ran."""
+
+    absent = "every adapter that an optimizer held took part"
+    defect = True
+    adapter: str = ""  # their class
+    adapters: int = 0
+    tensors: int = 0  # of theirs in the optimizer
+    held: int = 0  # tensors in the optimizer
+    layers: tuple[str, ...] = ()  # that they were built for, and that ran without them
+    kept: bool = False  # the objects are still there at the end
+    steps: int = 0  # of the optimizer, in none of which they got a gradient
+    frozen: int = 0  # elements of the models that ran
+    trainable: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashTensor:
     """A tensor argument of the function that raised."""

@@ -46,6 +46,7 @@ from flatline.sensors.shifts import ShiftSensor
 from flatline.sensors.signs import SignsSensor
 from flatline.sensors.symmetry import SymmetrySensor
 from flatline.sensors.told_rates import MisplacedRates
+from flatline.sensors.unused_adapters import UnusedAdapters
 
 NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
 Broken = Callable[[str, Exception], None]
@@ -94,6 +95,7 @@ class LiveSensors:
         self.by_hand = HandStepSensor(
             loop, self.backward, self.models, self.optimizers, self.numbers, self.audit, self.data, self.recording
         )
+        self.unused_adapters = UnusedAdapters(loop, self.models)
         self.lost_rates = LostRates(loop)
         self.divided = DividedLosses(loop)
         self.restored = RestoredRates(loop, self.patches, self.schedules)
@@ -122,6 +124,7 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.numbers.after_step))
         self.optimizers.after_sample.append(guard(self.precision.after_step))
         self.optimizers.after_sample.append(guard(self.misplaced.after_step))
+        self.optimizers.after_sample.append(guard(self.unused_adapters.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.optimizers.after_sample.append(guard(self.restored.after_step))
         self.optimizers.after_sample.append(guard(self.backward.annealed.after_step))
@@ -243,6 +246,7 @@ class LiveSensors:
         guard(lambda: self.schedules.tell(ended=how))()
         guard(lambda: self._never_stepped(how))()
         guard(self.lifecycle.finish)(how)
+        guard(self.unused_adapters.finish)(how)
         guard(self.seeds.tell)()
         loop = self.loop
         loop.emit(RunEnded(step=loop.steps, how=how, loss=loop.last_loss, first_loss=loop.first_loss))

@@ -19,6 +19,7 @@ from flatline.sensors.own_data import looks_at_own_data
 from flatline.sensors.patching import Patches, unseen_by_dynamo
 from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import modules, named_modules, own_parameters, parameters
+from flatline.sensors.wrapping import Wrapping
 
 Tensor = torch.Tensor
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -207,6 +208,7 @@ class ModelSensor:
         self.models: dict[int, Model] = {}
         self.labels: dict[str, int] = {}
         self.parents: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        self.wrapping = Wrapping()
         self.made: set[type] = set()  # classes of the modules that were built
         self.eval_calls: dict[int, Where | None] = {}
         self.in_backward = False
@@ -316,6 +318,7 @@ class ModelSensor:
     def _parameter_registered(self, module: nn.Module, name: str, parameter: Any) -> None:
         self.loop.clock += 1
         self.loop.born.setdefault(id(parameter), self.loop.clock)
+        self.wrapping.parameter(module, parameter)
         self.made.add(type(module))
 
     def _watch_closely(self, closely: bool) -> None:
@@ -414,6 +417,8 @@ class ModelSensor:
 
     def _registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         if child is not None:
+            before = self.parents.get(child)
+            self.wrapping.module(parent, child, before[0]() if before is not None else None)
             self.parents[child] = weakref.ref(parent), name
             self.made.update((type(parent), type(child)))
 

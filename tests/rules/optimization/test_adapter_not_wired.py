@@ -4,6 +4,7 @@ import pytest
 
 from flatline.events import (
     AdaptersNotMade,
+    AdaptersUnused,
     LayerNumbers,
     NumbersSampled,
     OptimizerFacts,
@@ -125,6 +126,34 @@ def test_fires_on_types_that_match_nothing():
 @pytest.mark.parametrize("frozen", [0, 60])
 def test_near_miss_the_model_trains_as_a_whole(frozen):
     assert play(AdapterNotWired, replace(NOT_MADE, frozen=frozen)) == []
+
+
+NEVER_CALLED = AdaptersUnused(
+    step=700,
+    where=Where("train.py", 90),
+    adapter="LoRALinear",
+    adapters=12,
+    tensors=24,
+    held=26,
+    layers=("layers.0.q", "layers.0.k"),
+    steps=400,
+    frozen=9_900,
+    trainable=100,
+)
+
+
+def test_fires_on_adapters_that_are_in_no_model():
+    (finding,) = play(AdapterNotWired, NEVER_CALLED, RunEnded(step=700))
+    assert (finding.severity, finding.where) == ("error", Where("train.py", 90))
+    assert finding.message == (
+        "24 of the 26 tensors in the optimizer got no gradient in 400 steps: those of 12 LoRALinear, built for layers.0.q, "
+        "layers.0.k, which the model calls without them"
+    )
+
+
+@pytest.mark.parametrize("change", [{"steps": 19}, {"frozen": 60}])
+def test_near_miss_too_short_or_all_of_the_model_trains(change):
+    assert play(AdapterNotWired, replace(NEVER_CALLED, **change)) == []
 
 
 UNUSED = {"reached": False, "has_gradient": False, "gradient_zero": False}

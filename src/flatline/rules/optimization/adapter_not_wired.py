@@ -6,7 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from flatline.events import AdaptersNotMade, NumbersSampled, ParameterFacts, ParametersAudited, RandomFrozen, RunEnded
+from flatline.events import (
+    AdaptersNotMade,
+    AdaptersUnused,
+    NumbersSampled,
+    ParameterFacts,
+    ParametersAudited,
+    RandomFrozen,
+    RunEnded,
+)
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -28,7 +36,8 @@ class AdapterNotWired(Rule):
     also freezes a head that the checkpoint does not have: its random weights then stay what they are.
 
     Names that are looked for and match no layer leave the model without any adapter, and so does a
-    ``forward`` that never calls them, or a hook that returns nothing: then only the head learns. A soft prompt that
+    ``forward`` that never calls them, a hook that returns nothing, or a loop that gives a wrapped layer to its own
+    variable and not to the model: then only the head learns. A soft prompt that
     the attention mask hides changes nothing, and its gradient is zero.
 
     Fix
@@ -53,8 +62,8 @@ class AdapterNotWired(Rule):
 
     Healthy look-alikes
     -------------------
-    One of the two matrices at zero, as LoRA starts; a gate that opens in the first steps; frozen towers that came
-    from another file; linear probing; several adapters of which one is in use; adapters that join in a later stage;
+    Adapters of several tasks that take turns; one of the two matrices at zero, as LoRA starts; a gate that opens in
+    the first steps; frozen towers that came from another file; linear probing; several adapters of which one is in use; adapters that join in a later stage;
     random targets and fixed projections without a checkpoint; a pool of prompts of which one is chosen.
 
     References
@@ -205,6 +214,29 @@ class AdapterNotWired(Rule):
             key="none",
             trainable=event.trainable,
             frozen=event.frozen,
+        )
+
+    def on_adapters_unused(self, event: AdaptersUnused) -> Iterator[Finding]:
+        """Wrappers that hold a layer of the model, which is called without them from the first step to the last."""
+        total = event.frozen + event.trainable
+        if event.steps < self.long or event.frozen < self.mostly * total:
+            return
+        self._unreached = None
+        where = (
+            "are kept outside of what the model calls" if event.kept else "are gone, and only their tensors are left"
+        )
+        yield self.finding(
+            event,
+            f"{event.tensors} of the {event.held} tensors in the optimizer got no gradient in {event.steps} steps: those of "
+            f"{event.adapters} {event.adapter}, built for {_list(event.layers)}, which the model calls without them",
+            severity="error",
+            cause=f"the adapters were made and given to the optimizer, but never put in the place of the layers: they {where}",
+            fix="setattr(parent, name, adapter) on the module that holds the layer; a new value of a loop's variable, or an "
+            "entry of dict(model.named_modules()), changes no model",
+            key="unused",
+            adapters=event.adapters,
+            tensors=event.tensors,
+            held=event.held,
         )
 
     def on_random_frozen(self, event: RandomFrozen) -> Iterator[Finding]:

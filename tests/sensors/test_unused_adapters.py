@@ -1,0 +1,127 @@
+"""Adapters that an optimizer holds, and that no model calls."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.sensors.watching import seen
+from torch import nn
+
+from flatline.events import AdaptersUnused
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 12)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).relu()).relu())
+
+
+class Around(nn.Module):
+    """Around the layer that it adapts, with modules of its own."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.down, self.up = (
+            nn.Linear(layer.in_features, 2, bias=False),
+            nn.Linear(2, layer.out_features, bias=False),
+        )
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+
+class Beside(nn.Module):
+    """Two matrices for a layer that it does not know."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(2, layer.in_features))
+        self.b = nn.Parameter(torch.zeros(layer.out_features, 2))
+
+    def forward(self, x):
+        return x @ self.a.T @ self.b.T
+
+
+class Unequal(Beside):
+    def __init__(self, layer):
+        super().__init__(layer)
+        self.b = nn.Parameter(torch.zeros(layer.out_features + 1, 2))
+
+
+def train(net, optimizer, steps=24):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(torch.randn(8, 12)), torch.randint(0, 3, (8,))).backward()
+        optimizer.step()
+
+
+def frozen(make):
+    """A frozen model, its adapters, and an optimizer of both and of the head."""
+    net = Net().requires_grad_(False)
+    net.head.requires_grad_(True)
+    adapters = [make(net.first), make(net.second)]
+    tensors = [p for adapter in adapters for p in adapter.parameters() if p.requires_grad]
+    return net, adapters, torch.optim.SGD([*net.head.parameters(), *tensors], lr=0.01)
+
+
+@pytest.mark.parametrize(("make", "kept"), [(Around, True), (Around, False), (Beside, True), (Beside, False)])
+def test_never_called(make, kept):
+    def script():
+        net, adapters, optimizer = frozen(make)
+        holder.append(net)
+        holder.extend(adapters if kept else ())
+        del adapters
+        train(net, optimizer)
+
+    holder = []
+    (told,) = seen(script, AdaptersUnused)
+    assert (told.adapter, told.adapters, told.tensors, told.held) == (make.__name__, 2, 4, 6)
+    assert (told.layers, told.kept, told.steps) == (("first", "second"), kept, 24)
+    assert told.frozen == 12 * 16 + 16 + 16 * 12 + 12
+    assert told.where.function == "frozen"
+
+
+def put_in(net, adapters, optimizer):
+    net.first, net.second = adapters
+    train(net, optimizer)
+
+
+def put_in_later(net, adapters, optimizer):
+    train(net, optimizer)
+    net.first, net.second = adapters
+    train(net, optimizer)
+
+
+def one_of_two_is_chosen(net, adapters, optimizer):
+    net.first = adapters[0]
+    train(net, optimizer)
+
+
+@pytest.mark.parametrize("act", [put_in, put_in_later, one_of_two_is_chosen])
+def test_called(act):
+    assert seen(lambda: act(*frozen(Around)), AdaptersUnused) == []
+
+
+def test_other_shapes_than_any_layer():
+    def script():
+        net, _, optimizer = frozen(Unequal)
+        train(net, optimizer)
+
+    assert seen(script, AdaptersUnused) == []
+
+
+def test_unfrozen_in_a_later_stage():
+    def script():
+        net = Net().requires_grad_(False)
+        net.head.requires_grad_(True)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        train(net, optimizer)
+        net.second.requires_grad_(True)
+        train(net, optimizer)
+
+    assert seen(script, AdaptersUnused) == []
