@@ -1,9 +1,14 @@
 """Views that name the dimensions of their tensor in another order."""
 
 import ast
+import linecache
 
 import pytest
+import torch
+from torch import nn
+from watching import seen
 
+from flatline.events import DimensionsMixed
 from flatline.sensors.reshapes import cut_anew
 
 
@@ -46,3 +51,76 @@ def test_another_order(body):
 )
 def test_near_miss(body):
     assert asked(body) is None
+
+
+# --------------------------------------------------------------------------- as a forward ran
+
+
+MODULE = """
+STEPS = 5
+class TimeFirst(nn.Module):
+    def forward(self, x):
+        return x.permute(1, 0, 2)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.one, self.wide = 2, 1, 4
+        self.turn, self.fit = TimeFirst(), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.rnn, self.weight = nn.GRU(4, 4, 2), nn.Parameter(torch.randn(5, 4))
+    def forward(self, x):
+        {body}
+"""
+
+
+def told(tmp_path, body, shape=(6, 5, 4)):
+    file = tmp_path / "net.py"
+    file.write_text(MODULE.format(body="\n        ".join(body.split("; "))))
+    linecache.checkcache()
+    names = {"nn": nn, "torch": torch, "F": nn.functional, "__name__": "net"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+
+    def run():
+        model = names["Net"]()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(shape)).square().mean().backward()
+            optimizer.step()
+
+    return [(event.statement, event.order) for event in seen(run, DimensionsMixed)]
+
+
+@pytest.mark.parametrize(
+    ("body", "statement", "order"),
+    [
+        ("batch = x.size(0); x = x.view(STEPS, batch, 4); return self.rnn(x)[0]", "x.view(STEPS, batch, 4)", "6, 5, 4"),
+        ("return self.rnn(x.view(5, x.size(0), -1))[0]", "x.view(5, x.size(0), -1)", "6, 5, 4"),
+        ("b, t, c = x.shape; return self.fit(x.reshape(5, b, 4))", "x.reshape(5, b, 4)", "6, 5, 4"),
+        ("n = x.shape[1]; return self.fit(x.reshape((n, len(x), 4)))", "x.reshape((n, len(x), 4))", "6, 5, 4"),
+        ("h = torch.tanh(self.fit(x)); return h.view(self.layers * 2, x.shape[0], 5)",
+         "h.view(self.layers * 2, x.shape[0], 5)", "6, …"),
+    ],
+)  # fmt: skip
+def test_samples_moved_from_the_first_place(tmp_path, body, statement, order):
+    assert told(tmp_path, body) == [(statement, order)]
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("return self.fit(x.view(1, x.size(0), 5, 4))", (6, 5, 4)),
+        ("return self.fit(x.view(self.one, x.size(0), 5, 4))", (6, 5, 4)),
+        ("return self.fit(x.view(5, x.size(0), 4))", (1, 5, 4)),
+        ("return self.fit(x.view(-1, x.size(0), 4))", (6, 1, 4)),
+        ("n = x.shape[1]; return self.fit(x.view(n, x.size(0), 4))", (6, 1, 4)),
+        ("batch = x.size(0); x = x.permute(1, 0, 2); return self.fit(x.reshape(5, batch, 4))", (6, 5, 4)),
+        ("batch = x.size(0); x = self.turn(x); return self.fit(x.reshape(5, batch, 4))", (6, 5, 4)),
+        ("x = x.transpose(0, 1); batch = x.size(1); return self.fit(x.reshape(STEPS, batch, 4))", (6, 5, 4)),
+        ("return self.fit(x.view(x.size(0), STEPS, 2, 2).permute(2, 0, 1, 3).reshape(-1, 4))", (6, 5, 4)),
+        ("return self.fit(self.weight.repeat(len(x), 1, 1).view(STEPS, len(x), 4))", (6, 5, 4)),
+        ("batch = x.size(0); x = self.rnn(x)[1]; return self.fit(x.view(2, 5, 4)) * batch", (6, 5, 4)),
+        ("if x.dim() == 2:; ␣x = x.view(5, x.size(0), -1); return self.fit(x)", (6, 5, 4)),
+    ],
+)
+def test_near_miss_samples_that_stay_or_are_one(tmp_path, body, shape):
+    assert told(tmp_path, body.replace("␣", "    "), shape) == []

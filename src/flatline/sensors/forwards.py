@@ -9,7 +9,7 @@ from flatline.sensors.callers import is_users
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.projections import drawn_in_forward
-from flatline.sensors.reshapes import cut_anew
+from flatline.sensors.reshapes import Reading, cut_anew, first_moved
 from flatline.sensors.sources import tree_of
 from flatline.sensors.tree import modules
 
@@ -31,10 +31,11 @@ class ForwardSensor:
             self._read.add(kind)
             function, file = forward_of(kind)
             if function is not None:
-                self._tell(kind.__name__, function, file)
+                self._tell(kind, function, file)
 
-    def _tell(self, module: str, function: ast.FunctionDef, file: str) -> None:
-        drawn, cut = drawn_in_forward(function, file), cut_anew(function, file)
+    def _tell(self, kind: type, function: ast.FunctionDef, file: str) -> None:
+        module, drawn = kind.__name__, drawn_in_forward(function, file)
+        cut = cut_anew(function, file) or self._moved(kind, function, file)
         if drawn is not None:
             self.loop.emit(ProjectionDrawn(step=self.loop.step, where=drawn[0], module=module, statement=drawn[1]))
         if cut is not None:
@@ -42,6 +43,13 @@ class ForwardSensor:
             self.loop.emit(
                 DimensionsMixed(step=self.loop.step, where=where, module=module, statement=call, order=order)
             )
+
+    def _moved(self, kind: type, function: ast.FunctionDef, file: str) -> tuple[Where, str, str] | None:
+        """A view in it that moves the samples from the first place, by what it was given last."""
+        calls = (call for model in self.models.known for call in model.calls)
+        call = next((call for call in calls if type(call.module) is kind and call.given), None)
+        names = getattr(getattr(kind, "forward", None), "__globals__", {})
+        return first_moved(Reading(function, call.module, call.given, names), file) if call is not None else None
 
 
 def forward_of(kind: type) -> tuple[ast.FunctionDef | None, str]:

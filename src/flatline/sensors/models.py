@@ -118,6 +118,7 @@ class Call:
     leaf: bool
     grad_enabled: bool
     in_grad: bool
+    given: tuple[int, ...] = ()  # shape of its first argument
     out_grad: bool = False
     out_sequence: int = 0
 
@@ -537,6 +538,7 @@ class ModelSensor:
             leaf=all(child is None for child in module._modules.values()),
             grad_enabled=torch.is_grad_enabled(),
             in_grad=any(t.requires_grad for t in tensors_in(args)),
+            given=tuple(args[0].shape) if args and isinstance(args[0], Tensor) else (),
         )
         self._look_for_cut(model, call, args)
         if model.integer_input is None and call.leaf:  # given to the model by keyword, which hooks are not told

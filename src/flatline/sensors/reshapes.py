@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from flatline.events import Where
+from flatline.sensors.sources import called_name
 
 VIEWS = ("view", "reshape")
 FEWEST = 3  # dimensions of the tensor
+ELEMENTWISE = (
+    "relu", "gelu", "elu", "silu", "leaky_relu", "tanh", "sigmoid", "dropout", "float", "half", "contiguous", "clone", "to"
+)  # fmt: skip
+KEEPING = (
+    "Linear", "Conv1d", "Conv2d", "Conv3d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "GroupNorm", "Dropout",
+    "ReLU", "GELU", "ELU", "SiLU", "LeakyReLU", "Tanh", "Sigmoid", "Embedding", "MaxPool1d", "MaxPool2d", "AvgPool2d",
+)  # fmt: skip
+BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.FunctionDef)
+LIBRARIES = ("torch", "F", "nn.functional", "torch.nn.functional")
 
 
 class Unpacked(NamedTuple):
@@ -31,6 +43,149 @@ def cut_anew(function: ast.AST, file: str) -> tuple[Where, str, str] | None:
     return None
 
 
+def first_moved(reading: Reading, file: str) -> tuple[Where, str, str] | None:
+    """``x.view(T, x.size(0), C)``: the samples do not come first any more; where, the call, and what the tensor's sizes are."""
+    for statement in reading.function.body:
+        if isinstance(statement, BLOCKS):  # it may not have run
+            continue
+        for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
+            if _moves(reading, call):
+                where = Where(file, call.lineno, reading.function.name)
+                return where, ast.unparse(call), reading.told(call)
+    return None
+
+
+def _moves(reading: Reading, call: ast.Call) -> bool:
+    """The number of samples stands behind others that are more than 1 together."""
+    tensor = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in VIEWS else None
+    if tensor is None or not reading.begins_with_samples(tensor):
+        return False
+    ahead: int | None = 1
+    for size in _listed(call):
+        if reading.counts_samples(size):
+            return ahead is not None and ahead > 1
+        number = reading.number(size)
+        ahead = ahead * number if ahead is not None and number is not None else None
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A forward, as it ran once: what its names hold, as far as the shape of its first argument and its module tell."""
+
+    function: ast.FunctionDef
+    module: Any
+    shape: tuple[int, ...]
+    names: dict[str, Any]  # of the file
+
+    def told(self, call: ast.Call) -> str:
+        """The sizes of the tensor that is viewed; of all but the first one if it was worked out."""
+        tensor: ast.expr = call.func.value  # type: ignore[attr-defined]
+        sizes = self.shape if self._is_given(tensor) else self.shape[:1]
+        return ", ".join(map(str, sizes)) + ("" if sizes == self.shape else ", …")
+
+    def begins_with_samples(self, node: ast.expr) -> bool:
+        """The first argument, or what elementwise functions and layers made of it; more than one sample."""
+        if isinstance(node, ast.Name):
+            value, place = self._made(node)
+            return self._is_given(node) or (place is None and value is not None and self.begins_with_samples(value))
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        owner, name = node.func.value, node.func.attr
+        if ast.unparse(owner) == "self":
+            return bool(node.args) and _keeps(self.module._modules.get(name)) and self.begins_with_samples(node.args[0])
+        if ast.unparse(owner) in LIBRARIES:
+            return name in ELEMENTWISE and bool(node.args) and self.begins_with_samples(node.args[0])
+        return name in ELEMENTWISE and self.begins_with_samples(owner)
+
+    def counts_samples(self, node: ast.expr) -> bool:
+        """``x.size(0)``, ``x.shape[0]``, ``len(x)``, or a name for it."""
+        if isinstance(node, ast.Name):
+            value, place = self._made(node)
+            if place is not None:
+                return place == 0 and value is not None and self.begins_with_samples(value)
+            return value is not None and self.counts_samples(value)
+        if isinstance(node, ast.Call) and called_name(node) == "len" and node.args:
+            return self.begins_with_samples(node.args[0])
+        tensor, place = _size_of(node)
+        return place == 0 and tensor is not None and self.begins_with_samples(tensor)
+
+    def number(self, node: ast.expr) -> int | None:
+        """A constant, a number of the module's or of the file's, a size of the first argument; products of them."""
+        if isinstance(node, ast.Constant):
+            return node.value if type(node.value) is int else None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            sides = self.number(node.left), self.number(node.right)
+            return None if None in sides else sides[0] * sides[1]  # type: ignore[operator]
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+            found = inspect.getattr_static(self.module, node.attr, None)
+            return found if type(found) is int else None
+        if isinstance(node, ast.Name):
+            return self._of_name(node)
+        tensor, place = _size_of(node)
+        return self._of_shape(tensor, place)
+
+    def _of_name(self, node: ast.Name) -> int | None:
+        value, place = self._made(node)
+        if value is None:
+            found = None if self._stores(node) else self.names.get(node.id)
+            return found if type(found) is int else None
+        return self.number(value) if place is None else self._of_shape(value, place)
+
+    def _of_shape(self, tensor: ast.expr | None, place: int | None) -> int | None:
+        given = tensor is not None and place is not None and self._is_given(tensor)
+        return self.shape[place] if given and -len(self.shape) <= place < len(self.shape) else None  # type: ignore[operator,index]
+
+    def _is_given(self, node: ast.expr) -> bool:
+        """The first argument itself, of several samples."""
+        arguments = [each.arg for each in self.function.args.args]
+        first = isinstance(node, ast.Name) and arguments[1:2] == [node.id]
+        return first and not self._stores(node) and len(self.shape) > 1 < self.shape[0]  # type: ignore[arg-type]
+
+    def _stores(self, node: ast.Name) -> list[ast.Name]:
+        """The places above at which the name is given something."""
+        names = (n for n in ast.walk(self.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        return [n for n in names if n.id == node.id and n.lineno < node.lineno]
+
+    def _made(self, node: ast.Name) -> tuple[ast.expr | None, int | None]:
+        """What a name was given last, in no block; and its place where a shape was unpacked: then the value is the tensor."""
+        found: list[tuple[ast.expr | None, int | None]] = []
+        for made in (n for n in self.function.body if isinstance(n, ast.Assign) and n.lineno < node.lineno):
+            target = made.targets[0]
+            if isinstance(target, ast.Name) and target.id == node.id:
+                found.append((made.value, None))
+            elif isinstance(target, ast.Tuple):
+                places = [at for at, each in enumerate(target.elts) if ast.unparse(each) == node.id]
+                found += [(_shape_of(made.value), at) for at in places]
+        return found[-1] if found and len(found) == len(self._stores(node)) else (None, None)
+
+
+def _keeps(layer: Any) -> bool:
+    """A layer of torch's that leaves the samples ahead."""
+    if type(layer).__name__ == "Sequential":
+        return all(map(_keeps, layer._modules.values()))
+    return type(layer).__module__.startswith("torch.nn.modules.") and type(layer).__name__ in KEEPING
+
+
+def _size_of(node: ast.expr) -> tuple[ast.expr | None, int | None]:
+    """The tensor, and which size of it is asked for: ``x.size(0)``, ``x.shape[0]``."""
+    if isinstance(node, ast.Subscript):
+        tensor, place = _shape_of(node.value), node.slice
+    elif isinstance(node, ast.Call) and len(node.args) == 1 and called_name(node) == "size":
+        tensor, place = getattr(node.func, "value", None), node.args[0]
+    else:
+        return None, None
+    number = ast.literal_eval(place) if isinstance(place, (ast.Constant, ast.UnaryOp)) else None
+    return tensor, number if type(number) is int else None
+
+
+def _shape_of(node: ast.expr) -> ast.expr | None:
+    """The tensor of ``x.shape`` or ``x.size()``."""
+    if isinstance(node, ast.Call) and not node.args and called_name(node) == "size":
+        return getattr(node.func, "value", None)
+    return node.value if isinstance(node, ast.Attribute) and node.attr == "shape" else None
+
+
 def _unpacked(function: ast.AST) -> Iterator[Unpacked]:
     for node in ast.walk(function):
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
@@ -50,6 +205,11 @@ def _sizes(call: ast.Call, tensor: str) -> list[ast.expr]:
     function = call.func
     if not isinstance(function, ast.Attribute) or function.attr not in VIEWS or ast.unparse(function.value) != tensor:
         return []
+    return _listed(call)
+
+
+def _listed(call: ast.Call) -> list[ast.expr]:
+    """Sizes one by one, or in a tuple."""
     one = len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List))
     return list(call.args[0].elts) if one else call.args  # type: ignore[attr-defined]
 
