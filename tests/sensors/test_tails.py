@@ -155,6 +155,12 @@ def test_the_batch_says_where_rows_end(loss, told, fill):
     assert target.padding_value == pytest.approx(fill, abs=1e-2)
 
 
+@pytest.mark.parametrize("loss", WRITTEN.values(), ids=WRITTEN)
+def test_how_large_the_targets_are(loss):
+    (target,) = by_hand(RAIN, LEVELS, loss, [])
+    assert (target.low, target.high) == pytest.approx((float(LEVELS.min()), float(LEVELS.max())), abs=1e-2)
+
+
 def test_steps_ahead_of_rows_by_lengths():
     model = nn.Linear(3, 1)
     steps = STEPS.masked_fill(ENDS[..., None] | RESTS[..., None], 0.0)

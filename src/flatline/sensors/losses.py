@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from flatline.events import BackwardFacts, LossComputed, TargetFacts, Where
+from flatline.sensors.causality import causal
 from flatline.sensors.graph import (
     SHAPE_ONLY,
     VIEWS,
@@ -57,6 +58,8 @@ FEEDS = {
     "Relu": "relu",
     "Tanh": "tanh",
 }
+FEWEST_LABELS = 8  # that are compared with the tokens
+SPAN = 2  # labels in a row, at least: of tokens masked at random they stand alone
 MEASURED = ("MseLoss", "SmoothL1Loss", "HuberLoss")
 POWER = "squared error"
 WRITTEN_OUT = 64  # nodes looked at from the root of a loss that is written out
@@ -148,6 +151,7 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
     if models.targets_seen is not None:
         models.targets_seen(kind, fed_by, scores, target, saved(node, "ignore_index"), step, where)
     shape = tuple(scores.shape) if scores is not None else ()
+    facts = _target(node, target, models)
     expand = next((n for n in passed if operation(n) == "Expand"), None)
     return LossComputed(
         step=step,
@@ -161,13 +165,13 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         shape=shape,
         feed_shape=_feed_shape(expand),
         broadcast=_grew(expand, shape),
-        target=_target(node, target, models),
+        target=facts,
         normalised=normalised,
         masked_mean=_masked_mean(node, graph) if _reduction(node) == "none" else _masked_scores(node, target),
         wrong_and_saturated=_wrong(scores, target) if kind == "binary_cross_entropy" else 0.0,
         gradient_ratio=_gradient_ratio(below, target) if kind == "cross_entropy" and fed_by == "softmax" else None,
         factor=scaled(below)[0] if kind == "cross_entropy" else 1.0,
-        causal=any(saved(n, "is_causal") for n in graph.nodes if "ScaledDotProduct" in name_of(n)),
+        causal=facts.equals_input and _causal(graph, models),
     )
 
 
@@ -305,12 +309,19 @@ def _measured(total: Node, difference: Node, models: ModelSensor) -> tuple[torch
 
 
 def _filled(total: Node, measured: tuple[torch.Tensor, torch.Tensor] | None, models: ModelSensor) -> TargetFacts:
-    """Padding among such targets of a mean."""
+    """How large such targets of a mean are, and padding among them."""
     if measured is None or operation(total) != "Mean":
         return TargetFacts()
     answer, target = measured
     share, value = padded_numbers(target, answer, _inputs(models), models.newest_batch())
-    return TargetFacts(shape=tuple(target.shape), total=target.numel(), padding_share=share, padding_value=value)
+    return TargetFacts(
+        shape=tuple(target.shape),
+        low=float(target.min()),
+        high=float(target.max()),
+        total=target.numel(),
+        padding_share=share,
+        padding_value=value,
+    )
 
 
 def _answer(node: Node, models: ModelSensor) -> torch.Tensor | None:
@@ -422,7 +433,7 @@ def _target(node: Node, target: Any, models: ModelSensor) -> TargetFacts:
         total=target.numel(),
         padding_share=share,
         padding_id=pad,
-        equals_input=_equals_input(target, models),
+        equals_input=_equals_input(target, ignore, models),
         in_place=any(model.moved == 0 for model in models.known),
         lone=_lone(target, ignore, models) if kept.numel() < target.numel() else None,
         **_bare_rows(target, ignore, models),
@@ -452,13 +463,24 @@ def _token_input(models: ModelSensor) -> torch.Tensor | None:
     return None
 
 
-def _equals_input(target: torch.Tensor, models: ModelSensor) -> bool:
+def _equals_input(target: torch.Tensor, ignore: int, models: ModelSensor) -> bool:
+    """All labels that are there; not those of places here and there, which a model may have masked itself."""
     tokens = _token_input(models)
-    if tokens is None or tokens.numel() != target.numel() or tokens.numel() < 8:
+    if tokens is None or tokens.numel() != target.numel() or tokens.device != target.device:
         return False
     if any(model.moved == 1 for model in models.known):
         return False
-    return bool((tokens.reshape(-1) == target.reshape(-1)).all())
+    kept = (target != ignore).reshape(tokens.shape)
+    begun = kept[:, :1].sum() + (kept[:, 1:] & ~kept[:, :-1]).sum()
+    count = int(kept.sum())
+    if count < FEWEST_LABELS or count < SPAN * int(begun):
+        return False
+    return bool((tokens == target.reshape(tokens.shape))[kept].all())
+
+
+def _causal(graph: Graph, models: ModelSensor) -> bool:
+    tokens = _token_input(models)
+    return tokens is not None and causal(graph.nodes, tokens.shape[1])
 
 
 def _bare_rows(target: torch.Tensor, ignore: int, models: ModelSensor) -> dict[str, Any]:

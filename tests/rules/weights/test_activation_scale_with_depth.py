@@ -218,8 +218,15 @@ def test_fires_where_growth_shows_in_the_first_error_of_a_regression():
 def test_near_miss_regressions():
     assert play(ActivationScaleWithDepth, *regression(loss=40.0)) == []
     assert play(ActivationScaleWithDepth, *regression(low=0.0, high=300.0)) == []  # targets are as large
-    assert play(ActivationScaleWithDepth, *regression(kind="l1_loss")) == []
+    assert play(ActivationScaleWithDepth, *regression(loss=30.0, kind="l1_loss")) == []
+    assert play(ActivationScaleWithDepth, *regression(kind="poisson_nll_loss")) == []
     assert play(ActivationScaleWithDepth, *regression(step=2)) == []
+
+
+@pytest.mark.parametrize("kind", ["l1_loss", "smooth_l1_loss", "huber_loss"])
+def test_fires_where_growth_shows_in_another_error(kind):
+    (finding,) = play(ActivationScaleWithDepth, *regression(loss=32.0, kind=kind))
+    assert finding.message.endswith("the first error is 32, and no target is larger than 3.1")
 
 
 def message_passing(stds, loss=1.7e9):
@@ -240,7 +247,15 @@ def test_fires_where_what_lies_between_the_layers_multiplies():
     assert "sum over neighbours" in finding.cause
 
 
+def test_fires_on_a_residual_stream_that_grows_block_by_block():
+    """14 blocks by Kaiming's initialisation, a last error of 600 times the targets' size."""
+    (finding,) = play(ActivationScaleWithDepth, *message_passing([0.8 * 1.5**i for i in range(14)], loss=4e5))
+    assert "the activations grow 1.5 × per layer" in finding.message
+    assert "residual connection" in finding.cause
+
+
 def test_near_miss_blocks_that_grow_and_a_loss_in_order():
     assert play(ActivationScaleWithDepth, *message_passing([5.0**i for i in range(8)], loss=40.0)) == []
-    assert play(ActivationScaleWithDepth, *message_passing([2.0**i for i in range(8)])) == []
+    assert play(ActivationScaleWithDepth, *message_passing([1.5**i for i in range(14)], loss=40.0)) == []
+    assert play(ActivationScaleWithDepth, *message_passing([1.5**i for i in range(8)])) == []
     assert play(ActivationScaleWithDepth, *message_passing([5.0**i for i in range(4)])) == []

@@ -74,8 +74,9 @@ class ActivationScaleWithDepth(Rule):
     layers_needed: int = 6  # fewer say nothing about depth
     ratio: float = 1e3  # last over first, or first over last; measured: healthy networks stay within 30
     ratio_off: float = 100.0  # the same where the first loss shows what it did to the scores
+    ratio_alike: float = 30.0  # the same between layers of one place in every block; what healthy networks stay within
     loss_off: float = 10.0  # first cross entropy over ln(classes); W4 has 3 for one layer, 1.5 is mild there
-    error_off: float = 100.0  # first mean square error over the square of the largest target: ten times its size
+    error_off: float = 10.0  # root of the first mean square error, or another error, over the largest target
     reaching: float = 10.0  # rms of what the last layer is given there; about 1 where a normalisation came between
     same_direction: float = 0.8  # share of neighbours that go the same way
     largest_jump: float = 0.4  # share of the whole change that one pair of neighbours may make up
@@ -94,7 +95,8 @@ class ActivationScaleWithDepth(Rule):
         self._shrunk: dict[str, _Shrunk] = {}
         self._losses = History()
         self._grown: dict[str, _Shrunk] = {}
-        self._largest = 0.0  # target of the first step's mean square error
+        self._largest = 0.0  # target of the first step's regression
+        self._squared = True  # its error
 
     def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
         """The outputs of the layers of one kind, in order."""
@@ -112,7 +114,9 @@ class ActivationScaleWithDepth(Rule):
                 self._shrunk[event.model] = _Shrunk(event, chain)
             elif chain := next((each for each in (whole, whole[:-1]) if self._trend(each, self.ratio_off)), []):
                 self._grown[event.model] = _Shrunk(event, chain)
-            elif chain := next((each for each in _alike(whole) if (self._change(each, self.ratio) or 0.0) > 0), []):
+            elif chain := next(
+                (each for each in _alike(whole) if (self._change(each, self.ratio_alike) or 0.0) > 0), []
+            ):
                 self._grown[event.model] = _Shrunk(event, chain)  # what lies between the layers may do it
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> Iterator[Finding]:
@@ -128,8 +132,9 @@ class ActivationScaleWithDepth(Rule):
     def on_loss_computed(self, event: LossComputed) -> None:
         """How large the targets of a regression are."""
         low, high = event.target.low, event.target.high
-        if event.step == 1 and event.kind == "mse_loss" and event.reduction == "mean":
-            self._largest = max(abs(low), abs(high)) if low is not None and high is not None else 0.0
+        if event.step == 1 and event.kind in ERRORS and event.reduction == "mean":
+            self._largest = max(self._largest, *(abs(each) for each in (low, high) if each is not None), 0.0)
+            self._squared = event.kind in SQUARED
 
     def _follow(self, event: ActivationsSampled) -> None:
         """A network whose activations recover is no longer looked at."""
@@ -148,11 +153,13 @@ class ActivationScaleWithDepth(Rule):
             return
         self._losses.add(event.index, event.loss)
         largest, self._largest = self._largest, 0.0
-        if event.step > 1 or not largest or not self.error_off * largest**2 <= event.loss < math.inf:
+        error = math.sqrt(abs(event.loss)) if self._squared else event.loss
+        if event.step > 1 or not largest or not self.error_off * largest <= error < math.inf:
             return
         for grown in self._grown.values():
             if grown.chain[-1].std >= self.reaching:
-                told = f"; the first mean square error is {event.loss:.3g}, and no target is larger than {largest:.3g}"
+                what = "mean square error" if self._squared else "error"
+                told = f"; the first {what} is {event.loss:.3g}, and no target is larger than {largest:.3g}"
                 yield self._tell(event, grown.chain, grown.first, told)
 
     def _learned(self, last: float, first: float) -> bool:
@@ -221,6 +228,8 @@ class ActivationScaleWithDepth(Rule):
         )
 
 
+SQUARED = ("mse_loss", "squared error")
+ERRORS = (*SQUARED, "smooth_l1_loss", "huber_loss", "l1_loss")  # far from the targets these grow as the distance does
 SUMS = (
     "weights with rms × √fan_in of about {gain:.2g} keep the scale only where a ReLU takes half of it away, and no residual "
     "connection and no sum over neighbours adds to it: here every block is larger than the last, and nothing normalises them"
