@@ -17,7 +17,6 @@ from flatline.sensors.graph import (
     Node,
     children,
     is_leaf,
-    name_of,
     operation,
     saved,
     sequence,

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from flatline.events import FutureProbed, LossComputed, Spread, TargetFacts
 from flatline.rules.llm.labels_not_shifted import LabelsNotShifted
 from flatline.testing import play
@@ -15,6 +17,11 @@ def test_fires_on_labels_that_are_the_input():
         "the 640 labels equal the input tokens, position by position, in all 3 steps looked at, under a causal mask"
     )
     assert "logits[:, :-1]" in finding.fix
+
+
+def test_labels_that_are_ignored_are_not_counted():
+    told = [replace(loss, target=replace(loss.target, ignored=140)) for loss in losses(True, True, True)]
+    assert play(LabelsNotShifted, *told)[0].message.startswith("the 500 labels equal")
 
 
 def test_only_a_hint_without_a_causal_mask():

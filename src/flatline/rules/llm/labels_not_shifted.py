@@ -69,12 +69,13 @@ class LabelsNotShifted(Rule):
         self._steps.add(event.step)
         if len(self._steps) < self.steps_needed:
             return
+        labels = event.target.total - event.target.ignored
         yield self.finding(
             event,
-            f"the {event.target.total} labels equal the input tokens, position by position, "
+            f"the {labels} labels equal the input tokens, position by position, "
             f"in all {len(self._steps)} steps looked at{', under a causal mask' if event.causal else ''}",
             severity="warning" if event.causal and event.target.in_place else "hint",
-            labels=event.target.total,
+            labels=labels,
             causal=event.causal,
         )
 
