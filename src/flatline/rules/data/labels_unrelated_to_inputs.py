@@ -91,7 +91,7 @@ class LabelsUnrelatedToInputs(Rule):
     consequences = ("C2", "C3", "C4", "C5", "O22")
 
     deviations: float = (
-        2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation, halves/√rows
+        2.0  # above the commonest class, of a binomial; of a correlation, halves/√rows (1 in 40 by chance)
     )
     halves: float = (
         1.4  # the two halves' correlations are alike: measured on targets drawn anew, 1.3 to 1.5 over 1/√rows
