@@ -1575,6 +1575,23 @@ class CheckpointLoaded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class HeadLeftOut(Event):
+    """A last layer got nothing from a checkpoint, and was tried with tensors of it that fit under another name."""
+
+    absent = "no layer was left out that a checkpoint has under another name"
+    model: str = "model"
+    head: str = ""  # its path
+    stored: str = ""  # the name of those tensors in the checkpoint
+    tensors: int = 0
+    samples: int = 0  # targets that it was tried on
+    commonest: float = 1.0  # share of the commonest class among them
+    agrees: float = 0.0  # share of the targets that it answers with those tensors in it
+    agrees_now: float = 0.0  # and as it is
+    loss: float = 0.0
+    loss_now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CheckpointFiltered(Event):
     """A state dict of a file's tensors and of the model's own was loaded: the script kept out what does not fit by name."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from flatline.events import Where
-from flatline.sensors.sources import called_name, function_around
+from flatline.sensors.sources import called_name, function_around, own_nodes
 from flatline.sensors.tree import named_parameters
 
 CHOOSING = ("startswith", "endswith", "removeprefix", "split", "partition", "match", "search")
@@ -47,7 +47,7 @@ def kept_out(module: nn.Module, state: Any, file: Named) -> KeptOut | None:
 def by_names_of_both(where: Where | None) -> bool:
     """``{k: v for k, v in file.items() if k in own}`` around this line, and no word that chooses a part on purpose."""
     scope = function_around(where.file, where.line) if where is not None else None
-    nodes = list(ast.walk(scope)) if scope is not None else []
+    nodes = list(own_nodes(scope)) if scope is not None else []
     asked = [node for node in nodes if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In)]
     chosen = any(isinstance(node.left, ast.Constant) for node in asked) or any(
         isinstance(node, ast.Call) and called_name(node) in CHOOSING for node in nodes

@@ -139,7 +139,7 @@ def unlike(pairs: list[tuple[Tensor, Tensor]]) -> bool:
     return bool(strange & (cosines.mean().abs() < UNLIKE / 2))
 
 
-def _kept_own(module: nn.Module, state: Any) -> list[str]:
+def kept_own(module: nn.Module, state: Any) -> list[str]:
     """Names under which a model was given its own tensors again: ``{**model.state_dict(), **fitting}``."""
     own = dict(named_parameters(module)) if isinstance(state, Mapping) else {}
     given = {name: state.get(name) for name in own}
@@ -201,7 +201,7 @@ class LifecycleSensor:
         elif not given and missing:
             self.loads.append(Load(module, "empty", caller()))
         elif 2 * len(missing) <= len(given):
-            self._followed(module, (*missing, *_kept_own(module, state)))
+            self._followed(module, (*missing, *kept_own(module, state)))
         if missing and 2 * len(missing) <= len(given) and len(self._left_out) < LOADS:
             self._left_out.append((weakref.ref(module), missing, caller()))
 

@@ -25,6 +25,7 @@ from flatline.sensors.derivatives import DerivativeSensor
 from flatline.sensors.divided_loss import DividedLosses
 from flatline.sensors.forwards import ForwardSensor
 from flatline.sensors.hooked import GradientHooks
+from flatline.sensors.left_out_heads import LeftOutHeads
 from flatline.sensors.lifecycle import LifecycleSensor
 from flatline.sensors.logged import LoggedSensor
 from flatline.sensors.loop import Loop
@@ -87,6 +88,7 @@ class LiveSensors:
         self.checkpoints = CheckpointSensor(loop, self.patches, self.audit)
         self.own_state = OwnStateSensor(loop, self.patches)
         self.lifecycle = LifecycleSensor(loop, self.patches, self.models, self.own_state)
+        self.left_out = LeftOutHeads(loop, self.lifecycle)
         self.crashes = CrashSensor(loop, self.models)
         self.logged = LoggedSensor(loop, self.patches)
         self.printed = PrintedSensor(loop, self.patches)
@@ -137,6 +139,8 @@ class LiveSensors:
         self.models.on_lone.append(guard(SignsSensor(self.loop).before_lone))
         self.checkpoints.on_loaded.append(guard(self.lifecycle.loaded))
         self.checkpoints.on_loaded.append(guard(self.own_state.loaded))
+        self.checkpoints.on_loaded.append(guard(self.left_out.loaded))
+        self.models.on_leave.append(guard(self.left_out.after_module))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
         self.optimizers.before_step.append(guard(self.logged.before_step))
         self.models.on_leave.append(guard(self.recording.after_module))
@@ -179,6 +183,7 @@ class LiveSensors:
         self.backward.on_backward.append(guard(self.recurrence.after_backward))
         self.backward.on_graph.append(guard(self.class_weights.after_graph))
         self.backward.on_graph.append(guard(self.penalties.after_graph))
+        self.backward.on_graph.append(guard(self.left_out.after_graph))
 
     def _expect_hooks(self) -> None:
         """No warning of torch about hooks that are ours; the filter's comment makes it one of our own to take off."""

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import CheckpointFiltered, CheckpointLoaded, ScriptCrashed, Where
+from flatline.events import CheckpointFiltered, CheckpointLoaded, HeadLeftOut, ScriptCrashed, Where
 from flatline.rules.optimization.head_shape_mismatch import HeadShapeMismatch
 from flatline.testing import lint, play
 
@@ -210,3 +210,49 @@ def test_fires_on_layers_of_other_sizes():
         "the filter that keeps what fits hides that 26 tensors have another shape there: blocks.0.weight is [48, 16] here, "
         "[64, 16] in the file"
     )
+
+
+RENAMED = HeadLeftOut(
+    step=204,
+    where=Where("train.py", 97),
+    model="RouterV2",
+    head="heads.dept",
+    stored="classifier",
+    tensors=4,
+    samples=192,
+    commonest=0.15,
+    agrees=0.62,
+    agrees_now=0.12,
+    loss=1.1,
+    loss_now=2.08,
+)
+
+
+def test_fires_on_a_head_that_the_checkpoint_has_under_another_name():
+    (finding,) = play(HeadShapeMismatch, RENAMED)
+    assert (finding.severity, finding.where) == ("error", Where("train.py", 97))
+    assert finding.message == (
+        "heads.dept of RouterV2 keeps its random values, and the checkpoint has them under another name: with the 4 tensors of "
+        "classifier in it, it answers 62% of the first 192 targets (loss 1.1), as it is 12% (loss 2.08)"
+    )
+    assert finding.fix.startswith("{k.replace('classifier', 'heads.dept', 1): v")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"agrees": 0.2},  # as good as guessing: of another task
+        {"commonest": 0.6},
+        {"agrees_now": 0.6},  # put in since
+        {"samples": 16},
+        {"loss": 2.2},
+        {"agrees": 1.0, "commonest": 1.0},
+    ],
+)
+def test_near_miss_a_head_that_fits_by_its_shapes_alone(change):
+    assert play(HeadShapeMismatch, replace(RENAMED, **change)) == []
+
+
+def test_near_miss_a_load_with_more_holes_is_told_once():
+    holes = loaded(KEYS, (f"module.{key}" for key in KEYS), prefix="-module.")
+    assert len(play(HeadShapeMismatch, holes, RENAMED)) == 1

@@ -63,8 +63,9 @@ class AdapterNotWired(Rule):
     Healthy look-alikes
     -------------------
     Adapters of several tasks that take turns; one of the two matrices at zero, as LoRA starts; a gate that opens in
-    the first steps; frozen towers that came from another file; linear probing; several adapters of which one is in use; adapters that join in a later stage;
-    random targets and fixed projections without a checkpoint; a pool of prompts of which one is chosen.
+    the first steps; frozen towers that came from another file; linear probing; several adapters of which one is in use;
+    adapters that join in a later stage; random targets and fixed projections without a checkpoint; a pool of prompts
+    of which one is chosen.
 
     References
     ----------

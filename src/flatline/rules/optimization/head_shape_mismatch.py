@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from flatline.events import CheckpointFiltered, CheckpointLoaded, ScriptCrashed, SourceParsed, beside
+from flatline.events import CheckpointFiltered, CheckpointLoaded, HeadLeftOut, ScriptCrashed, SourceParsed, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -20,7 +21,8 @@ class HeadShapeMismatch(Rule):
     Root cause
     ----------
     ``strict=False`` forgives keys that are missing or unexpected. It does not forgive shapes; and it says nothing
-    when a prefix ("module.") keeps every key from fitting, so that nothing at all is loaded.
+    when a prefix ("module.") keeps every key from fitting, so that nothing at all is loaded, or when the head has
+    another name than it had when it was saved.
 
     Fix
     ---
@@ -42,7 +44,8 @@ class HeadShapeMismatch(Rule):
 
     Healthy look-alikes
     -------------------
-    Only the replaced head is missing; adapters alone are loaded, and the base model is complete.
+    Only the replaced head is missing, also one of another task that has the same shapes; adapters alone are loaded, and
+    the base model is complete.
 
     References
     ----------
@@ -54,6 +57,11 @@ class HeadShapeMismatch(Rule):
     fix = "look at missing, unexpected = model.load_state_dict(…), and rename the checkpoint's keys until only the head is missing"
     head: int = 4  # tensors that a replaced head may have
     wide: float = 0.2  # share of the model's tensors that may be missing
+    samples: int = 32  # targets from which on a head can be said to agree with them
+    sure: float = 5.0  # standard deviations of its agreement above guessing: by chance 1 head in 3 million
+
+    def __init__(self) -> None:
+        self._told = False  # a load with holes
 
     def on_checkpoint_loaded(self, event: CheckpointLoaded) -> Iterator[Finding]:
         """A load that went through and left holes."""
@@ -63,6 +71,7 @@ class HeadShapeMismatch(Rule):
         nothing = missing >= event.tensors
         if not nothing and (missing <= self.head or missing / event.tensors < self.wide or not event.prefix):
             return
+        self._told = True
         change = _change(event.prefix, event.nested)
         yield self.finding(
             event,
@@ -92,6 +101,29 @@ class HeadShapeMismatch(Rule):
             left=len(event.left),
             tensors=event.tensors,
         )
+
+    def on_head_left_out(self, event: HeadLeftOut) -> Iterator[Finding]:
+        """A head at random, whose weights are in the checkpoint: with them in it, it answers as the targets ask."""
+        guessing = min(max(event.commonest, event.agrees_now), 1 - 1 / max(1, event.samples))
+        above = (
+            (event.agrees - guessing) / (guessing * (1 - guessing) / max(1, event.samples)) ** 0.5 if guessing else 0
+        )
+        if self._told or event.samples < self.samples or above < self.sure or event.loss >= event.loss_now:
+            return
+        finding = self.finding(
+            event,
+            f"{event.head} of {event.model} keeps its random values, and the checkpoint has them under another name: with the "
+            f"{event.tensors} tensors of {event.stored} in it, it answers {event.agrees:.0%} of the first {event.samples} targets "
+            f"(loss {event.loss:.3g}), as it is {event.agrees_now:.0%} (loss {event.loss_now:.3g})",
+            cause=f"the load left out without a word what does not fit by name: what the model calls {event.head} is "
+            f"{event.stored} in the checkpoint",
+            fix=f"{{k.replace({event.stored!r}, {event.head!r}, 1): v for k, v in checkpoint.items()}}, and strict=True",
+            key="head",
+            agrees=event.agrees,
+            agrees_now=event.agrees_now,
+            samples=event.samples,
+        )
+        yield replace(finding, consequences=("O19",))
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loose load whose result is dropped."""
