@@ -90,12 +90,8 @@ class LabelsUnrelatedToInputs(Rule):
     )
     consequences = ("C2", "C3", "C4", "C5", "O22")
 
-    deviations: float = (
-        2.0  # above the commonest class, of a binomial; of a correlation, halves/√rows (1 in 40 by chance)
-    )
-    halves: float = (
-        1.4  # the two halves' correlations are alike: measured on targets drawn anew, 1.3 to 1.5 over 1/√rows
-    )
+    deviations: float = 2.0  # above the commonest class, of a binomial (1 in 40 by chance); of a correlation
+    halves: float = 1.4  # over 1/√rows, as both halves' correlations go together: measured on targets drawn anew
     rows_for_a_hint: int = 600  # measured: what 16 bits of a digit tell shows in 300
     lowest: float = 0.97  # loss over the labels' entropy; the probes' own noise is 1 or 2 %
     highest: float = 1.3  # a loss above it is broken rather than at chance
