@@ -425,3 +425,80 @@ def test_fires_on_a_gradient_that_is_as_small_as_the_step(adaptive):
     ]
     (finding,) = play(UpdateRatioOff, *events)
     assert finding.cause == "its gradient is far smaller than the others', and one rate serves all"
+
+
+def starved(
+    *,
+    gradient=3e-6,
+    fed=2e-2,
+    blocks=4,
+    adaptive=False,
+    loaded=False,
+    count=600,
+    loss=1.2,
+    how="finished",
+    lr=0.05,
+    seen=600,
+):
+    """A stem and a head that learn under SGD with momentum, and blocks behind a residual scale of a thousandth."""
+    names = ("stem", *(f"blocks.{i}" for i in range(blocks)), "head")
+    yield ParametersAudited(parameters=tuple(ParameterFacts(name=name, loaded=loaded) for name in names))
+    layers = tuple(
+        LayerNumbers(
+            name=name,
+            weight_rms=0.1,
+            gradient_rms=gradient if name.startswith("blocks") else fed,
+            update_ratio=6e-5 if name.startswith("blocks") else 0.02,  # of weight decay
+            learning_rate=lr,
+            momentum=0.9,
+            elements=4_608,
+        )
+        for name in names
+    )
+    optimizer = OptimizerFacts(key=1, name="SGD", adaptive=adaptive)
+    for i in range(20, min(count, seen) + 1, 2):
+        yield NumbersSampled(step=i, index=i, lr=lr, layers=layers, optimizer=optimizer)
+    yield RunEnded(step=count, how=how, loss=loss, first_loss=1.44)
+
+
+def test_fires_on_blocks_that_get_next_to_no_gradient():
+    (finding,) = play(UpdateRatioOff, *starved())
+    assert (finding.severity, finding.key) == ("warning", "unfed")
+    assert finding.message == (
+        "4 of 6 weight matrices got next to no gradient in 600 steps: all that blocks.0 got, if it had pointed one way, moves it "
+        "by 0.9% of its size, and the others typically by 60 times theirs"
+    )
+
+
+def test_fires_where_the_last_samples_are_long_ago():
+    (finding,) = play(UpdateRatioOff, *starved(seen=200))
+    assert "in 600 steps" in finding.message
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"gradient": 3e-5},
+        {"fed": 2e-4},
+        {"blocks": 1},
+        {"adaptive": True},
+        {"loaded": True},
+        {"count": 280},
+        {"loss": 0.4},
+        {"how": "interrupted"},
+        {"seen": 140},
+    ],
+    ids=[
+        "they move",
+        "all are slow",
+        "one layer",
+        "Adam",
+        "a checkpoint",
+        "early",
+        "it learns",
+        "interrupted",
+        "not seen",
+    ],
+)
+def test_near_miss_of_blocks_with_small_gradients(facts):
+    assert play(UpdateRatioOff, *starved(**facts)) == []

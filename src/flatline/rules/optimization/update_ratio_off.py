@@ -25,6 +25,7 @@ class UpdateRatioOff(Rule):
     different gradients, leaves one layer where it began or throws it about, and the global gradient norm does not show it.
     So does a hook that multiplies one gradient by next to nothing.
     So do weights that are far too large, under a normalisation that hides it.
+    Under plain SGD so does a constant that multiplies what some layers make with next to nothing: a residual scale of 1e-3.
 
     Fix
     ---
@@ -48,7 +49,8 @@ class UpdateRatioOff(Rule):
     Lower rates for a pretrained body by a factor of ten or a hundred; tensors that begin at zero; embeddings of which few rows
     are used; biases and norms; the first steps; a layer that waits for its unfreezing; rates that fall from layer to layer
     by a factor that leaves every layer some speed; hooks that clip, or that leave some rows alone; large weights under a sine or
-    with a rate of their own to match; pretrained vectors at a rate that leaves them as they are.
+    with a rate of their own to match; pretrained vectors at a rate that leaves them as they are;
+    branches that begin at zero and grow; layers with small gradients while the loss falls to less than half.
 
     References
     ----------
@@ -103,11 +105,17 @@ class UpdateRatioOff(Rule):
     whole_path: float = 0.01  # of their size, that weights move in a whole run: they stay what they were drawn as
     oversized: float = 100.0  # times the rms of the typical matrix; StyleGAN's mapping network has exactly that
     small_table: int = 1 << 17  # elements of an embedding whose rows are all used in a run of that length
+    starved: float = 1 / 300  # of the others' pull; 95 % of healthy scripts keep all gradients within that (see G10)
+    starved_path: float = 0.05  # of their size: all that gradients of one direction could move them by in the whole run
+    fed_path: float = 1.0  # the same, that the others exceed
+    starved_layers: int = 2  # of them, at least; one may be a layer that its task does not need
+    sampled: float = 0.25  # of the run; a rate may rise, and gradients grow, after the last sample
     chain_index: int = 100  # step from which on a chain of rates, or one rate for all, is judged: a warm-up is over
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[int, str], History] = {}
         self._paths: dict[tuple[int, str], float] = {}
+        self._pulls: dict[tuple[int, str], History] = {}  # what a gradient comes to, momentum included, over the weight
         self._fresh: set[str] = set()  # weights that begin at random numbers
         self._drawn: set[str] = set()  # those that a group of far too low a rate holds
         self._shares: dict[tuple[int, str], float] = {}  # of the highest rate, as it was first seen
@@ -131,6 +139,7 @@ class UpdateRatioOff(Rule):
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The update ratio of each weight matrix, beside the others'."""
         self._note_rates(event)
+        self._note_pulls(event)
         if event.index <= self.early:
             yield from self._first_steps(event, [each for each in event.layers if self._moves(each)])
         moving = [each for each in event.layers if self._moves(each)]
@@ -154,6 +163,7 @@ class UpdateRatioOff(Rule):
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Fresh weights that plain SGD hardly moved in a whole run, beside others that Adam moves."""
         known = [each for each in self._typical.values() if each[1].count >= self.samples_needed]
+        yield from (found for newest, _ in known if event.how == "finished" for found in self._unfed(event, newest))
         fast = [past.location for newest, past in known if newest.optimizer.adaptive]
         if (
             event.how != "finished"
@@ -173,6 +183,65 @@ class UpdateRatioOff(Rule):
             path = newest.index * past.location
             if not newest.optimizer.adaptive and fresh and newest.index >= self.late_index and path < self.whole_path:
                 yield self._tell_left(newest, moving, path, max(fast))
+
+    def _note_pulls(self, event: NumbersSampled) -> None:
+        """How far plain SGD follows each gradient: weight decay moves weights, too, and teaches them nothing."""
+        if event.optimizer.adaptive or event.optimizer.by_hand:
+            return
+        for layer in event.layers:
+            if self._moves(layer) and "Embedding" not in layer.kind:
+                step = layer.learning_rate * layer.gradient_rms / max(1 - layer.momentum, 0.01)
+                past = self._pulls.setdefault((event.optimizer.key, layer.name), History())
+                past.add(event.index, step / layer.weight_rms)
+
+    def _unfed(self, event: RunEnded, newest: NumbersSampled) -> Iterator[Finding]:
+        """Fresh layers whose gradients could not have moved them in the whole run, beside others that learned."""
+        steps = event.step if len(self._typical) == 1 else newest.index  # samples grow rare
+        done = event.loss is None or event.first_loss is None or event.loss < self.well * event.first_loss
+        pulls = {
+            layer: past.location * steps
+            for layer in newest.layers
+            if (past := self._pulls.get((newest.optimizer.key, layer.name))) and past.count >= self.samples_needed
+        }
+        early = steps < self.late_index or newest.index < self.sampled * steps
+        if done or early or len({layer.learning_rate for layer in pulls}) != 1:
+            return
+        fed = {layer: path for layer, path in pulls.items() if path >= self.fed_path}
+        most = median(fed.values()) if len(fed) >= self.others else 0.0
+        unfed = [layer for layer, path in pulls.items() if path < min(self.starved_path, self.starved * most)]
+        if len(unfed) >= self.starved_layers and all(self._is_fresh(layer) for layer in unfed):
+            layer = max(unfed, key=lambda each: each.elements)
+            counts = {"unfed": len(unfed), "matrices": len(pulls), "steps": steps}
+            yield self._tell_unfed(newest, layer, pulls[layer], most, **counts)
+
+    def _is_fresh(self, layer: LayerNumbers) -> bool:
+        return layer.name in self._fresh and layer.elements >= self.few
+
+    def _tell_unfed(
+        self,
+        event: NumbersSampled,
+        layer: LayerNumbers,
+        path: float,
+        most: float,
+        *,
+        unfed: int,
+        matrices: int,
+        steps: int,
+    ) -> Finding:
+        return self.finding(
+            event,
+            f"{unfed} of {matrices} weight matrices got next to no gradient in {steps:,} steps: all that {layer.name} got, "
+            f"if it had pointed one way, moves it by {path:.1%} of its size, and the others typically by {most:.3g} times theirs",
+            cause="what these layers make is multiplied by next to nothing on its way to the loss (a residual scale, a gain, the "
+            "weight of a term), or little comes back through what lies between; plain SGD has one rate for all",
+            fix="begin such a scale at 0.1 to 1, or let it be learned; or use AdamW, which scales every element",
+            where=event.optimizer.where or event.where,
+            key="unfed",
+            layer=layer.name,
+            path=path,
+            others=most,
+            layers=unfed,
+        )
 
     def _oversized(self, event: NumbersSampled, moving: list[LayerNumbers], others: float) -> Iterator[Finding]:
         """Fresh weights so large beside the others that the same steps of Adam, at the same rate, leave them as drawn."""
