@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -521,3 +523,21 @@ def test_what_a_normalisation_is_given(between, under):
     layers = {each.layer: each for each in watched.of(ActivationsSampled)[0].layers}
     assert layers["norm"].under == under
     assert layers["one"].under == layers["two"].under == ""
+
+
+CALLED = """
+import sys, torch
+from flatline.sensors.live import LiveSensors
+sensors = LiveSensors(lambda event: None, wants=lambda event: True, budget=1.0, on_broken=print)
+sensors.attach()
+before = set(sys.modules)
+torch.nn.Sequential(torch.nn.Conv1d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(24, 1))(torch.randn(2, 1, 8))
+print(sorted({name.split(".")[0] for name in set(sys.modules) - before} - {"flatline"}))
+"""
+
+
+@pytest.mark.slow
+def test_looking_at_a_model_loads_nothing():
+    """A model that is called before its optimizer is built: sympy alone would take half a second of the budget."""
+    ended = subprocess.run([sys.executable, "-c", CALLED], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"

@@ -238,8 +238,11 @@ def _signal(output: Tensor) -> Tensor:
     """Over some samples and some of their numbers, how much the samples differ."""
     samples = output[:SIGNAL] if output.dim() > 1 else output.unsqueeze(0)
     places = torch.arange(0, samples[0].numel(), max(1, samples[0].numel() // SIGNAL), device=samples.device)
-    chosen: Any = (slice(None), *torch.unravel_index(places, samples.shape[1:]))
-    return samples[chosen].float().var(dim=0, unbiased=False).mean().sqrt()
+    chosen: list[Any] = []
+    for size in reversed(samples.shape[1:]):  # torch.unravel_index would load sympy, which takes half a second
+        chosen.insert(0, places % size)
+        places = places // size
+    return samples[(slice(None), *chosen)].float().var(dim=0, unbiased=False).mean().sqrt()
 
 
 def read_together(moments: list[Tensor]) -> list[list[float]]:
