@@ -747,6 +747,7 @@ class ScheduleObserved(Event):
     period: int | None = None  # calls between two decays
     epoch_length: int | None = None  # batches of the training DataLoader
     epochs: int = 0  # finished passes over it
+    samples: int | None = None  # of all passes together, at the end of a run of whole passes
     first_lr: float = 0.0
     peak_lr: float = 0.0
     lr: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -157,3 +158,38 @@ def test_a_method_of_an_object_that_holds_much():
 
 def test_near_miss_a_method_that_calls_what_its_object_holds():
     assert size_of(Job(300).asks, None) is None
+
+
+def samples(batches, *, passes=2):
+    """What the schedule is told of the samples of a run, of a loader or of batches made by hand."""
+
+    def act():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        for x in (x for _ in range(passes) for x in batches):
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+            schedule.step()
+
+    return {each.samples for each in seen(act, ScheduleObserved) if each.ended}
+
+
+def test_the_samples_of_a_run_are_counted():
+    assert samples(torch.utils.data.DataLoader(torch.randn(50, 2), batch_size=8)) == {100}
+    assert samples(torch.utils.data.DataLoader(torch.randn(50, 2), batch_size=8, drop_last=True)) == {100}
+    assert samples(torch.randn(48, 2).split(8)) == {96}
+
+
+def test_near_miss_a_pass_that_is_left_or_batches_of_several_sizes():
+    assert samples(Left(torch.utils.data.DataLoader(torch.randn(50, 2), batch_size=8))) == {None}
+    assert samples([torch.randn(rows, 2) for rows in (8, 8, 7, 8)]) == {None}
+
+
+class Left:
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return islice(iter(self.loader), 4)

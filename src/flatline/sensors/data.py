@@ -151,7 +151,7 @@ class Loader:
         self._stepped: frozenset[int] = frozenset()  # optimizers, when that row began
         self.fed_before = 0  # backwards, when the newest pass began
         self.ref = weakref.ref(loader)
-        self.length = length_of(loader)
+        self.length, self.samples = length_of(loader), length_of(loader.dataset)
         self.like = type(loader.dataset).__name__, self.length, str(getattr(loader, "batch_size", None))
         self.passes = 0
         self.fed = 0  # backwards that followed one of its batches
@@ -214,6 +214,7 @@ class DataSensor:
         self._labels: set[int] = set()  # the first two different ones
         self._class_by_class = True  # no look saw labels that come and go within a batch
         self._looks = 0  # at labels
+        self._rows: set[int] = set()  # of the inputs of batches that no loader served
         self._origins = Origins()
         self._rankings = Rankings(loop)
 
@@ -483,6 +484,8 @@ class DataSensor:
         self._input = step, weakref.ref(first)
         self._held = first if first.numel() <= HELD and not first.requires_grad else None
         rows = first.shape[0] if first.dim() else 0
+        if loader is None and len(self._rows) < FEW:
+            self._rows.add(rows)
         self.loop.emit(
             InputsObserved(
                 step=step,
@@ -708,6 +711,15 @@ class DataSensor:
         """Batches in one pass over the training data."""
         loader = self.training_loader()
         return loader.length if loader is not None else None
+
+    def samples(self, backwards: int) -> int | None:
+        """Samples in so many batches, where no loader serves them, or in all passes over it; None where that is not known."""
+        loader = self.training_loader()
+        if loader is None:
+            return backwards * next(iter(self._rows)) if len(self._rows) == 1 else None
+        if not loader.samples or not loader.length or backwards != loader.fed or backwards % loader.length:
+            return None
+        return loader.samples * (backwards // loader.length)
 
     def finish(self) -> None:
         """The run is over."""

@@ -150,6 +150,7 @@ class LiveSensors:
         self.backward.fed, self.backward.fed_lightly = guard(self._fed), self.data.after_backward
         self.backward.begins, self.backward.ended = guard(self.by_hand.begins), guard(self.by_hand.ended)
         self.schedules.epoch_length, self.schedules.epochs = self.data.epoch_length, self.data.epochs
+        self.schedules.samples = self.data.samples
         resuming = self.lifecycle.resuming
         resuming.schedules, resuming.batches = self.schedules.known, self.data.epoch_length
         self.optimizers.in_backward = lambda: self.models.in_backward

@@ -114,6 +114,7 @@ class ScheduleSensor:
         self.retired: list[Schedule] = []
         self.epoch_length: Callable[[], int | None] = lambda: None
         self.epochs: Callable[[], int] = lambda: 0
+        self.samples: Callable[[int], int | None] = lambda backwards: None
         self._patched: set[type] = set()
         self._depth = 0
 
@@ -294,6 +295,7 @@ class ScheduleSensor:
             period=schedule.period,
             epoch_length=length,
             epochs=self.epochs(),
+            samples=self.samples(state.backwards) if ended else None,
             first_lr=schedule.first_lr,
             peak_lr=schedule.peak_lr,
             lr=lr,

@@ -476,3 +476,40 @@ def test_fires_on_milestones_in_epochs_that_are_stepped_per_batch():
 )
 def test_near_miss_of_milestones(changed):
     assert quiet(STAIRS, **changed)
+
+
+# --------------------------------------------------------------------------- a length in samples
+
+SAMPLES = replace(
+    HEALTHY, name="OneCycleLR", calls=192, optimizer_steps=192, backwards=192, epoch_length=32, horizon=12288, samples=12288,
+    gamma=None, period=None, first_lr=0.001, peak_lr=0.01, lr=0.01, ended="finished",
+)  # fmt: skip
+
+
+def test_fires_on_a_length_in_samples():
+    finding = found(SAMPLES)
+    assert finding.key == "samples"
+    assert finding.message == (
+        "OneCycleLR was sized for 12288 steps, exactly the number of samples of this run, and the run was over after 192: "
+        "the rate only got from 0.001 to 0.01"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"samples": 12224},  # a run of another length
+        {"samples": None},  # that is not known
+        {"lr": 0.004},  # its function multiplies its steps with the batch size
+        {"position": 12288},  # told the sample
+        {"calls": 12288},  # stepped for each sample
+        {"calls": 6},  # once an epoch
+        {"calls": 12, "optimizer_steps": 12, "horizon": 768, "samples": 768},
+        {"horizon": 384, "samples": 384},  # two samples a batch
+        {"others_stepped": True},
+        {"ended": "interrupted"},
+        {"ended": ""},
+    ],
+)
+def test_near_miss_of_a_length_in_samples(changed):
+    assert not any(finding.key == "samples" for finding in play(SchedulerOutOfStep, replace(SAMPLES, **changed)))

@@ -39,7 +39,8 @@ class SchedulerOutOfStep(Rule):
     Root cause
     ----------
     A scheduler moves one tick at every ``step()``. Its sizes (``T_max``, ``step_size``, ``total_steps``) are
-    counted in those ticks: epochs if it is stepped once an epoch, optimizer steps if it is stepped after each.
+    counted in those ticks: epochs if it is stepped once an epoch, optimizer steps if it is stepped after each. They are
+    never samples: ``len(dataset)`` is not ``len(loader)``.
 
     Fix
     ---
@@ -83,6 +84,9 @@ class SchedulerOutOfStep(Rule):
     soon: float = 0.1  # of the run, in which milestones that fit its epochs were all passed
     idle: float = 0.3  # share of the run at the floor that is too much
     batches: int = 10  # in an epoch, and epochs in a run: the fewest for which a schedule is judged by its source
+    batch: int = 4  # samples of a step, from which on a length in samples is told: the rate hardly leaves its peak
+    sampled: int = 20  # steps of a run that is told so; the same number of samples may be chance in shorter ones
+    kept: float = 0.7  # of its peak, at the end of such a run; after a quarter a line is at 0.75, a cosine at 0.85
     some: int = 2  # steps before the last milestone, which one may want in a warm-up
     points_needed: int = 20  # of a logged rate
     floor: float = 1e-3  # of the peak: a logged rate under which nothing is learned
@@ -306,6 +310,8 @@ class SchedulerOutOfStep(Rule):
         behind = event.horizon is not None and max(event.calls, event.position) * 2 < event.horizon
         if event.horizon and behind and self._spans(event.horizon, event):
             return self._too_slow(event)
+        if behind and self._in_samples(event):
+            return self._too_long(event)
         if event.steps_at_floor > self.idle * event.optimizer_steps and event.steps_at_floor > 10:
             return self._finished_early(event)
         return None
@@ -322,6 +328,25 @@ class SchedulerOutOfStep(Rule):
         """The steps of the run, or its batches where several make a step."""
         seldom = max(event.calls, event.position) * 2 < event.optimizer_steps
         return any(0.9 < count / horizon < 1.1 for count in (event.optimizer_steps, event.backwards)) and seldom
+
+    def _in_samples(self, event: ScheduleObserved) -> bool:
+        """As long as the run has samples, and stepped with the optimizer: it came to a share of its way, and no more."""
+        one_each = abs(event.calls - event.optimizer_steps) <= 1 and event.calls >= self.sampled
+        steps = max(event.calls, event.position)
+        short = event.horizon is not None and steps * self.batch <= event.horizon == event.samples
+        return one_each and short and event.lr >= self.kept * event.peak_lr
+
+    def _too_long(self, event: ScheduleObserved) -> Finding:
+        return self.finding(
+            event,
+            f"{event.name} was sized for {event.horizon} steps{_spelled(event)}, exactly the number of samples of this run, and "
+            f"the run was over after {event.calls}: the rate only got from {event.first_lr:g} to {event.lr:g}",
+            cause="its sizes are counted in samples, but it advances once per batch: warm-up and decay take a batch size too long",
+            fix="size it in batches: epochs * len(loader), not epochs * len(dataset)",
+            key="samples",
+            horizon=event.horizon,
+            calls=event.calls,
+        )
 
     def _never(self, event: ScheduleObserved) -> Finding:
         return self.finding(
