@@ -115,6 +115,17 @@ def test_other_shapes_than_any_layer():
     assert seen(script, AdaptersUnused) == []
 
 
+def test_nothing_of_a_module_is_called_to_remember_it():
+    class Unhashable(nn.Module):
+        __hash__ = None
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+    assert seen(Unhashable, AdaptersUnused) == []
+
+
 def test_unfrozen_in_a_later_stage():
     def script():
         net = Net().requires_grad_(False)

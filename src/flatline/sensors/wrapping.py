@@ -35,7 +35,7 @@ class Wrapping:
     """Told of all that modules register."""
 
     def __init__(self) -> None:
-        self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()
+        self._built: dict[int, Built] = {}  # by id: a user's module may have a hash of its own
         self._parameters: dict[int, tuple[Any, Built]] = {}  # id -> weak reference, the module it was made in
 
     def module(self, parent: nn.Module, child: nn.Module, before: nn.Module | None) -> None:
@@ -63,9 +63,9 @@ class Wrapping:
         return above[: first + 1]
 
     def _of(self, module: nn.Module) -> Built:
-        found = self._built.get(module)
-        if found is None:
-            found = self._built[module] = Built(module)
+        found = self._built.get(id(module))
+        if found is None or found.ref() is not module:
+            found = self._built[id(module)] = Built(module)
         return found
 
 
