@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from watching import seen
 
-from flatline.events import LossComputed
+from flatline.events import LossComputed, TargetsObserved
 
 
 def computed(loss, steps=2):
@@ -270,3 +270,27 @@ class Named(torch.autograd.Function):
 def test_a_function_of_the_users_with_names_of_its_own():
     found = computed(lambda model, x, y: Named.apply(functional.mse_loss(Named.apply(model(x)), y[:, None])))
     assert [loss.kind for loss in found] == ["mse_loss", "mse_loss"]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "ends", "criterion", "told"),
+    [
+        (False, [nn.Sigmoid()], nn.BCELoss(), "linear"),
+        (False, [], nn.BCEWithLogitsLoss(), "linear"),
+        (False, [nn.ReLU(), nn.Sigmoid()], nn.BCELoss(), "relu"),
+        (True, [nn.Sigmoid()], nn.BCELoss(), ""),  # inputs are sought that this model takes for real
+        (True, [], nn.BCEWithLogitsLoss(), ""),
+    ],
+)
+def test_raw_scores_of_labels(frozen, ends, criterion, told):
+    """Probabilities come from scores, too; those of a layer that nobody trains are no answers that are learned."""
+
+    def run():
+        body, head = nn.Linear(6, 6), nn.Linear(6, 1).requires_grad_(not frozen)
+        optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            criterion(nn.Sequential(body, head, *ends)(torch.randn(8, 6)), torch.ones(8, 1)).backward()
+            optimizer.step()
+
+    assert {event.fed_by for event in seen(run, TargetsObserved)} == {told}

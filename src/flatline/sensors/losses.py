@@ -96,6 +96,7 @@ ALL_KEPT = (
     "Alias",
 )
 GRAIN = 1e-5  # of the largest number: what rounding may change
+WEIGHTS = ("AccumulateGrad", "T", "Transpose", "Permute")  # what stands between a matrix product and a weight
 SCALAR_STEPS = ("Div", "Mul", "ToCopy", "View", "Squeeze", "Unsqueeze", "Neg", "Clone", "Reshape", "Select")
 
 
@@ -148,7 +149,8 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         normalised = _normalised(node)
     scores, target = saved(node, "self"), saved(node, "target")
     if models.targets_seen is not None:
-        models.targets_seen(kind, fed_by, scores, target, saved(node, "ignore_index"), step, where)
+        learned = _learned(kind, fed_by, below)
+        models.targets_seen(kind, learned, scores, target, saved(node, "ignore_index"), step, where)
     shape = tuple(scores.shape) if scores is not None else ()
     facts = _target(node, target, models)
     expand = next((n for n in passed if operation(n) == "Expand"), None)
@@ -172,6 +174,15 @@ def _loss(node: Node, graph: Graph, models: ModelSensor, step: int, where: Where
         factor=scaled(below)[0] if kind == "cross_entropy" else 1.0,
         causal=facts.equals_input and _causal(graph, models),
     )
+
+
+def _learned(kind: str, fed_by: str, below: Node | None) -> str:
+    """What the raw scores come from; '' for a layer that is not trained, as where inputs are sought for an answer."""
+    if kind == "binary_cross_entropy" and fed_by == "sigmoid" and below is not None:
+        fed_by, below, _ = feed_of(below)
+    inputs = children(below) if below is not None else []
+    given_only = len(inputs) == 1 and operation(inputs[0]) not in WEIGHTS
+    return "" if fed_by == "linear" and given_only else fed_by
 
 
 def _reduction(node: Node) -> str:

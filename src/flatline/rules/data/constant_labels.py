@@ -43,7 +43,7 @@ class ConstantLabels(Rule):
     -------------------
     A discriminator, which learns from real and fake batches in turn; contrastive losses, whose positive always stands in the
     first column; data sorted by class, of which only the first class was seen yet; a residual that is driven to zero, whose
-    target no data set serves.
+    target no data set serves; inputs that are sought for the answer of a model which is not trained.
 
     References
     ----------
