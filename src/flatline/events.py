@@ -750,6 +750,8 @@ class ScheduleObserved(Event):
     samples: int | None = None  # of all passes together, at the end of a run of whole passes
     first_lr: float = 0.0
     peak_lr: float = 0.0
+    base_lr: float | None = None  # that the function of a LambdaLR is multiplied with
+    highest_lr: float = 0.0  # since there is a schedule
     lr: float = 0.0
     steps_at_floor: int = 0  # optimizer steps since the rate fell under a thousandth of its peak
     ended: str = ""  # how the run ended, "" while it runs

@@ -193,3 +193,22 @@ class Left:
 
     def __iter__(self):
         return islice(iter(self.loader), 4)
+
+
+def rates(scheduler, *given):
+    """What a schedule starts from, and the highest rate that it came to."""
+
+    def act():
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.02)
+        schedule = scheduler(optimizer, *given)
+        for _ in range(20):
+            optimizer.step()
+            schedule.step()
+
+    return {(each.base_lr, each.highest_lr) for each in seen(act, ScheduleObserved) if each.ended}
+
+
+def test_the_rate_that_a_function_is_multiplied_with():
+    assert rates(torch.optim.lr_scheduler.LambdaLR, lambda step: 0.5 if step == 10 else 0.1) == {(0.02, 0.01)}
+    assert rates(torch.optim.lr_scheduler.MultiplicativeLR, lambda step: 0.5) == {(None, 0.02)}
+    assert rates(torch.optim.lr_scheduler.StepLR, 5) == {(None, 0.02)}

@@ -37,7 +37,8 @@ class Schedule:
         # that trains in its place; both rates then; whether it trains a copy
         self.trainer: tuple[OptimizerFacts, float, float, bool] | None = None
         self.first_lr = self.peak_lr = state.lr
-        self.lr = state.lr
+        self.lr = self.highest = state.lr  # since there is a schedule
+        self.base = base_of(scheduler)
         self.floor_since: int | None = None
         self.read: tuple[list[float], list[float], Where | None] | None = None  # from get_lr(), and the rates then
         self.reads = 0  # that were wrong
@@ -98,6 +99,15 @@ def horizon_of(scheduler: Any) -> int | None:
             if isinstance(known.get(name), int) and known[name] > 1:
                 return int(known[name])
     return None
+
+
+def base_of(scheduler: Any) -> float | None:
+    """What a LambdaLR multiplies the results of its function with."""
+    rates = _rates(getattr(scheduler, "base_lrs", None))
+    functions = getattr(scheduler, "lr_lambdas", None)
+    return (
+        rates[0] if functions and rates and "LambdaLR" in (each.__name__ for each in type(scheduler).__mro__) else None
+    )
 
 
 def _bound(function: Any) -> dict[str, Any]:
@@ -233,6 +243,7 @@ class ScheduleSensor:
 
     def _follow_rate(self, schedule: Schedule, state: OptimizerState) -> None:
         schedule.lr = state.lr
+        schedule.highest = max(schedule.highest, schedule.lr)
         schedule.peak_lr = max(schedule.peak_lr, schedule.lr, state.peak_lr)
         if schedule.lr > FLOOR * schedule.peak_lr:
             schedule.floor_since = None
@@ -298,6 +309,8 @@ class ScheduleSensor:
             samples=self.samples(state.backwards) if ended else None,
             first_lr=schedule.first_lr,
             peak_lr=schedule.peak_lr,
+            base_lr=schedule.base,
+            highest_lr=schedule.highest,
             lr=lr,
             steps_at_floor=state.steps - floor if floor is not None else 0,
             ended=ended,

@@ -448,3 +448,43 @@ def test_a_rate_that_stays_explains_what_it_does():
     assert {"O28", "O7"} <= set(finding.consequences)
     (told,) = play(LoggedRateIsNotTheRate, replace(LOST, copied=False, text="lr"))
     assert "O28" not in told.consequences
+
+
+# --------------------------------------------------------------------------- a rate for a factor
+
+SQUARED = ScheduleObserved(
+    step=320, where=Where("train.py", 30), built_where=Where("train.py", 12), name="LambdaLR", calls=320, position=320,
+    first_lr=1e-7, base_lr=2e-3, highest_lr=4e-6, peak_lr=4e-6, lr=2e-7, ended="finished",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"ended": ""}, {"lr": 4e-6}, {"base_lr": 0.02, "highest_lr": 4e-4, "first_lr": 4e-4, "lr": 1e-5}]
+)
+def test_fires_on_a_function_that_returns_a_rate(changed):
+    (finding,) = play(LoggedRateIsNotTheRate, replace(SQUARED, **changed))
+    assert (finding.key, finding.severity, finding.where) == ("squared", "warning", Where("train.py", 12))
+    assert "O7" in finding.consequences
+    if not changed:
+        assert finding.message == (
+            "the function of LambdaLR returns at most 0.002, the very lr that its optimizer was built with, and the two are "
+            "multiplied: the rate never exceeded 4e-06"
+        )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"base_lr": None},  # no LambdaLR
+        {"base_lr": 1.0, "highest_lr": 1.0, "first_lr": 0.1, "lr": 0.1},
+        {"base_lr": 0.1, "highest_lr": 0.01, "first_lr": 1e-3, "lr": 1e-3},  # a tenth, by design
+        {"highest_lr": 2e-3},
+        {"highest_lr": 4.1e-6},  # a small factor, and another number
+        {"first_lr": 4e-6, "lr": 4e-6},  # a constant
+        {"lr": 4e-6, "ended": ""},  # it may rise yet
+        {"calls": 100, "position": 320},  # at a step of the decay at which a run was resumed
+        {"others_stepped": True},
+    ],
+)
+def test_near_miss_of_a_function_that_returns_a_rate(changed):
+    assert play(LoggedRateIsNotTheRate, replace(SQUARED, **changed)) == []

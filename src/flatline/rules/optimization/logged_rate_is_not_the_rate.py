@@ -36,7 +36,8 @@ class LoggedRateIsNotTheRate(Rule):
     rates that nobody reads. Or the number that is logged is the one of the configuration, which no schedule changes. Or
     the loop writes the rate to ``optimizer.lr`` or ``group["learning_rate"]``, and the optimizer reads ``group["lr"]``;
     or to a copy of a group, as ``dict(group, lr=lr)`` and ``state_dict()`` give one. Or ``load_state_dict`` brought
-    back the rate at which the schedule of another run had ended, and no schedule follows.
+    back the rate at which the schedule of another run had ended, and no schedule follows. Or the function of a LambdaLR
+    returns a rate where a factor is asked for, which is multiplied with the rate of the optimizer.
 
     Fix
     ---
@@ -64,7 +65,8 @@ class LoggedRateIsNotTheRate(Rule):
     ``get_lr()`` of a schedule in closed form (LambdaLR, OneCycleLR), which returns the rate in use; a value that the
     script writes into the groups itself; a setting that is told once, or kept in a checkpoint; wrappers of optimizers
     that share the groups of the one inside; constant schedules and ReduceLROnPlateau; keys and attributes of an optimizer
-    of the user's own; a run that goes on with its schedule, or at the rate to which it was lowered.
+    of the user's own; a LambdaLR whose lr is 1.0, or whose factor is small by design; a run that goes on with its schedule,
+    or at the rate to which it was lowered.
 
     References
     ----------
@@ -76,6 +78,10 @@ class LoggedRateIsNotTheRate(Rule):
     apart: float = 0.01  # relative distance of the two rates: a curve in a log shows no less
     calls_needed: int = 3  # of the schedule, before what is told beside it counts
     certain_after: int = 2  # wrong values that were read: one may be a look ahead
+    small: float = 0.03  # a lr up to which nobody means to multiply it with itself; SGD may begin at a tenth of 0.1
+    equal: float = (
+        1e-4  # relative distance of the highest rate to that square; 200 steps of a cosine come so near its top
+    )
     moved: float = 0.01  # relative change of the scheduled rate: less is a constant schedule
 
     points_needed: int = 20  # of a logged rate; fewer may be a warm-up of both
@@ -105,7 +111,9 @@ class LoggedRateIsNotTheRate(Rule):
     def on_schedule_observed(self, event: ScheduleObserved) -> Iterator[Finding]:
         """A schedule of an optimizer that does not train; or one beside which the loop tells a constant as its rate."""
         trainer = event.trainer
-        if trainer is None and event.told:
+        if trainer is None and self._is_squared(event):
+            yield self._squared(event)
+        elif trainer is None and event.told:
             yield from self._constant_told(event)
         if trainer is None or event.calls < 2 or _distance(event.lr, event.first_lr) < self.moved:
             return
@@ -124,6 +132,30 @@ class LoggedRateIsNotTheRate(Rule):
             rate=event.trainer_lr,
             steps=trainer.steps,
         )
+
+    def _is_squared(self, event: ScheduleObserved) -> bool:
+        """The highest result of a LambdaLR's function is the rate that it is multiplied with, to the last digit."""
+        base, highest = event.base_lr, event.highest_lr
+        if base is None or not 0 < base <= self.small or event.others_stepped or event.calls < self.calls_needed:
+            return False
+        resumed = event.position > event.calls + 1  # at a step of its decay
+        over = bool(event.ended) or event.lr < (1 - self.swing) * highest
+        varied = min(event.first_lr, event.lr) < (1 - self.swing) * highest
+        return over and varied and not resumed and _distance(highest, base * base) < self.equal
+
+    def _squared(self, event: ScheduleObserved) -> Finding:
+        found = self.finding(
+            event,
+            f"the function of {event.name} returns at most {event.highest_lr / (event.base_lr or 1.0):.3g}, the very lr that its "
+            f"optimizer was built with, and the two are multiplied: the rate never exceeded {event.highest_lr:.3g}",
+            cause="a LambdaLR takes a factor for the lr of the group, and its function returns a rate",
+            fix="divide what the function returns by that lr, or build the optimizer with lr=1.0",
+            where=event.built_where,
+            key="squared",
+            built=event.base_lr,
+            rate=event.highest_lr,
+        )
+        return replace(found, consequences=(*self.consequences, "O7"))
 
     def _constant_told(self, event: ScheduleObserved) -> Iterator[Finding]:
         apart = max(_distance(event.first_lr, event.lr), _distance(event.first_lr, event.peak_lr))
