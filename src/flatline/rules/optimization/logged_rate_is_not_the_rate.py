@@ -79,9 +79,7 @@ class LoggedRateIsNotTheRate(Rule):
     calls_needed: int = 3  # of the schedule, before what is told beside it counts
     certain_after: int = 2  # wrong values that were read: one may be a look ahead
     small: float = 0.03  # a lr up to which nobody means to multiply it with itself; SGD may begin at a tenth of 0.1
-    equal: float = (
-        1e-4  # relative distance of the highest rate to that square; 200 steps of a cosine come so near its top
-    )
+    equal: float = 1e-4  # relative distance of the highest rate to that square; a cosine of 200 steps comes so near
     moved: float = 0.01  # relative change of the scheduled rate: less is a constant schedule
 
     points_needed: int = 20  # of a logged rate; fewer may be a warm-up of both
