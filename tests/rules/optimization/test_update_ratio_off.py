@@ -431,6 +431,8 @@ def starved(
     *,
     gradient=3e-6,
     fed=2e-2,
+    stem=2e-2,
+    first=3e-6,
     blocks=4,
     adaptive=False,
     loaded=False,
@@ -443,21 +445,27 @@ def starved(
     """A stem and a head that learn under SGD with momentum, and blocks behind a residual scale of a thousandth."""
     names = ("stem", *(f"blocks.{i}" for i in range(blocks)), "head")
     yield ParametersAudited(parameters=tuple(ParameterFacts(name=name, loaded=loaded) for name in names))
-    layers = tuple(
-        LayerNumbers(
-            name=name,
-            weight_rms=0.1,
-            gradient_rms=gradient if name.startswith("blocks") else fed,
-            update_ratio=6e-5 if name.startswith("blocks") else 0.02,  # of weight decay
-            learning_rate=lr,
-            momentum=0.9,
-            elements=4_608,
+
+    def of(name, i):
+        return {"stem": min(stem, fed), "head": fed}.get(name, first if i < 30 else gradient)
+
+    def layers(i):
+        return tuple(
+            LayerNumbers(
+                name=name,
+                weight_rms=0.1,
+                gradient_rms=of(name, i),
+                update_ratio=6e-5 if name.startswith("blocks") else 0.02,  # of weight decay
+                learning_rate=lr,
+                momentum=0.9,
+                elements=4_608,
+            )
+            for name in names
         )
-        for name in names
-    )
+
     optimizer = OptimizerFacts(key=1, name="SGD", adaptive=adaptive)
     for i in range(20, min(count, seen) + 1, 2):
-        yield NumbersSampled(step=i, index=i, lr=lr, layers=layers, optimizer=optimizer)
+        yield NumbersSampled(step=i, index=i, lr=lr, layers=layers(i), optimizer=optimizer)
     yield RunEnded(step=count, how=how, loss=loss, first_loss=1.44)
 
 
@@ -470,6 +478,11 @@ def test_fires_on_blocks_that_get_next_to_no_gradient():
     )
 
 
+def test_fires_where_the_scale_grows_and_the_stem_learns_little():
+    (finding,) = play(UpdateRatioOff, *starved(stem=1e-4, first=1e-7))
+    assert {"C2", "G10"} <= set(finding.consequences)
+
+
 def test_fires_where_the_last_samples_are_long_ago():
     (finding,) = play(UpdateRatioOff, *starved(seen=200))
     assert "in 600 steps" in finding.message
@@ -479,7 +492,8 @@ def test_fires_where_the_last_samples_are_long_ago():
     "facts",
     [
         {"gradient": 3e-5},
-        {"fed": 2e-4},
+        {"fed": 5e-5},
+        {"stem": 4e-4},
         {"blocks": 1},
         {"adaptive": True},
         {"loaded": True},
@@ -491,6 +505,7 @@ def test_fires_where_the_last_samples_are_long_ago():
     ids=[
         "they move",
         "all are slow",
+        "a small head alone has far more",
         "one layer",
         "Adam",
         "a checkpoint",

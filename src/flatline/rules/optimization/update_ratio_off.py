@@ -107,7 +107,7 @@ class UpdateRatioOff(Rule):
     small_table: int = 1 << 17  # elements of an embedding whose rows are all used in a run of that length
     starved: float = 1 / 300  # of the others' pull; 95 % of healthy scripts keep all gradients within that (see G10)
     starved_path: float = 0.05  # of their size: all that gradients of one direction could move them by in the whole run
-    fed_path: float = 1.0  # the same, that the others exceed
+    fed_path: float = 0.25  # the same, that the others exceed: a stem behind unfed blocks has a third of its size
     starved_layers: int = 2  # of them, at least; one may be a layer that its task does not need
     sampled: float = 0.25  # of the run; a rate may rise, and gradients grow, after the last sample
     chain_index: int = 100  # step from which on a chain of rates, or one rate for all, is judged: a warm-up is over
@@ -198,17 +198,23 @@ class UpdateRatioOff(Rule):
         """Fresh layers whose gradients could not have moved them in the whole run, beside others that learned."""
         steps = event.step if len(self._typical) == 1 else newest.index  # samples grow rare
         done = event.loss is None or event.first_loss is None or event.loss < self.well * event.first_loss
-        pulls = {
-            layer: past.location * steps
+        known = {
+            layer: past
             for layer in newest.layers
             if (past := self._pulls.get((newest.optimizer.key, layer.name))) and past.count >= self.samples_needed
         }
+        pulls = {layer: past.location * steps for layer, past in known.items()}
         early = steps < self.late_index or newest.index < self.sampled * steps
         if done or early or len({layer.learning_rate for layer in pulls}) != 1:
             return
-        fed = {layer: path for layer, path in pulls.items() if path >= self.fed_path}
-        most = median(fed.values()) if len(fed) >= self.others else 0.0
-        unfed = [layer for layer, path in pulls.items() if path < min(self.starved_path, self.starved * most)]
+        fed = [layer for layer, path in pulls.items() if path >= self.fed_path]
+        most = median(pulls[layer] for layer in fed) if len(fed) >= self.others else 0.0
+        least = min((known[layer].first for layer in fed), default=0.0)  # a scale may grow; a head of zeros starves all
+        unfed = [
+            layer
+            for layer, path in pulls.items()
+            if path < min(self.starved_path, self.starved * most) and known[layer].first < self.starved * least
+        ]
         if len(unfed) >= self.starved_layers and all(self._is_fresh(layer) for layer in unfed):
             layer = max(unfed, key=lambda each: each.elements)
             counts = {"unfed": len(unfed), "matrices": len(pulls), "steps": steps}
@@ -228,7 +234,7 @@ class UpdateRatioOff(Rule):
         matrices: int,
         steps: int,
     ) -> Finding:
-        return self.finding(
+        found = self.finding(
             event,
             f"{unfed} of {matrices} weight matrices got next to no gradient in {steps:,} steps: all that {layer.name} got, "
             f"if it had pointed one way, moves it by {path:.1%} of its size, and the others typically by {most:.3g} times theirs",
@@ -242,6 +248,7 @@ class UpdateRatioOff(Rule):
             others=most,
             layers=unfed,
         )
+        return replace(found, consequences=(*self.consequences, "C2", "G10"))
 
     def _oversized(self, event: NumbersSampled, moving: list[LayerNumbers], others: float) -> Iterator[Finding]:
         """Fresh weights so large beside the others that the same steps of Adam, at the same rate, leave them as drawn."""
