@@ -67,6 +67,8 @@ class Net(nn.Module):
         self.layers, self.one, self.wide = 2, 1, 4
         self.turn, self.fit = TimeFirst(), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
         self.rnn, self.weight = nn.GRU(4, 4, 2), nn.Parameter(torch.randn(5, 4))
+        self.both = nn.LSTM(4, 3, bidirectional=True, batch_first=True)
+        self.attend, self.places = nn.TransformerEncoderLayer(4, 1, 8), nn.Linear(4, 6)
     def forward(self, x):
         {body}
 """
@@ -124,3 +126,49 @@ def test_samples_moved_from_the_first_place(tmp_path, body, statement, order):
 )
 def test_near_miss_samples_that_stay_or_are_one(tmp_path, body, shape):
     assert told(tmp_path, body.replace("␣", "    "), shape) == []
+
+
+# --------------------------------------------------------------------------- samples that stand behind
+
+
+@pytest.mark.parametrize(
+    ("body", "statement", "order"),
+    [
+        ("h, _ = self.rnn(x.permute(1, 0, 2)); return h.reshape(x.size(0), -1)", "h.reshape(x.size(0), -1)", "5, 6, 4"),
+        ("b = len(x); h = self.rnn(x.transpose(0, 1))[0]; return h.relu().reshape((b, 20))",
+         "h.relu().reshape((b, 20))", "5, 6, 4"),
+        ("x = x.repeat(1, 12, 1)[:, :12]; h, s = self.rnn(x.transpose(0, 1)); return torch.tanh(h).reshape(-1, 12 * 4)",
+         "torch.tanh(h).reshape(-1, 12 * 4)", "12, 6, 4"),  # twice as many steps as samples
+        ("_, (h, c) = self.both(x); return h.view(x.shape[0], -1)", "h.view(x.shape[0], -1)", "2, 6, 3"),
+        ("z = self.turn(x); z = self.fit(self.attend(z)); t, n, c = z.shape; return z.reshape(n, t * c)",
+         "z.reshape(n, t * c)", "5, 6, 4"),
+        ("x = x.transpose(0, 1); return x.reshape(x.size(1), -1) * self.weight.sum()", "x.reshape(x.size(1), -1)", "5, 6, 4"),
+    ],
+)  # fmt: skip
+def test_samples_brought_from_behind_time(tmp_path, body, statement, order):
+    assert told(tmp_path, body) == [(statement, order)]
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("h, _ = self.rnn(x.permute(1, 0, 2)); return h.transpose(0, 1).reshape(x.size(0), -1)", (6, 5, 4)),
+        ("h, _ = self.rnn(x.permute(1, 0, 2)); h = self.turn(h); return h.reshape(x.size(0), -1)", (6, 5, 4)),
+        ("h, _ = self.rnn(x.permute(1, 0, 2)); return self.fit(h.reshape(-1, 4)).view(5, x.size(0), 4)", (6, 5, 4)),
+        ("h, _ = self.both(x); return h.reshape(x.size(0), -1)", (6, 5, 4)),
+        ("_, (h, c) = self.both(x); return h[0].reshape(x.size(0), -1)", (6, 5, 4)),
+        ("h, _ = self.rnn(x.permute(1, 0, 2)); return h.reshape(x.size(0), -1)", (6, 1, 4)),  # one step
+        ("h, _ = self.rnn(x.permute(1, 0, 2)); return h.reshape(x.size(0), -1)", (1, 5, 4)),  # one sample
+        ("h, _ = self.rnn(x); return h.reshape(x.size(0), -1)", (6, 5, 4)),  # time comes first in the data
+        ("p = self.places(self.weight).reshape(x.size(0), -1); return p.sum() * self.fit(x)", (6, 5, 4)),  # six of its own
+        ("h, _ = self.rnn(x.permute(1, 0, 2)); if x.dim():; ␣h = h.transpose(0, 1); return h.reshape(x.size(0), -1)",
+         (6, 5, 4)),
+    ],
+)  # fmt: skip
+def test_near_miss_samples_that_are_ahead_again(tmp_path, body, shape):
+    assert told(tmp_path, body.replace("␣", "    "), shape) == []
+
+
+def test_a_statement_over_several_lines(tmp_path):
+    """The name within it is not what it makes."""
+    assert told(tmp_path, "x = torch.relu(; ␣x); return self.fit(x).view(x.size(0), 5, 4)".replace("␣", "    ")) == []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 from flatline.events import DimensionsMixed, ProjectionDrawn, Where
 from flatline.sensors.callers import is_users
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.models import ModelSensor
+from flatline.sensors.models import Call, ModelSensor
 from flatline.sensors.projections import drawn_in_forward
 from flatline.sensors.reshapes import Reading, cut_anew, first_moved
+from flatline.sensors.samples_behind import put_first
 from flatline.sensors.sources import tree_of
 from flatline.sensors.tree import modules
 
@@ -45,11 +47,21 @@ class ForwardSensor:
             )
 
     def _moved(self, kind: type, function: ast.FunctionDef, file: str) -> tuple[Where, str, str] | None:
-        """A view in it that moves the samples from the first place, by what it was given last."""
-        calls = (call for model in self.models.known for call in model.calls)
-        call = next((call for call in calls if type(call.module) is kind and call.given), None)
+        """A view in it that moves the samples to or from the first place, by what it was given last."""
         names = getattr(getattr(kind, "forward", None), "__globals__", {})
-        return first_moved(Reading(function, call.module, call.given, names), file) if call is not None else None
+        for model in self.models.known:
+            call = next((call for call in model.calls if type(call.module) is kind and call.given), None)
+            if call is not None:
+                batch = next((each.given[0] for each in model.calls if not each.depth and each.given), 0)
+                reading = Reading(function, call.module, call.given, names, batch, _of_one_call(model.calls))
+                return first_moved(reading, file) or put_first(reading, file)
+        return None
+
+
+def _of_one_call(calls: list[Call]) -> dict[int, tuple[tuple[int, ...], ...]]:
+    """The shapes that modules gave, but for those that ran several times in the pass."""
+    times = Counter(id(call.module) for call in calls)
+    return {id(call.module): call.outputs for call in calls if times[id(call.module)] == 1}
 
 
 def forward_of(kind: type) -> tuple[ast.FunctionDef | None, str]:

@@ -30,6 +30,7 @@ DROPOUTS = (nn.modules.dropout._DropoutNd,)
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 LATELY = 10  # steps within which a model that trains has run
 FINGERPRINT_SAMPLE = 32
+OUTPUTS = 8  # of a module, whose shapes are kept
 CALL_LIMIT = 4_000  # module calls looked at closely in one step
 HELD_ELEMENTS = 2_000_000  # kept alive to the end of a pass under close look, at most
 SMALL = 1_000_000  # numbers of an answer that is kept until the backward
@@ -119,6 +120,7 @@ class Call:
     grad_enabled: bool
     in_grad: bool
     given: tuple[int, ...] = ()  # shape of its first argument
+    outputs: tuple[tuple[int, ...], ...] = ()  # shapes
     out_grad: bool = False
     out_sequence: int = 0
 
@@ -593,6 +595,7 @@ class ModelSensor:
         outputs = list(tensors_in(output))
         call.out_grad = any(t.requires_grad for t in outputs)
         call.out_sequence = _sequence(outputs[0] if outputs else None)
+        call.outputs = tuple(tuple(t.shape) for t in outputs[:OUTPUTS])
         (model.ran if call.grad_enabled else model.ran_without_grad).add(id(module))
         model.calls.append(call)
         for look in self.on_leave:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flatline.events import Where
@@ -61,7 +61,7 @@ def _moves(reading: Reading, call: ast.Call) -> bool:
     if tensor is None or not reading.begins_with_samples(tensor):
         return False
     ahead: int | None = 1
-    for size in _listed(call):
+    for size in listed(call):
         if reading.counts_samples(size):
             return ahead is not None and ahead > 1
         number = reading.number(size)
@@ -77,18 +77,22 @@ class Reading:
     module: Any
     shape: tuple[int, ...]
     names: dict[str, Any]  # of the file
+    batch: int = 0  # the samples that the whole model was given
+    outputs: Mapping[int, tuple[tuple[int, ...], ...]] = field(
+        default_factory=dict
+    )  # shapes; of modules that ran once, by id
 
     def told(self, call: ast.Call) -> str:
         """The sizes of the tensor that is viewed; of all but the first one if it was worked out."""
         tensor: ast.expr = call.func.value  # type: ignore[attr-defined]
-        sizes = self.shape if self._is_given(tensor) else self.shape[:1]
+        sizes = self.shape if self.is_given(tensor) else self.shape[:1]
         return ", ".join(map(str, sizes)) + ("" if sizes == self.shape else ", …")
 
     def begins_with_samples(self, node: ast.expr) -> bool:
         """The first argument, or what elementwise functions and layers made of it; more than one sample."""
         if isinstance(node, ast.Name):
-            value, place = self._made(node)
-            return self._is_given(node) or (place is None and value is not None and self.begins_with_samples(value))
+            value, place = self.made(node)
+            return self.is_given(node) or (place is None and value is not None and self.begins_with_samples(value))
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return False
         owner, name = node.func.value, node.func.attr
@@ -101,13 +105,13 @@ class Reading:
     def counts_samples(self, node: ast.expr) -> bool:
         """``x.size(0)``, ``x.shape[0]``, ``len(x)``, or a name for it."""
         if isinstance(node, ast.Name):
-            value, place = self._made(node)
+            value, place = self.made(node)
             if place is not None:
                 return place == 0 and value is not None and self.begins_with_samples(value)
             return value is not None and self.counts_samples(value)
         if isinstance(node, ast.Call) and called_name(node) == "len" and node.args:
             return self.begins_with_samples(node.args[0])
-        tensor, place = _size_of(node)
+        tensor, place = size_of(node)
         return place == 0 and tensor is not None and self.begins_with_samples(tensor)
 
     def number(self, node: ast.expr) -> int | None:
@@ -122,21 +126,21 @@ class Reading:
             return found if type(found) is int else None
         if isinstance(node, ast.Name):
             return self._of_name(node)
-        tensor, place = _size_of(node)
+        tensor, place = size_of(node)
         return self._of_shape(tensor, place)
 
     def _of_name(self, node: ast.Name) -> int | None:
-        value, place = self._made(node)
+        value, place = self.made(node)
         if value is None:
             found = None if self._stores(node) else self.names.get(node.id)
             return found if type(found) is int else None
         return self.number(value) if place is None else self._of_shape(value, place)
 
     def _of_shape(self, tensor: ast.expr | None, place: int | None) -> int | None:
-        given = tensor is not None and place is not None and self._is_given(tensor)
+        given = tensor is not None and place is not None and self.is_given(tensor)
         return self.shape[place] if given and -len(self.shape) <= place < len(self.shape) else None  # type: ignore[operator,index]
 
-    def _is_given(self, node: ast.expr) -> bool:
+    def is_given(self, node: ast.expr) -> bool:
         """The first argument itself, of several samples."""
         arguments = [each.arg for each in self.function.args.args]
         first = isinstance(node, ast.Name) and arguments[1:2] == [node.id]
@@ -147,10 +151,10 @@ class Reading:
         names = (n for n in ast.walk(self.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         return [n for n in names if n.id == node.id and n.lineno < node.lineno]
 
-    def _made(self, node: ast.Name) -> tuple[ast.expr | None, int | None]:
+    def made(self, node: ast.Name) -> tuple[ast.expr | None, int | None]:
         """What a name was given last, in no block; and its place where a shape was unpacked: then the value is the tensor."""
         found: list[tuple[ast.expr | None, int | None]] = []
-        for made in (n for n in self.function.body if isinstance(n, ast.Assign) and n.lineno < node.lineno):
+        for made in self._assignments(node):
             target = made.targets[0]
             if isinstance(target, ast.Name) and target.id == node.id:
                 found.append((made.value, None))
@@ -158,6 +162,23 @@ class Reading:
                 places = [at for at, each in enumerate(target.elts) if ast.unparse(each) == node.id]
                 found += [(_shape_of(made.value), at) for at in places]
         return found[-1] if found and len(found) == len(self._stores(node)) else (None, None)
+
+    def assigned(self, node: ast.Name) -> ast.Assign | None:
+        """The statement, in no block, that gave a name what it holds."""
+        found = [made for made in self._assignments(node) if node.id in _bound(made)]
+        return found[-1] if found and len(found) == len(self._stores(node)) else None
+
+    def _assignments(self, node: ast.Name) -> Iterator[ast.Assign]:
+        """Those that are over where the name stands."""
+        for made in self.function.body:
+            if isinstance(made, ast.Assign) and (made.end_lineno or made.lineno) < node.lineno:
+                yield made
+
+
+def _bound(made: ast.Assign) -> set[str]:
+    """The names that a statement gives something."""
+    names = (node for target in made.targets for node in ast.walk(target) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, ast.Store)}
 
 
 def _keeps(layer: Any) -> bool:
@@ -167,7 +188,7 @@ def _keeps(layer: Any) -> bool:
     return type(layer).__module__.startswith("torch.nn.modules.") and type(layer).__name__ in KEEPING
 
 
-def _size_of(node: ast.expr) -> tuple[ast.expr | None, int | None]:
+def size_of(node: ast.expr) -> tuple[ast.expr | None, int | None]:
     """The tensor, and which size of it is asked for: ``x.size(0)``, ``x.shape[0]``."""
     if isinstance(node, ast.Subscript):
         tensor, place = _shape_of(node.value), node.slice
@@ -205,10 +226,10 @@ def _sizes(call: ast.Call, tensor: str) -> list[ast.expr]:
     function = call.func
     if not isinstance(function, ast.Attribute) or function.attr not in VIEWS or ast.unparse(function.value) != tensor:
         return []
-    return _listed(call)
+    return listed(call)
 
 
-def _listed(call: ast.Call) -> list[ast.expr]:
+def listed(call: ast.Call) -> list[ast.expr]:
     """Sizes one by one, or in a tuple."""
     one = len(call.args) == 1 and isinstance(call.args[0], (ast.Tuple, ast.List))
     return list(call.args[0].elts) if one else call.args  # type: ignore[attr-defined]

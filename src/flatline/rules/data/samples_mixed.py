@@ -54,7 +54,7 @@ class SamplesMixed(Rule):
 
     code = "D12"
     severity = "error"
-    consequences = ("O1",)
+    consequences = ("O1", "C2", "C3", "C5")
 
     least: float = 1e-3  # standard deviations of the output: above rounding in half precision
 
