@@ -1689,7 +1689,8 @@ class StageNotReached(Event):
     last: int = 0  # value of the loop's variable in its last round
     written: bool = True  # the number in the condition is a literal: nobody set it to switch the stage off
     words: tuple[str, ...] = ()  # instead: what the names of parameters were asked for, and none has
-    why: Literal["", "percent", "samples", "uncalled", "rounds"] = ""  # instead: another unit, a method nobody calls
+    # instead: another unit, a method nobody calls, an iterator, ``counted``, that the loop in line ``last`` used up
+    why: Literal["", "percent", "samples", "uncalled", "rounds", "exhausted"] = ""
     low: float = 0.0  # what was seen in place of such a number; of rounds how many there were
     high: float = 0.0
     counted: str = ""  # what was taken for the number of the round

@@ -22,6 +22,7 @@ from flatline.events import (
 from flatline.sensors.adapters import never_made
 from flatline.sensors.built_anew import built_anew
 from flatline.sensors.callers import caller, users_frame
+from flatline.sensors.exhausted import exhausted_unfreezing
 from flatline.sensors.filtered import Named, by_names_of_both, kept_out
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
@@ -404,8 +405,15 @@ class LifecycleSensor:
         if stage is not None:
             told |= {"condition": stage.condition, "last": stage.last, "written": stage.written}
             self.loop.emit(StageNotReached(where=Where(stage.file, stage.line), **told))
-        elif frozen and trainable and not self._tell_missed(files, told):
+        elif frozen and trainable and not self._tell_exhausted(files, told) and not self._tell_missed(files, told):
             self._tell_unmatched(files, told)
+
+    def _tell_exhausted(self, files: set[str], told: dict[str, Any]) -> bool:
+        found = next((e for f in sorted(files) if (e := exhausted_unfreezing(f)) is not None), None)
+        if found is not None:
+            told |= {"condition": found.name, "why": "exhausted", "counted": found.made, "last": found.used_up}
+            self.loop.emit(StageNotReached(where=Where(found.file, found.line), **told))
+        return found is not None
 
     def _tell_missed(self, files: set[str], told: dict[str, Any]) -> bool:
         self._seen.end(self.loop.steps)

@@ -57,6 +57,15 @@ def test_fires_on_rounds_that_are_not_counted():
     )
 
 
+def test_fires_on_an_iterator_that_was_used_up():
+    event = replace(STAGE, condition="body", why="exhausted", counted="net.body.parameters()", last=12)
+    (finding,) = play(FrozenLayersForgotten, event)
+    assert finding.message.partition("the unfreezing ")[2] == (
+        "goes over body, which is net.body.parameters(), made once and gone through in line 12: nothing is left in it"
+    )
+    assert "body = list(net.body.parameters())" in finding.fix
+
+
 def test_near_miss_rounds_of_a_model_that_trains():
     assert play(FrozenLayersForgotten, replace(STAGE, why="rounds", frozen=10)) == []
 

@@ -22,7 +22,8 @@ class FrozenLayersForgotten(Rule):
     condition is true, often since the number of epochs was lowered, or since epochs are counted from 0. Or the stage sets
     ``requires_grad`` on a module: modules have no such attribute, so it is made, and no parameter changes. Or it waits for
     an accuracy of 30 where accuracy is a share, for a count of samples where batches are counted, for an epoch that
-    is counted by too large a number of steps, or stands in a method of a callback that the trainer never calls.
+    is counted by too large a number of steps, or stands in a method of a callback that the trainer never calls. Or it goes
+    over ``parameters()`` in a variable, an iterator that the loop which froze the layers has used up.
 
     Fix
     ---
@@ -115,6 +116,12 @@ class FrozenLayersForgotten(Rule):
                 f"stands in {event.condition}, which nothing calls",
                 "the loop calls other methods: one that it does not know by name is passed over silently",
                 "give the method the name that the loop calls, and let unknown names raise",
+            ),
+            "exhausted": (
+                f"goes over {event.condition}, which is {event.counted}, made once and gone through in line {event.last}: "
+                "nothing is left in it",
+                "an iterator can be gone through once; a second loop over it does nothing, silently",
+                f"keep a list: {event.condition} = list({event.counted}), or ask for the parameters again",
             ),
         }[event.why]
         return self.finding(
