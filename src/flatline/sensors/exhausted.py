@@ -49,8 +49,9 @@ def _iterators(scope: ast.AST, tree: ast.AST) -> Iterator[tuple[str, ast.expr, l
     bound = [n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
     kept = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load)]
     bound += [ast.unparse(n) for n in kept] if getattr(scope, "name", "") == "__init__" else []
-    for block in (part for node in nodes for part in (getattr(node, "body", None), getattr(node, "orelse", None))):
-        for place, statement in enumerate(block if isinstance(block, list) else ()):
+    parts = [getattr(node, part, None) for node in nodes for part in ("body", "orelse")]
+    for block in (part for part in parts if isinstance(part, list)):
+        for place, statement in enumerate(block):
             if isinstance(statement, ast.Assign) and _is_iterator(statement.value, own):
                 name = ast.unparse(statement.targets[0])
                 if bound.count(name) == 1:
