@@ -13,7 +13,8 @@ from watching import seen
 
 from flatline.events import LossNotFinite, OptimizerStateSampled, PrecisionObserved, RunEnded, ScalerObserved
 from flatline.sensors.live import LiveSensors
-from flatline.sensors.precision import counts, half_step, spread
+from flatline.sensors.own_squares import spread
+from flatline.sensors.precision import counts, half_step
 
 
 def train(model, optimizer, *, scaler=None, dtype=torch.float16, shrink=1.0, count=4, autocast=True):

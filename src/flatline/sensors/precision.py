@@ -13,8 +13,8 @@ from flatline.sensors.graph import Graph, Node
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
 from flatline.sensors.numbers import HALF
+from flatline.sensors.own_squares import OwnSquares, spread
 from flatline.sensors.patching import Patches
-from flatline.sensors.spacing import spaced
 
 NODES = 2_000  # graph nodes whose dtype is read
 HOOKED = 32  # float16 gradients that are sampled in one backward
@@ -24,7 +24,6 @@ NORMAL = 2.0**-14  # smallest normal number of float16
 LOWEST = 2.0**-22  # the fourth number above 0
 TENSORS = 32  # of an optimizer that are sampled
 ALWAYS = 0.99  # of the backwards under anomaly mode, in one block or many
-STATE = 512  # elements of each
 SQUARES = ("exp_avg_sq", "square_avg", "sum")  # what Adam, RMSprop and Adagrad call it
 KNOWN = ("Adam", "AdamW", "SGD")  # whose update is computed here again
 Tensor = torch.Tensor
@@ -41,6 +40,7 @@ class PrecisionSensor:
         self._last: PrecisionObserved | None = None
         self._before: list[tuple[Tensor, Tensor]] = []
         self._narrow: set[int] = set()  # keys of optimizers with weights in half precision
+        self._own = OwnSquares()
         self._since = 0  # backwards of the leading optimizer when anomaly mode was entered
         self._covered = 0  # of them that ran in blocks under it
 
@@ -127,7 +127,8 @@ class PrecisionSensor:
         """Copy some elements of half-precision parameters."""
         self._before = []
         if self._looks(state):
-            held = [p for p in state.parameters if p.dtype in HALF and p.grad is not None and _dense(p)]
+            unknown = self._own.asks(state)
+            held = [p for p in state.parameters if (unknown or p.dtype in HALF) and p.grad is not None and _dense(p)]
             self._before = [(p, spread(p).clone()) for p in held[:: max(1, len(held) // TENSORS)]]
 
     def _looks(self, state: OptimizerState) -> bool:
@@ -148,9 +149,9 @@ class PrecisionSensor:
         if any(p.dtype in HALF for p, _ in held):
             self._narrow.add(state.key)
         group = held[0][1]
-        squares = [
-            (p, v) for p, _ in held[:: max(1, len(held) // TENSORS)] if (v := mean_square(optimizer, p)) is not None
-        ]
+        names = (*SQUARES, *self._own.names(state, before))
+        sampled = held[:: max(1, len(held) // TENSORS)]
+        squares = [(p, v) for p, _ in sampled if (v := mean_square(optimizer, p, names)) is not None]
         largest = [optimizer.state[p]["exp_inf"] for p, _ in held if "exp_inf" in optimizer.state.get(p, {})]  # Adamax
         kept = min(
             (v.dtype for v in (*(v for _, v in squares), *largest)), key=lambda dtype: dtype.itemsize, default=None
@@ -237,16 +238,10 @@ def _dense(tensor: Tensor) -> bool:
     return readable(tensor) and tensor.is_floating_point() and gradient is not None and not gradient.is_sparse
 
 
-def spread(tensor: Tensor) -> Tensor:
-    """The same few elements of every tensor of one shape, in its own dtype."""
-    stride, _ = spaced(tensor, STATE)
-    return tensor.detach().reshape(-1)[::stride]
-
-
-def mean_square(optimizer: Any, parameter: Tensor) -> Tensor | None:
+def mean_square(optimizer: Any, parameter: Tensor, names: tuple[str, ...] = SQUARES) -> Tensor | None:
     """The running mean of squared gradients of a parameter, where it is kept element by element."""
     kept = optimizer.state.get(parameter, {})
-    found: Tensor | None = next((kept[key] for key in SQUARES if isinstance(kept.get(key), Tensor)), None)
+    found: Tensor | None = next((kept[key] for key in names if isinstance(kept.get(key), Tensor)), None)
     if found is None or not readable(found) or not found.is_floating_point() or found.shape != parameter.shape:
         return None
     return found

@@ -60,6 +60,11 @@ def test_fires_after_one_step_that_threw_the_weights():
         assert "40 times their size" in finding.message
 
 
+def test_fires_where_the_next_loss_is_no_number_and_explains_it():
+    (finding,) = play(SecondMomentUnderflow, GONE, step(1, 0.7), FULL, step(2, float("nan")))
+    assert {"N1", "N2", "O28", "C11"} <= set(finding.consequences)
+
+
 def test_near_miss_the_first_step_was_of_usual_size():
     assert play(SecondMomentUnderflow, GONE, step(1, 0.7, update=0.01), FULL, step(2, 3e6)) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flatline.events import NumbersSampled, OptimizerStateSampled
 from flatline.findings import Finding
@@ -47,7 +48,8 @@ class SecondMomentUnderflow(Rule):
     Healthy look-alikes
     -------------------
     State in float32 or bfloat16; gradients of 0, as of embedding rows that were not used; quantised state, which has
-    a scale of its own; a loss times 1e-6, which Adam divides out; a first step of usual size under a large eps.
+    a scale of its own; a loss times 1e-6, which Adam divides out; squares that are scaled before they are stored, or roots of
+    them; a first step of usual size under a large eps.
 
     References
     ----------
@@ -67,6 +69,7 @@ class SecondMomentUnderflow(Rule):
     )
     wide_fix = "take the tiny factor out of the loss (a unit, a weight, a normalisation), or scale inputs and targets"
     consequences = ("O7", "O22", "O28")
+    thrown_far = (*consequences, "N1", "N2", "G1", "G8", "W1", "W5", "O25", "C1", "C2", "C3", "C6", "C11")
 
     certain_after: int = 3  # looks in a row: the mean of squares fills up over the first steps
     share: float = 0.2  # of the gradients that are not 0; measured 0 in float32 and bfloat16, 0.25 to 0.6 in float16
@@ -108,9 +111,9 @@ class SecondMomentUnderflow(Rule):
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """One step divided by eps threw the weights so far that all later gradients are large."""
         key, first = event.optimizer.key, event.first_loss or 0.0
-        if key in self._leaps and event.loss is not None and 0 < self.worse * first <= event.loss:
+        if key in self._leaps and event.loss is not None and first > 0 and not event.loss < self.worse * first:
             state, update = self._leaps[key]
-            yield self.finding(
+            found = self.finding(
                 event,
                 f"{state.optimizer.name} keeps its mean of squared gradients in {state.state}: at step {state.index} it was "
                 f"exactly 0 for {state.squares_zero / state.squares:.0%} of the gradients that are not 0, and that step "
@@ -121,6 +124,7 @@ class SecondMomentUnderflow(Rule):
                 zero=state.squares_zero,
                 update=update,
             )
+            yield replace(found, consequences=self.thrown_far)
         moved = [each.update_ratio for each in event.layers if each.matrix and each.update_ratio]
         if moved:
             self._updates[key] = event.index, median(moved)
