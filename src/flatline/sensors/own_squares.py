@@ -96,4 +96,4 @@ def _in_proportion(ratios: Tensor) -> bool:
     if ratios.numel() < FEWEST:
         return False
     low, high = torch.quantile(ratios, torch.tensor([0.1, 0.9], device=ratios.device)).tolist()
-    return low > 0 and high <= ALIKE * low
+    return bool(low > 0 and high <= ALIKE * low)
