@@ -919,3 +919,39 @@ def test_nothing_of_an_index_of_the_users_is_called():
     assert order.samples[0] == (None, 2)
     plain = [3, (4, "a"), [5.0, {"b": None}]]
     assert order.add(plain) == order.add(plain) != order.add(plain[::-1])
+
+
+# --------------------------------------------------------------------------- ids that are one and the same
+
+UNKNOWN = torch.ones(3, 5, dtype=torch.long)
+LENGTHS = torch.tensor([5, 2, 3])
+PADDED = (torch.arange(5) < LENGTHS[:, None]).long()
+WORDS = torch.arange(15).view(3, 5)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "ids"),
+    [
+        ([UNKNOWN], (1,)),
+        ([PADDED], (0, 1)),
+        ([PADDED, LENGTHS], (0, 1)),
+        ([PADDED, PADDED.bool()], (0, 1)),
+        ([UNKNOWN, torch.arange(5).expand(3, 5)], (1,)),  # positions
+        ([UNKNOWN.flatten(), torch.tensor([0, 4, 9])], (1,)),  # a bag
+        ([WORDS], ()),
+        ([UNKNOWN, WORDS], ()),  # the other one has the words
+        ([UNKNOWN, torch.randn(3, 8)], ()),
+        ([UNKNOWN, torch.tensor([1, 2, 3])], ()),
+        ([WORDS.flatten(), torch.tensor([0, 4, 9])], ()),
+        ([torch.ones(6, dtype=torch.long), torch.tensor([4, 0, 9, 2, 7, 1])], ()),  # one user, and what he saw
+        ([torch.ones(6, dtype=torch.long)], ()),
+    ],
+)
+def test_few_ids(tensors, ids):
+    assert batches.few_ids(tensors) == ids
+
+
+def test_layout():
+    assert batches.layout([UNKNOWN.flatten(), torch.tensor([0, 5, 10])]) == (3, 5)
+    assert batches.layout([UNKNOWN, LENGTHS]) == (3, 5)
+    assert batches.layout([torch.ones(())]) == (0, 1)

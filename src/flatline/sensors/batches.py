@@ -48,15 +48,45 @@ def equal_rows(tensors: list[Tensor]) -> bool:
 
 
 def few_ids(tensors: list[Tensor]) -> tuple[int, ...]:
-    """The ids of a batch that is one tensor of whole numbers: one, or two of which one fills the rows up."""
-    plain = (
-        len(tensors) == 1 and tensors[0].dtype in (torch.int64, torch.int32) and 0 < tensors[0].numel() <= MOST_LABELS
-    )
-    if not plain or tensors[0].dim() != 2:
+    """The ids of a batch, if no other tensor adds to them: one, or two of which one fills the rows up."""
+    if not tensors or tensors[0].dtype not in (torch.int64, torch.int32) or not 0 < tensors[0].numel() <= MOST_LABELS:
         return ()
-    found = torch.unique(tensors[0])
-    changes = int((tensors[0][:, 1:] != tensors[0][:, :-1]).sum(1).max()) if tensors[0].shape[1] > 1 else 0
-    return tuple(found.tolist()) if len(found) <= FEW_IDS and changes < FEW_IDS else ()
+    ids, *others = tensors
+    found = torch.unique(ids)
+    if _is_bag(tensors):
+        return tuple(found.tolist()) if len(found) == 1 else ()
+    if ids.dim() != 2 or len(found) > FEW_IDS or not all(_tells_nothing(each, ids, found) for each in others):
+        return ()
+    changes = int((ids[:, 1:] != ids[:, :-1]).sum(1).max()) if ids.shape[1] > 1 else 0
+    return tuple(found.tolist()) if changes < FEW_IDS else ()
+
+
+def layout(tensors: list[Tensor]) -> tuple[int, int]:
+    """Samples of the batch, and numbers in each, of the first tensor."""
+    first = tensors[0]
+    rows = tensors[1].numel() if _is_bag(tensors) else first.shape[0] if first.dim() else 0
+    return rows, first.numel() // max(1, rows)
+
+
+def _is_bag(tensors: list[Tensor]) -> bool:
+    """The ids of all texts in one row, and where each text begins, as an EmbeddingBag takes them."""
+    if len(tensors) != 2 or any(t.dim() != 1 or t.dtype not in (torch.int64, torch.int32) for t in tensors):
+        return False
+    ids, begins = tensors
+    if not 1 < begins.numel() < ids.numel():
+        return False
+    return int(begins[0]) == 0 and int(begins[-1]) < ids.numel() and bool((begins[1:] > begins[:-1]).all())
+
+
+def _tells_nothing(other: Tensor, ids: Tensor, found: Tensor) -> bool:
+    """The same for every sample, or told by the ids themselves, as a mask and a length of padded texts are."""
+    if other.device != ids.device or other.dim() == 0 or len(other) != len(ids):
+        return False
+    if bool((other == other[:1]).all()):
+        return True
+    if other.shape == ids.shape:
+        return all(len(torch.unique(other[ids == each])) == 1 for each in found)
+    return other.dim() == 1 and any(torch.equal((ids == each).sum(1).to(other.dtype), other) for each in found)
 
 
 class Repeats:

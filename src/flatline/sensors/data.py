@@ -483,7 +483,7 @@ class DataSensor:
             return
         self._input = step, weakref.ref(first)
         self._held = first if first.numel() <= HELD and not first.requires_grad else None
-        rows = first.shape[0] if first.dim() else 0
+        rows, features = batches.layout(tensors)
         if loader is None and len(self._rows) < FEW:
             self._rows.add(rows)
         self.loop.emit(
@@ -492,7 +492,7 @@ class DataSensor:
                 where=caller(),
                 model=model,
                 rows=rows,
-                features=first.numel() // max(1, rows),
+                features=features,
                 equal_rows=batches.equal_rows(tensors),
                 content=content,
                 floating=first.is_floating_point(),

@@ -807,7 +807,8 @@ def has_matrix(module: Any) -> bool:
 
 def vocabulary(module: Any) -> int:
     """Rows of its largest embedding."""
-    return max((each.num_embeddings for each in modules(module) if isinstance(each, nn.Embedding)), default=0)
+    tables = (each for each in modules(module) if isinstance(each, (nn.Embedding, nn.EmbeddingBag)))
+    return max((table.num_embeddings for table in tables), default=0)
 
 
 def _pointer(tensor: Tensor | None) -> int:

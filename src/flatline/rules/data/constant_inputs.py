@@ -60,7 +60,7 @@ class ConstantInputs(Rule):
         "the inputs lost their content before they reached the model: it can learn no more than the mean of the targets"
     )
     fix = "check `x.std(0)` of a batch and follow it back through the transforms to the file"
-    consequences = ("D5", "D7", "O28", "C2", "C3", "C5")
+    consequences = ("D5", "D7", "O28", "O25", "C2", "C3", "C5")
 
     steps_needed: int = 6  # close looks; one empty batch may be an accident
     rows_needed: int = 4  # equal samples in a batch; two may be augmented copies
