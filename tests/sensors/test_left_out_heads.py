@@ -43,8 +43,8 @@ class NewOwn(New):
         self.heads["main"] = Own(16, 4)
 
 
-def train(model, steps=6, change=None):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(model, steps=6, change=None, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         x = torch.randn(ROWS, 8)
         labels = (x @ WAY).argmax(1)
@@ -122,11 +122,67 @@ def of_another_shape(model, state):
     model.load_state_dict({**state, "fc.weight": torch.zeros(5, 16), "fc.bias": torch.zeros(5)}, strict=False)
 
 
-@pytest.mark.parametrize("load", [complete, dropped_on_purpose, of_another_shape])
+def asserted(model, state):
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert all(name.startswith("heads.") for name in missing)
+    assert unexpected
+
+
+def asked_before_it_raises(model, state):
+    result = model.load_state_dict(state, strict=False)
+    if set(result.unexpected_keys) != {"fc.weight", "fc.bias"}:
+        raise KeyError(result)
+
+
+@pytest.mark.parametrize("load", [complete, dropped_on_purpose, of_another_shape, asserted, asked_before_it_raises])
 def test_nothing_to_try(load, trained):
     def script():
         model = New()
         load(model, trained)
+        train(model)
+
+    assert seen(script, HeadLeftOut) == []
+
+
+def frozen(model):
+    model.body.requires_grad_(False)
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def not_held(model):
+    return torch.optim.SGD(model.heads.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("make", [frozen, not_held])
+def test_a_classifier_that_is_learned_anew_on_a_body_that_stays(make, trained):
+    def script():
+        model = New()
+        model.load_state_dict(trained, strict=False)
+        optimizer = make(model)
+        train(model, optimizer=optimizer)
+
+    assert seen(script, HeadLeftOut) == []
+
+
+def test_a_hook_on_all_modules_is_not_called_for_a_trial(trained):
+    def script():
+        model = New()
+        model.load_state_dict(trained, strict=False)
+        hook = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(type(module)))
+        train(model)
+        hook.remove()
+
+    called: list[type] = []
+    assert seen(script, HeadLeftOut) == []
+    assert called.count(New) == 6
+    assert called.count(nn.Dropout) == 6
+
+
+def test_layers_without_a_shape_yet_are_passed_by(trained):
+    def script():
+        model = nn.Sequential(nn.Linear(8, 16), nn.LazyLinear(4))
+        model.load_state_dict({"0.weight": torch.zeros(16, 8), "fc.weight": torch.zeros(4, 16)}, strict=False)
+        model(torch.zeros(2, 8))
         train(model)
 
     assert seen(script, HeadLeftOut) == []

@@ -115,6 +115,32 @@ def test_other_shapes_than_any_layer():
     assert seen(script, AdaptersUnused) == []
 
 
+class Flagged(Net):
+    """Knows its adapters, and leaves them out on purpose."""
+
+    use_adapters = False
+
+    def add(self, adapters):
+        self.adapters = nn.ModuleList(adapters)
+
+    def forward(self, x):
+        h = self.first(x)
+        h = h + self.adapters[0](x) if self.use_adapters else h
+        return self.head(self.second(h.relu()).relu())
+
+
+@pytest.mark.parametrize("make", [Around, Beside])
+def test_left_out_by_a_flag(make):
+    def script():
+        net = Flagged().requires_grad_(False)
+        net.head.requires_grad_(True)
+        net.add([make(net.first), make(net.second)])
+        tensors = [p for adapter in net.adapters for p in adapter.parameters() if p.requires_grad]
+        train(net, torch.optim.SGD([*net.head.parameters(), *tensors], lr=0.01))
+
+    assert seen(script, AdaptersUnused) == []
+
+
 def test_nothing_of_a_module_is_called_to_remember_it():
     class Unhashable(nn.Module):
         __hash__ = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from flatline.events import CheckpointLoaded
 from flatline.sensors.audit import AuditSensor
@@ -62,7 +63,7 @@ def _nested(state: Any, own: dict[str, Any]) -> str:
 
 def _renamed(own: dict[str, Any], state: Any, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:
     """The part of a body that the checkpoint has under another name."""
-    lost = {name: tuple(own[name].shape) for name in missing if name in own}
+    lost = {name: tuple(own[name].shape) for name in missing if name in own and not is_lazy(own[name])}
     left = {name: tuple(getattr(state[name], "shape", ())) for name in unexpected}
     return renamed_part(lost, left) if goes_on(list(own), tuple(lost)) else ""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from flatline.events import Where
 from flatline.sensors.sources import called_name, function_around, own_nodes
@@ -31,7 +32,8 @@ def kept_out(module: nn.Module, state: Any, file: Named) -> KeptOut | None:
     """Of a model into which a part of a file went, by a dictionary with the names of both."""
     if not isinstance(state, Mapping):
         return None
-    own, came = dict(named_parameters(module)), {identity for identity, _ in file.values()}
+    own = {name: p for name, p in named_parameters(module) if not is_lazy(p)}
+    came = {identity for identity, _ in file.values()}
     loaded = [name for name in own if id(state.get(name)) in came]
     missing = tuple(name for name in own if _is_own(state.get(name), own[name]))
     given = {id(value) for value in state.values()}
@@ -53,6 +55,25 @@ def by_names_of_both(where: Where | None) -> bool:
         isinstance(node, ast.Call) and called_name(node) in CHOOSING for node in nodes
     )
     return not chosen and any(isinstance(node.left, ast.Name) for node in asked)
+
+
+def was_checked(where: Where | None) -> bool:
+    """The script would stop at other names than those that ``load_state_dict`` in this line missed: it means them."""
+    scope = function_around(where.file, where.line) if where is not None else None
+    if scope is None or where is None:
+        return False
+    nodes = list(own_nodes(scope))
+    made = (n for n in nodes if isinstance(n, ast.Assign) and n.lineno <= where.line <= (n.end_lineno or n.lineno))
+    loads = [n for n in made if isinstance(n.value, ast.Call) and called_name(n.value) == "load_state_dict"]
+    names = {n.id for load in loads for target in load.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    tests = (test for node in nodes if (test := _stops_unless(node)) is not None)
+    return any(isinstance(n, ast.Name) and n.id in names for test in tests for n in ast.walk(test))
+
+
+def _stops_unless(node: ast.AST) -> ast.expr | None:
+    """The condition of an ``assert``, or of an ``if`` that raises."""
+    raises = isinstance(node, ast.If) and any(isinstance(n, ast.Raise) for part in node.body for n in ast.walk(part))
+    return node.test if raises or isinstance(node, ast.Assert) else None  # type: ignore[attr-defined]
 
 
 def _is_own(value: Any, parameter: Tensor) -> bool:

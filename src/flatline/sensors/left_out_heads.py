@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as every
+from torch.nn.parameter import is_lazy
 
 from flatline.events import HeadLeftOut, Where
 from flatline.sensors.callers import caller
-from flatline.sensors.filtered import by_names_of_both
+from flatline.sensors.filtered import by_names_of_both, was_checked
 from flatline.sensors.graph import Graph, children, operation, saved
 from flatline.sensors.lifecycle import LifecycleSensor, kept_own
 from flatline.sensors.loop import Loop
@@ -36,7 +38,8 @@ class Trial:
     def __init__(
         self, model: nn.Module, head: nn.Module, path: str, candidates: Mapping[str, dict[str, Tensor]]
     ) -> None:
-        self.model, self.head, self.path = type(model).__name__, weakref.ref(head), path
+        self.model, self.head, self.path = weakref.ref(model), weakref.ref(head), path
+        self.kind = type(model).__name__
         self.candidates, self.where = candidates, caller()
         self.tensors = len(next(iter(candidates.values())))
         self.entered: Any = None  # what it was called with in this step, and what it made of it
@@ -94,7 +97,7 @@ class LeftOutHeads:
             left = {name: t for name, t in self._filtered_out(state) if name not in known}
         path = _common(missing) if left and 0 < len(missing) <= TENSORS else ""
         head = _part(module, path) if path else None
-        if head is None or not _plain(head):
+        if head is None or not _plain(head) or was_checked(caller()):
             return
         mine = {name: (name.removeprefix(f"{path}."), _tensor(module, name)) for name in missing}
         candidates = dict(list(_candidates(mine, left))[:CANDIDATES])
@@ -112,7 +115,12 @@ class LeftOutHeads:
     def after_module(self, model: Model, call: Call, args: Any, outputs: list[Tensor]) -> None:
         """Is this a head that was left out?"""
         for trial in self.trials:
-            if trial.head() is call.module and call.grad_enabled and len(outputs) == len(args) == 1:
+            if (
+                trial.head() is call.module
+                and not _hooked_everywhere()
+                and call.grad_enabled
+                and len(outputs) == len(args) == 1
+            ):
                 trial.entered = args[0].detach(), outputs[0].detach()
 
     def after_graph(self, graph: Graph, where: Where | None) -> None:
@@ -130,13 +138,15 @@ class LeftOutHeads:
                 self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
+        if not self._rest_learns(trial):
+            return
         best = max(trial.candidates, key=lambda name: trial.hits[name])
         rows = max(1, trial.rows)
         self.loop.emit(
             HeadLeftOut(
                 step=self.loop.step,
                 where=trial.where,
-                model=trial.model,
+                model=trial.kind,
                 head=trial.path,
                 stored=best,
                 tensors=trial.tensors,
@@ -148,6 +158,15 @@ class LeftOutHeads:
                 loss_now=trial.losses[""] / rows,
             )
         )
+
+    def _rest_learns(self, trial: Trial) -> bool:
+        """More than the head is trained: on a body that stays, a classifier is learned anew on purpose, as for balanced classes."""
+        model, head = trial.model(), trial.head()
+        if model is None or head is None:
+            return False
+        held = frozenset[int]().union(*(state.ids for state in self.loop.states))
+        own = {id(p) for p in parameters(head)}
+        return any(p.requires_grad and id(p) in held and id(p) not in own for p in parameters(model))
 
 
 def _common(names: tuple[str, ...]) -> str:
@@ -171,6 +190,12 @@ def _plain(head: nn.Module) -> bool:
     layers = list(modules(head))
     own = all(type(each).__module__.startswith("torch.nn.") for each in layers)
     return own and not any(each._forward_hooks or each._forward_pre_hooks for each in layers)
+
+
+def _hooked_everywhere() -> bool:
+    """A hook on all modules that is not ours would be called for a copy, too."""
+    hooks = (*every._global_forward_hooks.values(), *every._global_forward_pre_hooks.values())
+    return any((getattr(hook, "__module__", None) or "").partition(".")[0] != "flatline" for hook in hooks)
 
 
 def _tensor(module: nn.Module, name: str) -> Any:
@@ -201,7 +226,13 @@ def _candidates(mine: dict[str, tuple[str, Any]], left: dict[str, Tensor]) -> It
 
 
 def _fits(mine: Any, other: Tensor | None) -> bool:
-    return mine is not None and other is not None and mine.shape == other.shape and other.numel() <= ELEMENTS
+    return (
+        mine is not None
+        and not is_lazy(mine)
+        and other is not None
+        and mine.shape == other.shape
+        and other.numel() <= ELEMENTS
+    )
 
 
 def _losses(graph: Graph) -> Iterator[tuple[Tensor, Tensor, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from flatline.events import AdaptersUnused, Where
@@ -42,6 +43,12 @@ def _around(idle: list[tuple[Built, list[Any]]], ran: dict[int, str]) -> Iterato
         inner = [ran[id(layer)] for layer in home.layers if id(layer) in ran]
         if inner:
             yield _adapter(home, held, inner[0])
+
+
+def _words(kind: type) -> set[str]:
+    """Names that a class's own methods use, but for its constructor."""
+    methods = [m for m in vars(kind).values() if isinstance(m, FunctionType) and m.__name__ != "__init__"]
+    return {name for method in methods for name in method.__code__.co_names}
 
 
 def _frozen(layer: Any) -> tuple[int, ...]:
@@ -101,10 +108,17 @@ class UnusedAdapters:
             for home in homes.get(id(p), ()) if p.grad is None else ():
                 groups.setdefault(id(home), (home, []))[1].append(p)
         ran = {key: path for model in self.models.known for key, path in model.paths.items() if key in model.ran}
+        known = ran.keys() | self._asked_for(ran)
         idle = [
-            (home, held) for home, held in groups.values() if home.kind not in learning and id(home.ref()) not in ran
+            (home, held) for home, held in groups.values() if home.kind not in learning and id(home.ref()) not in known
         ]
         return list(_around(idle, ran)) or list(self._beside(idle, ran))
+
+    def _asked_for(self, ran: dict[int, str]) -> set[int]:
+        """Parts of a model that methods of what runs speak of: they may leave them out on purpose, as behind a flag."""
+        parts = [part for model in self.models.alive() for part in modules(model) if id(part) in ran]
+        named = [part._modules[name] for part in parts for name in part._modules if name in _words(type(part))]
+        return {id(inner) for child in named if child is not None for inner in modules(child)}
 
     def _beside(self, idle: list[tuple[Built, list[Any]]], ran: dict[int, str]) -> Iterator[Adapter]:
         """Without a layer of their own: their products have the shapes of frozen layers, and there are several."""
