@@ -371,9 +371,10 @@ def of_samples(*, each=SAMPLE, count=16, update=0.05, losses=(1.5, 19.7), optimi
     for step in range(1, 17):
         layers = (LayerNumbers(name="a.weight", update_ratio=update),)
         yield NumbersSampled(step=step, index=step, layers=layers, optimizer=optimizer)
-    steps, values = tuple(range(1, 81)), (losses[0], *[losses[1]] * 79)
-    yield LossesRead(step=80, optimizer=optimizer, steps=steps, losses=values, rates=(0.05,) * 80)
-    yield RunEnded(step=80, how="finished", loss=losses[1], first_loss=losses[0])
+    values = (losses[0], *(value for value in losses[1:] for _ in range(79)))
+    steps, rates = tuple(range(1, len(values) + 1)), (0.05,) * len(values)
+    yield LossesRead(step=len(values), optimizer=optimizer, steps=steps, losses=values, rates=rates)
+    yield RunEnded(step=len(values), how="finished", loss=losses[-1], first_loss=losses[0])
 
 
 def test_fires_on_single_samples_that_add_up_to_steps_that_are_too_large():
@@ -385,9 +386,19 @@ def test_fires_on_single_samples_that_add_up_to_steps_that_are_too_large():
     )
 
 
+def test_fires_on_single_samples_whose_sum_threw_the_weights_away():
+    (finding,) = play(AccumulationNotAveraged, *of_samples(losses=(1.3, 0.2, 12.0, 1.1)))
+    assert finding.message.endswith("and the loss went from 1.3 by way of 12 to 1.1")
+    assert "W1" in finding.consequences
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        {"losses": (1.3, 0.2, 12.0, 0.4)},  # it found back
+        {"losses": (1.3, 0.2, 4.0, 1.1)},  # a rough time
+        {"losses": (1.3, 0.2, 12.0, 1.1), "update": 2e-3},
+        {"losses": (-1.3, 12.0, -1.3)},  # a reward
         {"losses": (1.5, 0.2)},  # the rate was chosen for the sum
         {"losses": (0.83, 1.03)},  # it stands at the noise
         {"update": 2e-3},  # it does not learn, but not for this

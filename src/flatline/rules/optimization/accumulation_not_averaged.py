@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from flatline.events import (
     BackwardFacts,
@@ -70,6 +71,7 @@ class AccumulationNotAveraged(Rule):
     code = "O9"
     severity = "warning"
     consequences = ("G3", "G1", "G2", "O28")
+    whatever = ("W1", "W5", "O25", "C2", "C3", "C5")  # besides, where steps are known to be too large
     certain_after: int = 2  # windows of the same kind
     several: int = 8  # losses of single samples that are added up; their mean is the loss of the first step
     thrown: float = 0.02  # typical change in one of the first steps; twice what is usual (docs/thresholds.md)
@@ -77,12 +79,18 @@ class AccumulationNotAveraged(Rule):
     window: int = 32  # steps whose mean loss is compared with that of the first one
     risen: float = 2.0  # times the first loss; eight squared errors vary by half, and a floor of noise is no harm
 
+    few: int = 8  # steps whose mean loss is the height of a leap
+    steps: int = 3  # that were too large, before what they did
+    leapt: float = 4.0  # times the first loss, in so few steps: a sum that threw the weights away, and all they knew
+    nothing: float = 0.7  # of the first loss, at the end: no more was learned than a constant knows
+
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
         self._single: dict[int, OptimizerStepped] = {}  # windows of losses of single samples
         self._updates: dict[int, list[float]] = {}
         self._first: dict[int, float] = {}  # loss
         self._losses: dict[int, deque[float]] = {}  # the newest ones
+        self._highest: dict[int, float] = {}  # mean of a window
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> Iterator[Finding]:
         """N backwards of one line, a forward before each, no division, no rescaling."""
@@ -120,22 +128,35 @@ class AccumulationNotAveraged(Rule):
         """The mean of each step's losses."""
         key = event.optimizer.key
         self._first.setdefault(key, event.losses[0] if event.losses else 0.0)
-        self._losses.setdefault(key, deque(maxlen=self.window)).extend(event.losses)
+        newest = self._losses.setdefault(key, deque(maxlen=self.window))
+        for loss in event.losses:
+            newest.append(loss)
+            if len(newest) >= self.few and key in self._single:
+                level = fmean(list(newest)[-self.few :])
+                self._highest[key] = max(self._highest.get(key, 0.0), level)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Losses of single samples that were added up, steps that are far too large, and nothing learned."""
         for key, seen in self._single.items():
             newest = self._losses.get(key, deque())
-            update = median(self._updates.get(key) or [0.0])
-            if len(newest) < self.window or update < self.thrown:
+            updates = sorted(self._updates.get(key) or [0.0])
+            if len(newest) < self.window:
                 continue
             before, now, count = self._first[key], fmean(newest), len(seen.backwards)
-            if now > self.risen * before > 0:
-                yield self.finding(
+            leapt = (
+                self._highest.get(key, 0.0) >= self.leapt * before
+                and self.nothing * before <= now <= self.risen * before
+            )
+            update = (
+                updates[-min(self.steps, len(updates))] if leapt else median(updates)
+            )  # units that died stand still
+            if update >= self.thrown and before > 0 and (leapt or now > self.risen * before):
+                way = f"by way of {self._highest[key]:.4g} " if leapt else ""
+                found = self.finding(
                     seen,
                     f"the gradients of {count} single samples add up before each step of {seen.optimizer.name}, and nothing is "
                     f"divided by {count}; the first steps changed the weights by {update:.1%} each (healthy: about 0.1 %), "
-                    f"and the loss went from {before:.4g} to {now:.4g}",
+                    f"and the loss went from {before:.4g} {way}to {now:.4g}",
                     cause=self._why(seen, count),
                     fix=f"divide before backward: (loss / {count}).backward()",
                     where=seen.backwards[-1].where,
@@ -143,6 +164,7 @@ class AccumulationNotAveraged(Rule):
                     micro_batches=count,
                     update_ratio=update,
                 )
+                yield replace(found, consequences=self.consequences + self.whatever)
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A mean is sent backward in every turn, undivided, and the step comes in some turns only."""
