@@ -29,6 +29,18 @@ class Net(nn.Module):
         return self.head(self.attend(hidden, hidden, hidden)[:, 0])
 
 
+class Autoencoder(Net):
+    """A sequence in one vector, and the sequence again from it."""
+
+    def __init__(self, attend):
+        super().__init__(attend)
+        self.head = nn.Linear(8, 8 * 12)
+
+    def forward(self, ids):
+        hidden = self.words(ids)[:, None]
+        return self.head(self.attend(hidden, hidden, hidden)[:, 0, -1]).view(-1, 8, 12)
+
+
 def fused(mask=None, **more):
     return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, mask, **more)
 
@@ -41,8 +53,8 @@ def twice(one, other):
     return lambda q, k, v: one(q, k, v) + other(q, k, v)
 
 
-def told(attend, labels):
-    net = Net(attend)
+def told(attend, labels, kind=Net):
+    net = kind(attend)
 
     def run():
         functional.cross_entropy(net(TOKENS).flatten(0, 1), labels.flatten()).backward()
@@ -91,3 +103,8 @@ def test_near_miss_labels_here_and_there_of_a_model_that_masks_tokens_itself():
 def test_near_miss_labels_of_the_next_position():
     labels = functional.pad(TOKENS[:, 1:], (0, 1), value=-100)
     assert told(fused(UPPER), labels) == [(False, False)]
+
+
+@pytest.mark.parametrize("attend", [fused(is_causal=True), by_hand(UPPER)])
+def test_near_miss_an_autoencoder_that_reads_from_left_to_right(attend):
+    assert told(attend, TOKENS, Autoencoder) == [(True, False)]

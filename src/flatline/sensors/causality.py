@@ -12,15 +12,24 @@ from flatline.sensors.models import readable
 
 FUSED = "ScaledDotProduct"
 MASKS = ("attn_mask", "attn_bias")
+LINEAR = {"Addmm": "mat1_sym_sizes", "Mm": "self_sym_sizes"}
 SHORT = 6  # fewer positions are none of a text
 CLOSED = -1e4  # what stands for minus infinity, where it is a number: half precision knows no smaller one
 FEW = 4  # samples, and heads, that are looked at
 
 
-def causal(nodes: Iterable[Node], length: int) -> bool:
-    """Some attention of so many positions to themselves, and each of them is closed to later ones."""
+def causal(nodes: Iterable[Node], rows: int, length: int) -> bool:
+    """Some attention of so many positions to themselves, each of them closed to later ones, and no layer over all positions."""
+    nodes = list(nodes)
     found = [closed for node in nodes if (closed := _closed(node, length)) is not None]
-    return bool(found) and all(found)
+    return bool(found) and all(found) and not any(_of_samples(node, rows) for node in nodes)
+
+
+def _of_samples(node: Node, rows: int) -> bool:
+    """A linear layer with one row for each sample: a sequence in one vector, from which an autoencoder makes it anew."""
+    name = LINEAR.get(operation(node))
+    sizes = saved(node, name) if name is not None else None
+    return sizes is not None and sizes[0] == rows
 
 
 def _closed(node: Node, length: int) -> bool | None:

@@ -490,7 +490,7 @@ def _equals_input(target: torch.Tensor, ignore: int, models: ModelSensor) -> boo
 
 def _causal(graph: Graph, models: ModelSensor) -> bool:
     tokens = _token_input(models)
-    return tokens is not None and causal(graph.nodes, tokens.shape[1])
+    return tokens is not None and causal(graph.nodes, *tokens.shape)
 
 
 def _bare_rows(target: torch.Tensor, ignore: int, models: ModelSensor) -> dict[str, Any]:
