@@ -1088,7 +1088,10 @@ class CollatedApart(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AugmentedApart(Event):
-    """Items came again in a later pass, their image flipped or turned in one way, and their mask in another."""
+    """Items came again in a later pass, their image flipped or turned in one way, and their mask in another.
+
+    Or both came again as parts of them, and the source calls one random transform for each.
+    """
 
     absent = "no image and mask were seen turned apart"
     defect = True
@@ -1097,6 +1100,7 @@ class AugmentedApart(Event):
     mask: str = "left as it was"
     apart: int = 0  # items
     compared: int = 0
+    statement: str = ""  # the two calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -185,3 +185,108 @@ def test_large_images_keep_places_that_mirror(side):
     kept = list(range(side))[_mirrored(side)]
     assert kept == [side - 1 - place for place in reversed(kept)]
     assert 8 <= len(kept) <= 128
+
+
+# --------------------------------------------------------------------------- one transform, called twice
+
+
+class Cut:
+    """A square window."""
+
+    def __init__(self, side=8):
+        self.side, self.window = side, None
+
+    def __call__(self, image):
+        top, left = (int(torch.randint(side - self.side + 1, ())) for side in (SIDES[0], SIDES[0]))
+        return image[..., top : top + self.side, left : left + self.side]
+
+
+class Remembering(Cut):
+    def __call__(self, image):
+        if self.window is None:
+            self.window = int(torch.randint(SIDES[0] - 8, ())), int(torch.randint(SIDES[0] - 8, ()))
+            return image[..., self.window[0] :, self.window[1] :][..., :8, :8]
+        (top, left), self.window = self.window, None
+        return image[..., top : top + 8, left : left + 8]
+
+
+def shaken(image):
+    return image.roll(tuple(int(n) for n in torch.randint(-4, 5, (2,))), (-2, -1))
+
+
+class Cuts(Pictures):
+    def __init__(self, cut):
+        super().__init__(None)
+        self.cut = cut
+
+
+class Apart(Cuts):
+    def __getitem__(self, at):
+        image, mask = self.images[at], self.masks[at]
+        image, mask = self.cut(image), self.cut(mask)
+        return image, mask
+
+
+class ByFunction(Cuts):
+    def __getitem__(self, at):
+        return shaken(self.images[at]), shaken(self.masks[at])
+
+
+class Together(Cuts):
+    def __getitem__(self, at):
+        both = self.cut(torch.cat([self.images[at], self.masks[at]]))
+        return both[:3], both[3:]
+
+
+class Seeded(Cuts):
+    def __getitem__(self, at):
+        image, mask, state = self.images[at], self.masks[at], torch.get_rng_state()
+        image = self.cut(image)
+        torch.set_rng_state(state)
+        return image, self.cut(mask)
+
+
+class ImageAlone(Cuts):
+    def __getitem__(self, at):
+        return brighter(shaken(self.images[at])), brighter(self.masks[at]).gt(2).float()
+
+
+def statements(dataset):
+    loader = DataLoader(dataset, 4, shuffle=True)
+
+    def again():
+        model = nn.Conv2d(3, 1, 3, padding=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(4):
+            for image, mask in loader:
+                optimizer.zero_grad()
+                functional.binary_cross_entropy_with_logits(model(image), mask).backward()
+                optimizer.step()
+
+    return [event.statement for event in seen(again, AugmentedApart)]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "statement"),
+    [
+        (Apart(Cut()), "self.cut(image), self.cut(mask)"),
+        (ByFunction(None), "shaken(self.images[at]), shaken(self.masks[at])"),
+    ],
+)
+def test_one_transform_called_for_each(dataset, statement):
+    assert statements(dataset) == [statement]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Together(Cut()),
+        Seeded(Cut()),
+        Apart(Remembering()),
+        Apart(Cut(16)),
+        ImageAlone(None),
+        Apart(lambda image: image),
+    ],
+)
+def test_near_miss_drawn_once_or_not_at_all(dataset):
+    assert statements(dataset) == []

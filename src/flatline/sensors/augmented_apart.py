@@ -91,6 +91,10 @@ class Views:
         self._apart: dict[int, tuple[str, str]] = {}
         self._looks = 0
         self._explained = 0  # of them
+        self._elsewhere: set[int] = (
+            set()
+        )  # items whose image and mask both were other ones, of the values that they had
+        self._told = False
         self._calls = 0
         self._newest: Parts | None = None  # at a close look, until the model was called
 
@@ -138,6 +142,13 @@ class Views:
         item, (image, mask) = next(iter(apart.items()))
         return Turned(item, image, mask, len(apart), len(self._compared))
 
+    def elsewhere(self) -> int:
+        """Items that came again with another image and another mask, as after a crop; told once, when it is sure."""
+        if self._told or self._calls < CALLS or len(self._elsewhere) < ENOUGH:
+            return 0
+        self._told = True
+        return len(self._elsewhere)
+
     def close(self) -> None:
         """Nothing more is to be learned: keep no tensor."""
         self.done, self._newest = True, None
@@ -147,6 +158,8 @@ class Views:
         before = self._kept[index]
         if now.image.shape != before.image.shape or now.others != before.others:
             return
+        if _drawn_elsewhere(before, now):
+            self._elsewhere.add(index)
         moved = [name for name, plane in _moved(before.mask) if torch.equal(plane, now.mask)]
         self._looks += 1
         self._explained += bool(moved)
@@ -172,6 +185,12 @@ def split(batch: Any) -> Parts | None:
         return None
     mask, image = spatial if values[0] < values[1] else spatial[::-1]
     return Parts(image, mask, tuple(t for t in tensors if t is not mask and t is not image))
+
+
+def _drawn_elsewhere(before: View, now: View) -> bool:
+    """Neither is what it was, and the mask has no value that it had not: moved, not made brighter."""
+    others = not torch.equal(before.image, now.image) and not torch.equal(before.mask, now.mask)
+    return others and torch.equal(torch.unique(before.mask), torch.unique(now.mask))
 
 
 def _plane(item: Tensor) -> Tensor:

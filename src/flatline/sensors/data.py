@@ -30,6 +30,7 @@ from flatline.sensors.augmented_apart import Views
 from flatline.sensors.callers import caller, is_users, users_frame
 from flatline.sensors.collated_apart import Collations
 from flatline.sensors.collected import collected_shuffled
+from flatline.sensors.drawn_twice import drawn_twice
 from flatline.sensors.lengths import length_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
@@ -354,9 +355,21 @@ class DataSensor:
                     compared=found.compared,
                 )
             )
-        if found is not None or views.done:
+        twice = self._tell_drawn_twice(loader, views) if found is None else True
+        if twice or views.done:
             views.close()
             loader.views = None
+
+    def _tell_drawn_twice(self, loader: Loader, views: Views) -> bool:
+        """The source says why image and mask are others when they come again: by two draws of one transform."""
+        items = views.elsewhere() if self.loop.wants(AugmentedApart) else 0
+        statement = drawn_twice(getattr(loader.ref(), "dataset", None)) if items else None
+        if statement is not None:
+            told = AugmentedApart(
+                step=self.loop.step, where=statement.where, statement=statement.text, apart=items, compared=items
+            )
+            self.loop.emit(told)
+        return statement is not None
 
     def _tell_redrawn(self, loader: Loader, revisits: Revisits) -> None:
         """Its items are new ones each time: is it data that nothing is learned from, and seen in no other form?"""

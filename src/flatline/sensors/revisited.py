@@ -161,12 +161,12 @@ def draws(thing: Any, deep: int) -> bool:
     thing = thing.func if isinstance(thing, partial) else thing
     if "Random" in type(thing).__name__ or isinstance(thing, (list, tuple)):
         return not isinstance(thing, (list, tuple)) or any(draws(each, deep - 1) for each in thing[:ROWS] if deep)
-    code = _code(thing)
+    code = code_of(thing)
     if code is None or not deep or is_torchs(thing):
         return False
-    if any(not RANDOM.isdisjoint(each.co_names) for each in _nested(code)):
+    if any(not RANDOM.isdisjoint(each.co_names) for each in nested(code)):
         return True
-    names = {name for each in _nested(code) for name in each.co_names}
+    names = {name for each in nested(code) for name in each.co_names}
     around = getattr(thing, "__globals__", None) or getattr(
         getattr(type(thing), "__getitem__", None), "__globals__", {}
     )
@@ -179,7 +179,7 @@ def draws(thing: Any, deep: int) -> bool:
     return any(draws(each, deep - 1) for each in found if callable(each) or isinstance(each, (list, tuple)))
 
 
-def _code(thing: Any) -> CodeType | None:
+def code_of(thing: Any) -> CodeType | None:
     """Of a function, of what a data set does for one item, of what a transform does when it is called."""
     function = getattr(thing, "__func__", thing)
     for name in ("__getitem__", "forward", "__call__"):
@@ -188,5 +188,6 @@ def _code(thing: Any) -> CodeType | None:
     return getattr(function, "__code__", None)
 
 
-def _nested(code: CodeType) -> list[CodeType]:
-    return [code, *(inner for each in code.co_consts if isinstance(each, CodeType) for inner in _nested(each))]
+def nested(code: CodeType) -> list[CodeType]:
+    """The code of a function, and of the functions within it."""
+    return [code, *(inner for each in code.co_consts if isinstance(each, CodeType) for inner in nested(each))]

@@ -274,3 +274,13 @@ def test_fires_on_sequences_that_are_sorted_without_their_labels():
         "28 of 64 rows of 2 batches carry the label of another item: collate() puts the sequences into another order, and the "
         "labels stay in theirs"
     )
+
+
+def test_fires_on_one_transform_called_for_image_and_mask():
+    told = AugmentedApart(
+        step=45, where=Where("train.py", 7), statement="self.crop(x), self.crop(y)", apart=4, compared=4
+    )
+    (finding,) = play(LabelsUnrelatedToInputs, told)
+    assert finding.message == (
+        "`self.crop(x), self.crop(y)` draws twice: 4 items came again with another image and another mask"
+    )

@@ -155,12 +155,16 @@ class LabelsUnrelatedToInputs(Rule):
 
     def on_augmented_apart(self, event: AugmentedApart) -> Iterator[Finding]:
         """The same items, seen in two passes."""
+        turned = (
+            f"{event.apart} of {event.compared} items that came again were turned in one way, and their masks in another: "
+            f"the image of item {event.item} was {event.image}, its mask was {event.mask}"
+        )
+        drawn = f"`{event.statement}` draws twice: {event.apart} items came again with another image and another mask"
         yield self.finding(
             event,
-            f"{event.apart} of {event.compared} items that came again were turned in one way, and their masks in another: "
-            f"the image of item {event.item} was {event.image}, its mask was {event.mask}",
-            cause="the augmentation draws its random flips and turns for the image and for the mask separately, so that the mask "
-            "marks other pixels than those it was made for",
+            drawn if event.statement else turned,
+            cause="the augmentation draws its random crops, flips and turns for the image and for the mask separately, so that "
+            "the mask marks other pixels than those it was made for",
             fix="draw once and apply it to both: torchvision.transforms.v2 on tv_tensors of image and mask, albumentations with "
             "image=…, mask=…, or the same parameters for both by hand",
             key="augmented",
