@@ -42,6 +42,9 @@ def line(tmp_path):
         "def predict(v):\n    out = []\n    out.append(net(v))\n    return torch.cat(out)\nhit = predict(v) > 0",
         "p, t = torch.cat([net(a) for a, _ in test]), torch.cat([b for _, b in test])\nhit = p >= 0.5",
         "def preprocess(x):\n    return x\np = net(preprocess(v)).argmax(1)",
+        "hit = net(v) > 0\nacc = net(v).argmax(1).eq(y).float().mean().item()\nbest = 0.0\nif acc > best:\n    best = acc",
+        "CUT = 0.5\nhit = net(v).sigmoid() > CUT\nplain = net(v) > 0",
+        "def hits(out, cut=0.5):\n    return out > cut\nplain = net(v) > 0\nhits(net(v))",
     ],
 )
 def test_decides(line, text):
@@ -67,6 +70,11 @@ def test_in_a_class(line):
         "def hits(out, y):\n    return out > 0\nhits(v, y)",
         "def hits(out, cut):\n    return out > 0\nhits(cut=net(v), out=v)",
         "p = net(v).sigmoid()\nhit = p > 0.05\nplain = p > 0.5",
+        "class Options:\n    cut: float = 0.08\nhit = net(v).sigmoid() >= Options().cut\nplain = net(v) > 0",
+        "parser.add_argument('--cut-off', type=float, default=0.1)\nhit = net(v).sigmoid() > args.cut_off\nplain = net(v) > 0",
+        "def hits(p, cut):\n    return p > cut\nplain = net(v) > 0\nhits(net(v).sigmoid(), chosen)",
+        "def hits(p, *, cut=0.08):\n    return p > cut\nplain = net(v) > 0\nhits(net(v).sigmoid())",
+        "CUT, SIZE = 0.2, 9\nplain = net(v) > 0\nhit = net(v).sigmoid() > CUT",
         "def log(value):\n    return value > 0\nloss = criterion(net(v), y)\nloss.backward()\nlog(loss)",
         "def simulate(n):\n    return torch.rand(n)\ny = simulate(9) > 0.5",
         "if len(v) > 0:\n    pass",

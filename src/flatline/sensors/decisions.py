@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from flatline.events import Where
-from flatline.sensors.sources import FUNCTIONS, called_name, tree_of, value_pairs
+from flatline.sensors.sources import FUNCTIONS, called_name, option_names, tree_of, value_pairs
 
 CHOOSING = ("argmax", "max", "topk", "round")
 RANKING = re.compile(
@@ -36,7 +36,8 @@ def decides(file: str) -> Where | None:
     models |= {name for scope in scopes for name in _gives_scores(scope, models)}
     given = _given(scopes, models)
     known = [(scope, _names_of_scores(scope, models, given[scope])) for scope in scopes]
-    if any(_chooses(scope, scores, models) for scope, scores in known):
+    numbers = _numbers(tree)
+    if any(_chooses(scope, scores, models, numbers) for scope, scores in known):
         return None
     lines = [node.lineno for scope, scores in known for node in _decisions(scope, scores, models)]
     return Where(file, min(lines)) if lines else None
@@ -116,15 +117,48 @@ def _bound(function: Function, call: ast.Call) -> list[tuple[str, ast.expr]]:
     return [*zip(names[1:] if method else names, call.args, strict=False), *by_name]
 
 
-def _chooses(scope: ast.AST, scores: set[str], models: set[str]) -> bool:
+def _chooses(scope: ast.AST, scores: set[str], models: set[str], numbers: dict[str, list[object]]) -> bool:
     """Scores are compared with a probability that is not one half: somebody chose it."""
     compared = (n for n in ast.walk(scope) if isinstance(n, ast.Compare) and isinstance(n.ops[0], (ast.Gt, ast.GtE)))
     for node in compared:
         limit = node.comparators[0]
-        number = limit.value if isinstance(limit, ast.Constant) else 0
-        if isinstance(number, float) and 0 < number < 1 and number not in HALVES and _holds(node.left, scores, models):
+        values = [limit.value] if isinstance(limit, ast.Constant) else numbers.get(_spelled(limit), [])
+        chosen = any(isinstance(each, float) and 0 < each < 1 and each not in HALVES for each in values)
+        if (chosen or (not values and _is_given(limit, scope))) and _holds(node.left, scores, models):
             return True
     return False
+
+
+def _is_given(limit: ast.expr, scope: ast.AST) -> bool:
+    """A parameter of the function: its callers choose."""
+    arguments = scope.args if isinstance(scope, FUNCTIONS) else None
+    known = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs] if arguments is not None else []
+    return isinstance(limit, ast.Name) and limit.id in [a.arg for a in known]
+
+
+def _numbers(tree: ast.Module) -> dict[str, list[object]]:
+    """Constants, by the last names of what they are given to: variables, attributes, fields, options, defaults."""
+    found: dict[str, list[object]] = {}
+    for node in ast.walk(tree):
+        for name, value in _pairs(node):
+            if name and isinstance(value, ast.Constant):
+                found.setdefault(name, []).append(value.value)
+    return found
+
+
+def _pairs(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    if isinstance(node, ast.Assign):
+        yield from ((_spelled(to), value) for target in node.targets for to, value in value_pairs(target, node.value))
+    elif isinstance(node, ast.AnnAssign):
+        yield _spelled(node.target), node.value
+    elif isinstance(node, ast.arguments):
+        names = [a.arg for a in (*node.posonlyargs, *node.args)]
+        yield from zip(names[::-1], node.defaults[::-1], strict=False)
+        yield from zip([a.arg for a in node.kwonlyargs], node.kw_defaults, strict=True)
+    elif isinstance(node, ast.Call):
+        given = [(k.arg, k.value) for k in node.keywords if k.arg]
+        yield from given
+        yield from ((name, value) for name in option_names(node) for key, value in given if key == "default")
 
 
 def _decisions(scope: ast.AST, scores: set[str], models: set[str]) -> Iterator[ast.expr]:
