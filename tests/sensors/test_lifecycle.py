@@ -453,6 +453,28 @@ def test_no_new_head_that_is_frozen_with_a_trained_body(head, frozen):
     assert second_training(head, frozen) == []
 
 
+class OwnHead(nn.Module):
+    """Without a ``weight`` by that name."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3, 32))
+
+    def forward(self, x):
+        return x @ self.w.T
+
+
+def test_a_new_head_of_a_class_of_its_own():
+    def script():
+        model = Net()
+        train(model, 30)
+        model.head = OwnHead()
+        model.body.requires_grad_(False)
+        train(model)
+
+    assert seen(script, RandomFrozen) == []
+
+
 def test_a_body_that_nothing_trained_is_no_base():
     assert second_training(new_head, lambda model: [model], first=0) == []
 

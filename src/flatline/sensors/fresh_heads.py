@@ -60,8 +60,8 @@ def head_left_at_random(
     layer = _last_layer(model)
     if layer is None or sum(p.numel() for p in known) < MOSTLY * sum(p.numel() for p in frozen):
         return None
-    weight, key = _frozen_weight(layer, loaded), id(layer.weight)
-    if weight is None or key in trained or born.get(key, 0) <= since:
+    weight = _frozen_weight(layer, loaded)
+    if weight is None or id(layer.weight) in trained or born.get(id(layer.weight), 0) <= since:
         return None
     unbiased = layer.bias is None or not bool(layer.bias.any())
     if not _is_uniform(weight) and not (unbiased and drawn_alone(weight)):
