@@ -276,6 +276,16 @@ class Unused(Plain):
         return self.x[index]
 
 
+class DrawsForEachEpoch(Plain):
+    """In the main process; its samples are what was drawn there."""
+
+    def __getitem__(self, index):
+        return self.x[index]
+
+    def set_epoch(self):
+        self.x = [self.rng.random() for _ in self.x]
+
+
 class Transformed:
     def __init__(self, transform):
         self.transform = transform
@@ -312,7 +322,7 @@ def test_copied_generators_of_other_kinds():
     assert copied_generator(Plain(numpy.random.RandomState(0))) == ("Plain", "rng", "numpy.random.RandomState")
 
 
-@pytest.mark.parametrize("kind", [SeededForEachIndex, AsksForItsWorker, TakesEverySo, Unused])
+@pytest.mark.parametrize("kind", [SeededForEachIndex, AsksForItsWorker, TakesEverySo, Unused, DrawsForEachEpoch])
 def test_no_copied_generator(kind):
     assert copied_generator(kind(random.Random(0))) is None
 

@@ -76,7 +76,17 @@ def _merges(value: ast.expr) -> bool:
         return len(value.values) > 1
     if isinstance(value, ast.Call):
         return any(k.arg is None for k in value.keywords)
-    return isinstance(value, (ast.DictComp, ast.BinOp))
+    if isinstance(value, ast.DictComp):
+        return _looks_up(value)
+    return isinstance(value, ast.BinOp)
+
+
+def _looks_up(value: ast.DictComp) -> bool:
+    """Its values come from another table, too: ``{k: file.get(k, v) for …}``, and not ``{k: v.clone() for …}``."""
+    tables = [n.value for n in ast.walk(value.value) if isinstance(n, ast.Subscript)]
+    tables += [_without_method(n, READING) for n in ast.walk(value.value) if isinstance(n, ast.Call)]
+    own = {n.id for each in value.generators for n in ast.walk(each.target) if isinstance(n, ast.Name)}
+    return any(isinstance(n, ast.Name) and n.id not in own for n in tables)
 
 
 def _writes(scope: ast.AST) -> bool:

@@ -37,6 +37,7 @@ Judge = Callable[[ast.AST, Functions], ast.expr | ast.stmt | None]
 DEPTH = 3  # functions called by functions called in the loop
 GENERATORS = ("numpy.random.Generator", "numpy.random.RandomState", "random.Random", "torch.Generator")
 BY_HAND = 2**32  # seeds that torch picks for itself are larger nearly always
+SERVING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 WRAPPED = 3  # data sets around data sets
 
 
@@ -166,6 +167,8 @@ def _drawn_from(owner: Any) -> tuple[str, str] | None:
     names = {name for m in methods for name in _names(m.__code__)}
     if not names or names & {*SEEDING, "set_state", "setstate"} or _knows_its_worker(names):
         return None
+    methods = _serving(methods)
+    names = {name for m in methods for name in _names(m.__code__)}
     held = dict(getattr(owner, "__dict__", {}))
     if multiprocessing.get_start_method(allow_none=True) in (None, "fork") and sys.platform == "linux":
         held = {**{k: v for m in methods for k, v in m.__globals__.items() if k in names}, **held}
@@ -175,6 +178,15 @@ def _drawn_from(owner: Any) -> tuple[str, str] | None:
         if name in names and kind in GENERATORS:
             return name, kind
     return None
+
+
+def _serving(methods: list[FunctionType]) -> list[FunctionType]:
+    """Those that make a sample, and those that they call: another may draw once, or for each epoch in the main process."""
+    found = [m for m in methods if m.__name__ in SERVING]
+    for method in found:
+        called = _names(method.__code__)
+        found += [m for m in methods if m.__name__ in called and m not in found]
+    return found or methods
 
 
 def _names(code: CodeType) -> set[str]:
