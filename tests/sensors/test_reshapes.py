@@ -98,6 +98,7 @@ def told(tmp_path, body, shape=(6, 5, 4)):
         ("batch = x.size(0); x = x.view(STEPS, batch, 4); return self.rnn(x)[0]", "x.view(STEPS, batch, 4)", "6, 5, 4"),
         ("return self.rnn(x.view(5, x.size(0), -1))[0]", "x.view(5, x.size(0), -1)", "6, 5, 4"),
         ("b, t, c = x.shape; return self.fit(x.reshape(5, b, 4))", "x.reshape(5, b, 4)", "6, 5, 4"),
+        ("x = x.reshape(STEPS, -1, 4); return self.rnn(x)[0]", "x.reshape(STEPS, -1, 4)", "6, 5, 4"),
         ("n = x.shape[1]; return self.fit(x.reshape((n, len(x), 4)))", "x.reshape((n, len(x), 4))", "6, 5, 4"),
         ("h = torch.tanh(self.fit(x)); return h.view(self.layers * 2, x.shape[0], 5)",
          "h.view(self.layers * 2, x.shape[0], 5)", "6, …"),
@@ -121,6 +122,10 @@ def test_samples_moved_from_the_first_place(tmp_path, body, statement, order):
         ("return self.fit(x.view(x.size(0), STEPS, 2, 2).permute(2, 0, 1, 3).reshape(-1, 4))", (6, 5, 4)),
         ("return self.fit(self.weight.repeat(len(x), 1, 1).view(STEPS, len(x), 4))", (6, 5, 4)),
         ("batch = x.size(0); x = self.rnn(x)[1]; return self.fit(x.view(2, 5, 4)) * batch", (6, 5, 4)),
+        ("return self.fit(x.reshape(STEPS, -1, 4))", (5, 6, 4)),
+        ("return self.fit(x.reshape(4, -1, 4))", (6, 4, 4)),
+        ("return self.fit(x.reshape(15, -1, 4))", (6, 5, 4)),
+        ("return self.fit(x.permute(1, 0, 2).reshape(STEPS, -1, 4))", (6, 5, 4)),
         ("if x.dim() == 2:; ␣x = x.view(5, x.size(0), -1); return self.fit(x)", (6, 5, 4)),
     ],
 )

@@ -62,7 +62,7 @@ def _moves(reading: Reading, call: ast.Call) -> bool:
         return False
     ahead: int | None = 1
     for size in listed(call):
-        if reading.counts_samples(size):
+        if reading.counts_samples(size) or reading.leaves_samples(call, size):
             return ahead is not None and ahead > 1
         number = reading.number(size)
         ahead = ahead * number if ahead is not None and number is not None else None
@@ -113,6 +113,13 @@ class Reading:
             return self.begins_with_samples(node.args[0])
         tensor, place = size_of(node)
         return place == 0 and tensor is not None and self.begins_with_samples(tensor)
+
+    def leaves_samples(self, call: ast.Call, size: ast.expr) -> bool:
+        """``-1``, beside all other sizes of the first argument, which it has once each."""
+        if ast.unparse(size) != "-1" or not self.is_given(call.func.value):  # type: ignore[attr-defined]
+            return False
+        others = [self.number(each) for each in listed(call) if each is not size]
+        return len({*self.shape}) == len(self.shape) and sorted(filter(None, others)) == sorted(self.shape[1:])
 
     def number(self, node: ast.expr) -> int | None:
         """A constant, a number of the module's or of the file's, a size of the first argument; products of them."""
