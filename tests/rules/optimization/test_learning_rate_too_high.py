@@ -366,3 +366,13 @@ def test_fires_where_large_steps_lose_again_what_was_learned():
 )
 def test_near_miss_of_a_relapse(changed):
     assert play(LearningRateTooHigh, *relapse(**changed)) == []
+
+
+def test_fires_where_a_part_of_it_is_lost_far_above_the_best():
+    (finding,) = play(LearningRateTooHigh, *relapse(low=0.03, typical=1.0, end=0.9))
+    assert finding.message.endswith("the loss had come from 3.2 to 0.03 at step 16, and is 0.9 at the end")
+
+
+@pytest.mark.parametrize("changed", [{"typical": 0.7}, {"end": 0.08}, {"low": 0.4}, {"step": 0.2}])
+def test_near_miss_of_a_part_that_is_lost(changed):
+    assert play(LearningRateTooHigh, *relapse(**{"low": 0.03, "typical": 1.0, "end": 0.9, **changed})) == []

@@ -93,6 +93,7 @@ class LearningRateTooHigh(Rule):
     fall: float = 0.2  # of the first loss: what was learned before a rising rate took it away
     after: int = 6  # stretches of 16 steps since the loss was lowest
     gone: float = 0.5  # share of that which is lost at the end of the run
+    lost_again: float = 0.25  # the same where the steps were large from the first one on (noisy labels: 0.16)
     risen: float = 2.0  # times the rate at which the loss was lowest
     carried: float = 0.02  # change in one step under the risen rate; twice what is usual (docs/thresholds.md)
     killed: float = 0.9  # of the units of a layer, as for O25
@@ -274,10 +275,9 @@ class LearningRateTooHigh(Rule):
         """Steps as large as the weights from the first one on, and most of what was learned is lost again."""
         first, low, optimizer = course.first or 0.0, best.loss, track.optimizer
         last, typical = course.newest[-1].loss, median(each.loss for each in course.newest)
-        fell = (
-            low <= (1 - self.fall) * first and typical >= low + self.gone * (first - low) and last >= self.grown * low
-        )
-        if optimizer is None or not optimizer.adaptive or not fell or track.path < self.path or not self._chance:
+        fell = low <= (1 - self.fall) * first and min(last, typical) >= self.grown * low
+        gone = fell and typical >= low + self.lost_again * (first - low)
+        if optimizer is None or not optimizer.adaptive or not gone or track.path < self.path or not self._chance:
             return
         rate = course.newest[-1].rate
         yield self.finding(
