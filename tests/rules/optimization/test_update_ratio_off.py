@@ -441,6 +441,7 @@ def starved(
     how="finished",
     lr=0.05,
     seen=600,
+    wide=1,
 ):
     """A stem and a head that learn under SGD with momentum, and blocks behind a residual scale of a thousandth."""
     names = ("stem", *(f"blocks.{i}" for i in range(blocks)), "head")
@@ -458,7 +459,7 @@ def starved(
                 update_ratio=6e-5 if name.startswith("blocks") else 0.02,  # of weight decay
                 learning_rate=lr,
                 momentum=0.9,
-                elements=4_608,
+                elements=4_608 * (1 if name.startswith("blocks") else wide),
             )
             for name in names
         )
@@ -501,6 +502,7 @@ def test_fires_where_the_last_samples_are_long_ago():
         {"loss": 0.4},
         {"how": "interrupted"},
         {"seen": 140},
+        {"wide": 10},
     ],
     ids=[
         "they move",
@@ -513,6 +515,7 @@ def test_fires_where_the_last_samples_are_long_ago():
         "it learns",
         "interrupted",
         "not seen",
+        "a few gates that stay shut",
     ],
 )
 def test_near_miss_of_blocks_with_small_gradients(facts):

@@ -215,7 +215,8 @@ class UpdateRatioOff(Rule):
             for layer, path in pulls.items()
             if path < min(self.starved_path, self.starved * most) and known[layer].first < self.starved * least
         ]
-        if len(unfed) >= self.starved_layers and all(self._is_fresh(layer) for layer in unfed):
+        most_of_them = 2 * sum(each.elements for each in unfed) >= sum(each.elements for each in pulls)
+        if len(unfed) >= self.starved_layers and most_of_them and all(self._is_fresh(layer) for layer in unfed):
             layer = max(unfed, key=lambda each: each.elements)
             counts = {"unfed": len(unfed), "matrices": len(pulls), "steps": steps}
             yield self._tell_unfed(newest, layer, pulls[layer], most, **counts)
