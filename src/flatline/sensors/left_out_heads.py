@@ -23,7 +23,7 @@ from flatline.sensors.graph import Graph, children, operation, saved
 from flatline.sensors.lifecycle import LifecycleSensor, kept_own
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import Call, Model, readable
-from flatline.sensors.tree import modules, parameters, stored_names
+from flatline.sensors.tree import entry, modules, parameters, stored_names
 
 TENSORS = 16  # that a head may have
 ELEMENTS = 1 << 22  # of each of them, which are copied; and of the scores of a batch
@@ -181,7 +181,7 @@ def _common(names: tuple[str, ...]) -> str:
 def _part(module: nn.Module, path: str) -> nn.Module | None:
     part: Any = module
     for name in path.split("."):
-        part = part._modules.get(name) if part is not None else None
+        part = entry(part._modules, name) if part is not None else None
     return part  # type: ignore[no-any-return]
 
 
@@ -201,7 +201,8 @@ def _hooked_everywhere() -> bool:
 def _tensor(module: nn.Module, name: str) -> Any:
     path, _, last = name.rpartition(".")
     owner: Any = _part(module, path)
-    return owner._parameters.get(last, owner._buffers.get(last))
+    found = entry(owner._parameters, last)
+    return found if found is not None else entry(owner._buffers, last)
 
 
 def _candidates(mine: dict[str, tuple[str, Any]], left: dict[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:

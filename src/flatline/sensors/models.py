@@ -58,6 +58,11 @@ def readable(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
 
 
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    """Its sizes; a nested tensor has none that hold for all of it."""
+    return () if tensor.is_nested else tuple(tensor.shape)
+
+
 def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
     """Readable tensors in a nest of tuples, lists and dicts."""
     if isinstance(value, Tensor):
@@ -540,7 +545,7 @@ class ModelSensor:
             leaf=all(child is None for child in module._modules.values()),
             grad_enabled=torch.is_grad_enabled(),
             in_grad=any(t.requires_grad for t in tensors_in(args)),
-            given=tuple(args[0].shape) if args and isinstance(args[0], Tensor) else (),
+            given=_shape(args[0]) if args and isinstance(args[0], Tensor) else (),
         )
         self._look_for_cut(model, call, args)
         if model.integer_input is None and call.leaf:  # given to the model by keyword, which hooks are not told
@@ -595,7 +600,7 @@ class ModelSensor:
         outputs = list(tensors_in(output))
         call.out_grad = any(t.requires_grad for t in outputs)
         call.out_sequence = _sequence(outputs[0] if outputs else None)
-        call.outputs = tuple(tuple(t.shape) for t in outputs[:OUTPUTS])
+        call.outputs = tuple(map(_shape, outputs[:OUTPUTS]))
         (model.ran if call.grad_enabled else model.ran_without_grad).add(id(module))
         model.calls.append(call)
         for look in self.on_leave:

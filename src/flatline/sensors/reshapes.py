@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flatline.events import Where
 from flatline.sensors.sources import called_name
+from flatline.sensors.tree import entry
 
 VIEWS = ("view", "reshape")
 FEWEST = 3  # dimensions of the tensor
@@ -97,7 +98,9 @@ class Reading:
             return False
         owner, name = node.func.value, node.func.attr
         if ast.unparse(owner) == "self":
-            return bool(node.args) and _keeps(self.module._modules.get(name)) and self.begins_with_samples(node.args[0])
+            return (
+                bool(node.args) and _keeps(entry(self.module._modules, name)) and self.begins_with_samples(node.args[0])
+            )
         if ast.unparse(owner) in LIBRARIES:
             return name in ELEMENTWISE and bool(node.args) and self.begins_with_samples(node.args[0])
         return name in ELEMENTWISE and self.begins_with_samples(owner)

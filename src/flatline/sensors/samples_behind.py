@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from flatline.events import Where
 from flatline.sensors.reshapes import BLOCKS, ELEMENTWISE, LIBRARIES, VIEWS, Reading, listed, size_of
+from flatline.sensors.tree import entry
 
 SEQUENCES = (
     "RNN", "LSTM", "GRU", "MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder",
@@ -137,7 +138,7 @@ def _layer(reading: Reading, call: ast.expr) -> Any:
     """The module of ``self.rnn(…)``."""
     function = call.func if isinstance(call, ast.Call) else None
     owned = isinstance(function, ast.Attribute) and ast.unparse(function.value) == "self"
-    return reading.module._modules.get(function.attr) if owned else None  # type: ignore[union-attr]
+    return entry(reading.module._modules, function.attr) if owned else None  # type: ignore[union-attr]
 
 
 def _made_by(reading: Reading, call: ast.expr, number: int) -> Lying | None:
@@ -160,8 +161,8 @@ def _time_first(layer: Any) -> bool:
     if not type(layer).__module__.startswith("torch.nn.modules.") or type(layer).__name__ not in SEQUENCES:
         return False
     inner = layer
-    while (child := next((inner._modules[name] for name in INNER if name in inner._modules), None)) is not None:
-        inner = child
+    while (part := next((inner._modules[name] for name in INNER if name in inner._modules), None)) is not None:
+        inner = part
     return getattr(inner, "batch_first", True) is False
 
 

@@ -20,6 +20,11 @@ def named_modules(module: Any, prefix: str = "", seen: set[int] | None = None) -
         stack += reversed(below)
 
 
+def entry(table: Any, name: str) -> Any:
+    """What a module's ``_modules`` or ``_parameters`` holds by that name, or None; a scripted module's have no ``get``."""
+    return dict(table.items()).get(name)
+
+
 def modules(module: Any) -> Iterator[Any]:
     """The module and all below it."""
     return (part for _, part in named_modules(module))

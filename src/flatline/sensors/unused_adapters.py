@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from flatline.events import AdaptersUnused, Where
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
-from flatline.sensors.tree import modules, parameters
+from flatline.sensors.tree import entry, modules, parameters
 from flatline.sensors.wrapping import Built
 
 SETTLED = 2  # steps of an optimizer from which on a parameter that takes part has a gradient
@@ -53,7 +53,7 @@ def _words(kind: type) -> set[str]:
 
 def _frozen(layer: Any) -> tuple[int, ...]:
     """The shape of a frozen matrix."""
-    weight = layer._parameters.get("weight")
+    weight = entry(layer._parameters, "weight")
     return tuple(weight.shape) if weight is not None and not weight.requires_grad and weight.dim() == 2 else ()
 
 
@@ -117,7 +117,7 @@ class UnusedAdapters:
     def _asked_for(self, ran: dict[int, str]) -> set[int]:
         """Parts of a model that methods of what runs speak of: they may leave them out on purpose, as behind a flag."""
         parts = [part for model in self.models.alive() for part in modules(model) if id(part) in ran]
-        named = [part._modules[name] for part in parts for name in part._modules if name in _words(type(part))]
+        named = [inner for part in parts for name, inner in part._modules.items() if name in _words(type(part))]
         return {id(inner) for child in named if child is not None for inner in modules(child)}
 
     def _beside(self, idle: list[tuple[Built, list[Any]]], ran: dict[int, str]) -> Iterator[Adapter]:
