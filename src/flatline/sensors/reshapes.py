@@ -221,14 +221,9 @@ def _unpacked(function: ast.AST) -> Iterator[Unpacked]:
     for node in ast.walk(function):
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
             continue
-        value, names = node.value, [each.id for each in node.targets[0].elts if isinstance(each, ast.Name)]
-        if isinstance(value, ast.Call) and not value.args:
-            value = value.func
-        whole = (
-            isinstance(value, ast.Attribute) and value.attr in ("shape", "size") and isinstance(value.value, ast.Name)
-        )
-        if whole and len(set(names)) == len(node.targets[0].elts) >= FEWEST:
-            yield Unpacked(node.lineno, value.value.id, tuple(names))  # type: ignore[attr-defined]
+        tensor, names = _shape_of(node.value), [each.id for each in node.targets[0].elts if isinstance(each, ast.Name)]
+        if isinstance(tensor, ast.Name) and len(set(names)) == len(node.targets[0].elts) >= FEWEST:
+            yield Unpacked(node.lineno, tensor.id, tuple(names))
 
 
 def _sizes(call: ast.Call, tensor: str) -> list[ast.expr]:
