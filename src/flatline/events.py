@@ -896,6 +896,18 @@ class BatchRepeated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OneBatchTaken(Event):
+    """The run is over, and all that it learned from, at every close look, is the one batch that a loader gave."""
+
+    absent = "more than one batch was learned from"
+    defect = True
+    model: str = "model"
+    rows: int = 0
+    length: int | None = None  # of the loader, in batches
+    validations: int = 0  # steps after which a model ran without gradients, on other numbers; counted up to 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InputsObserved(Event):
     """All tensors that a model in training was called with, at a closely watched step."""
 

@@ -56,6 +56,19 @@ def test_names_that_exec_made_stay():
     assert eval("made") == 3
 
 
+class Model:
+    def eval(self):
+        return self
+
+
+def test_a_method_by_the_name_of_a_function_that_gives_variables_away():
+    def read(model):
+        model.eval()
+        return variables_of(sys._getframe())
+
+    assert list(read(Model())) == ["model"]
+
+
 def test_nothing_lives_on_in_a_function_that_trained():
     with flatline.watch() as run:
         model = nn.Sequential(nn.Linear(4, 2))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import os
 import sys
 import sysconfig
 from contextlib import suppress
 from functools import lru_cache
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from flatline.events import Where
@@ -54,13 +55,22 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     """
     if not SNAPSHOTS or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return dict(frame.f_locals)
-    if sys.gettrace() is not None or not GIVES_AWAY.isdisjoint(frame.f_code.co_names):
+    if sys.gettrace() is not None or _gives_away(frame.f_code):
         return {}
     names: Any = frame.f_locals
     held = dict(names)
     if sys.getrefcount(names) <= OUR_REFERENCES:
         names.clear()
     return held
+
+
+@lru_cache(maxsize=256)
+def _gives_away(code: CodeType) -> bool:
+    """It may ask for its own variables; ``model.eval()`` is a method's name, and asks for nothing."""
+    if GIVES_AWAY.isdisjoint(code.co_names):
+        return False
+    named = (step for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    return any(step.argval in GIVES_AWAY for step in named)
 
 
 def caller() -> Where | None:

@@ -32,6 +32,7 @@ from flatline.sensors.collated_apart import Collations
 from flatline.sensors.collected import collected_shuffled
 from flatline.sensors.drawn_twice import drawn_twice
 from flatline.sensors.lengths import length_of
+from flatline.sensors.lone_batch import LoneBatches
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
 from flatline.sensors.origins import FEW, Origins
@@ -155,6 +156,7 @@ class Loader:
         self.length, self.samples = length_of(loader), length_of(loader.dataset)
         self.like = type(loader.dataset).__name__, self.length, str(getattr(loader, "batch_size", None))
         self.passes = 0
+        self.served = 0  # batches, in all passes
         self.fed = 0  # backwards that followed one of its batches
         self.revisits: Revisits | None = Revisits()
         self.learned = Learned()
@@ -195,6 +197,7 @@ class DataSensor:
     def __init__(self, loop: Loop, patches: Patches, models: ModelSensor) -> None:
         self.loop, self.patches, self.models = loop, patches, models
         self.waiting = Waiting(loop, patches)
+        self.lone = LoneBatches(loop)
         self.loaders: dict[int, Loader] = {}
         self.losses: Iterable[float] = ()  # the newest ones
         self.newest: Loader | None = None
@@ -230,6 +233,7 @@ class DataSensor:
         self.patches.around(base, "_reset", before=self._again)
         self.models.targets_seen = self.patches.guard_inner(self._targets)
         self.models.inputs_seen = self.patches.guard_inner(self._inputs)
+        self.models.validation_seen = self.patches.guard_inner(self.lone.validated)
 
     def _started(self, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         known = self.loaders.get(id(loader))
@@ -284,6 +288,9 @@ class DataSensor:
         order.served += 1
         samples = order.samples.popleft() if order.samples else ()
         loader.position = order.served
+        loader.served += 1
+        if loader.served == 1 and not self.loop.steps:
+            self.lone.served(iterator, loader, batch)
         if loader.revisits is not None:
             self._revisit(loader, loader.revisits, order, batch)
         if not loader.learned.done and loader.revisits is None:
@@ -494,6 +501,7 @@ class DataSensor:
         repeats = self._repeats.setdefault(model, batches.Repeats())
         if not repeats.add(step, first, content):
             return
+        self.lone.called(model, first, content=content)
         self._input = step, weakref.ref(first)
         self._held = first if first.numel() <= HELD and not first.requires_grad else None
         rows, features = batches.layout(tensors)
@@ -739,6 +747,7 @@ class DataSensor:
         loader = self.training_loader()
         if loader is not None:
             self.waiting.tell(loader.workers)
+        self.lone.finish()
 
     def epochs(self) -> int:
         """Passes begun over the training data, less the one in progress."""

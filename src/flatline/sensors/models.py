@@ -222,6 +222,7 @@ class ModelSensor:
         self.in_backward = False
         self.grad_forward_without: Where | None = None
         self.targets_seen: Any = None  # told of every loss of torch in a graph, for its targets
+        self.validation_seen: Any = None  # told of what a model was called with that learns nothing from it
         self.inputs_seen: Any = None  # told of what a model that is being trained was called with
         self.batch: list[Any] = []  # weak references to the tensors of the newest batch of a loader
         self.batch_filled_up = False  # by the function that put it together: rows of several lengths
@@ -468,6 +469,8 @@ class ModelSensor:
         first = next(tensors_in(args), None)
         again = first is not None and model.last_idle_input is not None and model.last_idle_input() is first
         model.last_idle_input = weakref.ref(first) if first is not None else None
+        if self.validation_seen is not None and first is not None:
+            self.validation_seen(model.label, first)
         if not self._worth_judging(module, model):
             return
         active, where = [path for path, child in model.sensitive if child.training], caller()

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import BatchesServed, BatchRepeated, ForwardObserved, InputFacts, LayerInput, Where
+from flatline.events import BatchesServed, BatchRepeated, ForwardObserved, InputFacts, LayerInput, OneBatchTaken, Where
 from flatline.rules.data.same_batch_every_step import SameBatchEveryStep
 from flatline.testing import play
 
@@ -137,3 +137,24 @@ def test_fires_on_a_loader_built_anew_for_each_step():
     (finding,) = play(SameBatchEveryStep, *events)
     assert finding.message.endswith("of 20, and the loader was built anew 4 times in 4 steps")
     assert finding.fix.startswith("build the loader once, before the loop")
+
+
+def taken(**facts):
+    known = {"step": 900, "where": Where("train.py", 25), "model": "net", "rows": 32, "length": 125, "validations": 3}
+    return OneBatchTaken(**(known | facts))
+
+
+def test_warns_of_one_batch_taken_before_the_loop():
+    (finding,) = play(SameBatchEveryStep, taken())
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 25))
+    assert finding.message == (
+        "net was given the same 32 samples at every step looked at, 900 steps long: the loader gave one batch of 125, before "
+        "the loop"
+    )
+    assert len(play(SameBatchEveryStep, taken(length=None))) == 1
+
+
+def test_near_miss_one_batch_learned_by_heart_on_purpose():
+    assert play(SameBatchEveryStep, taken(validations=0)) == []
+    assert play(SameBatchEveryStep, taken(step=60)) == []
+    assert play(SameBatchEveryStep, taken(length=1)) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import BatchesServed, BatchRepeated, ForwardObserved
+from flatline.events import BatchesServed, BatchRepeated, ForwardObserved, OneBatchTaken
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -20,7 +20,8 @@ class SameBatchEveryStep(Rule):
     ----------
     ``next(iter(loader))`` inside the loop makes a new iterator each time, and its first batch is always the same one
     unless the loader shuffles. Or the dataset ignores the index that it is asked for. Or a fixed slice of a
-    tensor, ``X[:32]``, is taken in every step. Or the generator is seeded in the function that draws the batch, so that
+    tensor, ``X[:32]``, is taken in every step. Or ``x, y = next(it)`` stands before the loop.
+    Or the generator is seeded in the function that draws the batch, so that
     it draws the same samples at each call. Or the sampler moves its window along in a local variable, which the next
     call does not see.
 
@@ -44,7 +45,8 @@ class SameBatchEveryStep(Rule):
 
     Healthy look-alikes
     -------------------
-    One batch fetched once and learned by heart on purpose, which is O1; full-batch training; a loader of a
+    One batch fetched once and learned by heart on purpose, which is O1: nothing is validated beside it, or the script says
+    so; a subset that ``next(iter(loader))`` draws; full-batch training; a loader of a
     single batch; a shuffling loader that is restarted at every step; a dummy dataset whose items only count steps; a split
     that is cut out anew at every step without a draw; a whole pass over an unshuffled loader for one step.
 
@@ -60,6 +62,9 @@ class SameBatchEveryStep(Rule):
     batches_needed: int = 4  # equal ones in a row
     others_needed: int = 3  # different inputs in the newest calls of a model; the same batch each time is one
     slices_needed: int = 5  # equal slices in a row, each a new view
+    steps_needed: int = 100  # with the one batch that was taken before the loop; fewer try the loop out
+    validations_needed: int = 2  # on other data, beside them: so the loop is no trial
+    length_needed: int = 4  # batches of the loader that it was taken from
     slice_share: float = 0.25  # a slice of more than this of the tensor is rather a split of the data
 
     def __init__(self) -> None:
@@ -193,6 +198,25 @@ class SameBatchEveryStep(Rule):
             else f"keep it: `self.{name} = {name}` at the end, or return it to the caller; or iterate over a DataLoader",
             rows=event.rows,
             lost=event.lost,
+        )
+
+    # ------------------------------------------------------------------ one batch, taken before the loop
+
+    def on_one_batch_taken(self, event: OneBatchTaken) -> Iterator[Finding]:
+        """A loader of many gave one, and the script validates on other data as if it had learned from all."""
+        long = event.length is None or event.length >= self.length_needed
+        if not long or event.step < self.steps_needed or event.validations < self.validations_needed:
+            return
+        of = f" of {event.length}" if event.length else ""
+        yield self.finding(
+            event,
+            f"{event.model} was given the same {event.rows} samples at every step looked at, {event.step} steps long: the loader "
+            f"gave one batch{of}, before the loop",
+            severity="warning",
+            cause="next() is not called again, so all other samples are never learned from",
+            fix="call next() in the loop, or write `for batch in loader:`",
+            rows=event.rows,
+            loader_length=event.length,
         )
 
 
