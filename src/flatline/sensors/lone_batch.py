@@ -103,7 +103,7 @@ def _goes_on(taken: Taken, frame: FrameType | None) -> bool:
     """Somebody keeps the iterator that the batch came from; or the loop around is as long as the loader."""
     loader = taken.loader.ref()
     kept = taken.iterator() is not None and not taken.loader.persistent
-    return loader is not None and (kept or any(_counts(loader, each) for each in _users_frames(frame)))
+    return kept or (loader is not None and any(_counts(loader, each) for each in _users_frames(frame)))
 
 
 def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
