@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
@@ -111,25 +112,28 @@ class Course:
         self.stretches: list[Stretch] = []
         self.peak = 0.0  # highest rate of any step
         self._length = 1
-        self._open: list[tuple[float, float]] = []
+        self._losses: list[float] = []  # of the stretch that is not full
+        self._rates: list[float] = []
 
-    def add(self, loss: float, rate: float) -> None:
-        """One more step."""
-        self.peak = max(self.peak, rate)
-        self._open.append((loss, rate))
-        if len(self._open) == self._length:
-            losses, rates = zip(*self._open, strict=True)
-            self.stretches.append(Stretch(self._length, fmean(losses), fmean(rates)))
-            self._open = []
+    def extend(self, losses: Sequence[float], rates: Sequence[float]) -> None:
+        """Some more steps; a thousand at once cost little more than one."""
+        self.peak = max(chain([self.peak], rates))
+        at = 0
+        while at < len(losses):
+            end = at + self._length - len(self._losses)
+            self._losses += losses[at:end]
+            self._rates += rates[at:end]
+            at = end
+            if len(self._losses) == self._length:
+                self._close()
+
+    def _close(self) -> None:
+        self.stretches.append(Stretch(self._length, fmean(self._losses), fmean(self._rates)))
+        self._losses, self._rates = [], []
         if len(self.stretches) == self.MOST:
             pairs = zip(self.stretches[::2], self.stretches[1::2], strict=True)
             self.stretches = [Stretch(2 * a.steps, (a.loss + b.loss) / 2, (a.rate + b.rate) / 2) for a, b in pairs]
             self._length *= 2
-
-    def extend(self, losses: Iterable[float], rates: Iterable[float]) -> None:
-        """Some more steps."""
-        for loss, rate in zip(losses, rates, strict=True):
-            self.add(loss, rate)
 
     @property
     def steps(self) -> int:

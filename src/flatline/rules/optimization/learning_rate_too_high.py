@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flatline.events import (
@@ -18,7 +18,7 @@ from flatline.events import (
     RunEnded,
 )
 from flatline.findings import Finding
-from flatline.history import History, median
+from flatline.history import Course, History, fmean, median
 from flatline.rules import Rule
 
 
@@ -104,11 +104,17 @@ class LearningRateTooHigh(Rule):
     lifeless: int = 6  # newest samples, all of them
     jumps_needed: int = 2  # at which the answers lay beyond all targets; one may be an accident
     cycle: float = 2.0  # times the highest rate of the cycles before; and that over the rate where the loss was lowest
+    erased: float = 0.15  # typical change in one step of an adaptive optimizer; a few such leave nothing of what was
+    outgrown: float = 4.0  # typical matrix over its initial size; at most 3.7 in healthy runs (docs/thresholds.md)
+    stays: float = 0.25  # of ln(classes): what the loss stands at, at least
+    flat: float = 0.95  # last quarter of the losses over the second one, then
+    course_needed: int = 32  # stretches of the course: from here on its quarters are even
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
     def __init__(self) -> None:
         self._tracks: dict[int, _Track] = {}
         self._courses: dict[int, _Course] = {}
+        self._whole: dict[int, Course] = {}
         self._told: set[int] = set()  # optimizers, while the run went on
         self._newest: dict[int, tuple[NumbersSampled, _Track]] = {}
         self._alive: dict[tuple[str, int], int] = {}  # units of a layer when it was first seen
@@ -125,8 +131,9 @@ class LearningRateTooHigh(Rule):
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of the steps beside what the loss does."""
         track = self._tracks.setdefault(event.optimizer.key, _Track())
+        track.grow(event, self.smallest)
         if event.index <= self.blown_index:
-            track.grow(event, self.smallest)
+            track.growth = track.outgrown
         added = track.add(event, self.early)
         self._newest[event.optimizer.key] = event, track
         if not added or not self._ripe(event, track):
@@ -196,8 +203,8 @@ class LearningRateTooHigh(Rule):
     def on_losses_read(self, event: LossesRead) -> None:
         """Where the loss was lowest, and at what rate."""
         course = self._courses.setdefault(event.optimizer.key, _Course())
-        for step, loss, rate in zip(event.steps, event.losses, event.rates, strict=True):
-            course.add(step, loss, rate)
+        course.extend(event.steps, event.losses, event.rates)
+        self._whole.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
 
     def on_answers_beyond(self, event: AnswersBeyond) -> None:
         """The loss jumped, and the batch was as any other."""
@@ -215,7 +222,8 @@ class LearningRateTooHigh(Rule):
             if key in self._tracks and not told and course.best is not None and len(course.newest) >= self.after:
                 lost = list(self._lost(event, self._tracks[key], course, course.best))
                 lost = lost or list(self._lost_from_the_start(event, self._tracks[key], course, course.best))
-                yield from lost or self._thrown_beyond(event, self._tracks[key], course, course.best)
+                lost = lost or list(self._thrown_beyond(event, self._tracks[key], course, course.best))
+                yield from lost or self._erased(event, self._tracks[key], self._whole[key])
 
     def _thrown_beyond(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
         """Large steps, answers beyond all targets, and a loss that stays far above what it was."""
@@ -296,6 +304,35 @@ class LearningRateTooHigh(Rule):
             loss=last,
         )
 
+    def _erased(self, event: RunEnded, track: _Track, course: Course) -> Iterator[Finding]:
+        """Steps as large as the weights left nothing of the initial ones, and the loss stood still early and far up."""
+        each, optimizer = course.stretches, track.optimizer
+        if optimizer is None or not optimizer.adaptive or not self._chance or len(each) < self.course_needed:
+            return
+        quarter = len(each) // 4
+        first, early, last = (
+            fmean(s.loss for s in part) for part in (each[:1], each[quarter : 2 * quarter], each[-quarter:])
+        )
+        stands = last >= max(self.stays * self._chance, self.flat * early)
+        step, update = max(track.fastest_steps, key=lambda fast: fast[1], default=(0, 0.0))
+        if not stands or update < self.erased or track.outgrown < self.outgrown:
+            return
+        rate = course.peak
+        yield self.finding(
+            event,
+            f"at lr={rate:.3g} {optimizer.name} overshoots: at step {step:,} it changed the weights by {update:.0%} of their own "
+            f"size (healthy: about 0.1 %), the typical weight matrix is {track.outgrown:.3g} times what it began as, and the loss "
+            f"has stood still since early on: {early:.4g} in the second quarter of the run, {last:.4g} in the last one",
+            fix=f"divide lr by ten, from {rate:.3g} to {rate / 10:.3g}, and again until the loss falls; flatline lr-find finds it",
+            where=optimizer.where,
+            key="erased",
+            lr=rate,
+            update_ratio=update,
+            growth=track.outgrown,
+            first_loss=first,
+            loss=last,
+        )
+
     def on_rates_swept(self, event: RatesSwept) -> Iterator[Finding]:
         """The rate that was set lies far inside what makes the loss diverge."""
         if event.diverges is None or event.configured < self.beyond * event.diverges:
@@ -369,11 +406,12 @@ class _Track:
     def __init__(self) -> None:
         self.updates, self.losses = History(), History()
         self.optimizer: OptimizerFacts | None = None
-        self._fastest: list[
+        self.fastest_steps: list[
             tuple[int, float]
         ] = []  # steps at which the typical update was larger than at any later one
         self.path = 0.0
-        self.growth = 1.0  # of the typical weight matrix
+        self.growth = 1.0  # of the typical weight matrix in the first steps
+        self.outgrown = 1.0  # the same by now
         self.gradient_ratio = 0.0
         self._initial: dict[str, float] = {}
 
@@ -390,7 +428,7 @@ class _Track:
             self.path += update
         self.updates.add(event.index, update)
         self.optimizer, typical = event.optimizer, min(list(self.updates.values)[-2:])  # samples come in pairs
-        self._fastest = [each for each in self._fastest if each[1] > typical] + [(event.step, typical)]
+        self.fastest_steps = [each for each in self.fastest_steps if each[1] > typical] + [(event.step, typical)]
         if event.loss is not None:
             self.losses.add(event.index, event.loss)
         return True
@@ -401,16 +439,19 @@ class _Track:
         return f"{self.path:.1f}" if self.path < 1_000 else f"{self.path:.1g}"
 
     def grow(self, event: NumbersSampled, smallest: float) -> None:
-        """Sizes of the weight matrices, over what they were when first seen."""
-        sizes = {each.name: each.weight_rms for each in event.layers if each.matrix and each.depth >= 0}
-        for name, size in sizes.items():
-            self._initial.setdefault(name, size)
-        growths = [size / self._initial[n] for n, size in sizes.items() if self._initial[n] >= smallest]
-        self.growth = median(growths) if growths else 1.0
+        """Sizes of the weight matrices, over what they were before the first step."""
+        seen = [each for each in event.layers if each.matrix and each.depth >= 0]
+        for each in seen:
+            before = each.weight_rms / math.hypot(
+                1.0, each.update_ratio or 0.0
+            )  # a step as good as at right angles to it
+            self._initial.setdefault(each.name, before)
+        growths = [each.weight_rms / self._initial[each.name] for each in seen if self._initial[each.name] >= smallest]
+        self.outgrown = median(growths) if growths else 1.0
 
     def fastest(self, since: int) -> float:
         """The largest typical update after a step."""
-        return max((update for step, update in self._fastest if step > since), default=0.0)
+        return max((update for step, update in self.fastest_steps if step > since), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,16 +470,25 @@ class _Course:
         self.before, self.highest = 0.0, 0.0  # rates up to the best stretch, and since then
         self.newest: deque[_Level] = deque(maxlen=newest)
         self._stretch = stretch
-        self._open: list[tuple[float, float]] = []
+        self._losses: list[float] = []  # of the stretch that is not full
+        self._rates: list[float] = []
 
-    def add(self, step: int, loss: float, rate: float) -> None:
-        """One step."""
-        self.first = loss if self.first is None else self.first
-        self._open.append((loss, rate))
-        if len(self._open) < self._stretch:
-            return
-        level = _Level(step, median(loss for loss, _ in self._open), median(rate for _, rate in self._open))
-        self._open = []
+    def extend(self, steps: Sequence[int], losses: Sequence[float], rates: Sequence[float]) -> None:
+        """Some more steps."""
+        if self.first is None and losses:
+            self.first = losses[0]
+        at = 0
+        while at < len(steps):
+            end = at + self._stretch - len(self._losses)
+            self._losses += losses[at:end]
+            self._rates += rates[at:end]
+            if len(self._losses) == self._stretch:
+                self._close(steps[end - 1])
+            at = end
+
+    def _close(self, step: int) -> None:
+        level = _Level(step, median(self._losses), median(self._rates))
+        self._losses, self._rates = [], []
         if self.best is None or level.loss < self.best.loss:
             self.before = max(self.before, self.highest, level.rate)
             self.best, self.highest = level, 0.0
