@@ -858,6 +858,18 @@ class WorkersStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class WorkersAlike(Event):
+    """All workers of a training DataLoader gave the same batch, and then all of them the same other one."""
+
+    absent = "no training DataLoader with several workers was seen"
+    defect = True
+    workers: int = 2
+    owner: str = ""  # the class of the stream
+    rows: int = 0  # of a batch
+    asks: bool = False  # the class asks which worker it is in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoaderWaited(Event):
     """How long a training loop waited for its batches. Told at the end."""
 

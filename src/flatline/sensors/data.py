@@ -23,6 +23,7 @@ from flatline.events import (
     PathsMispaired,
     TargetsObserved,
     Where,
+    WorkersAlike,
     WorkersStarted,
 )
 from flatline.sensors import batches
@@ -44,6 +45,7 @@ from flatline.sensors.revisited import Learned, Revisits, base, glimpse, held_ou
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 from flatline.sensors.text_order import sorted_by_text
 from flatline.sensors.waiting import Waiting
+from flatline.sensors.worker_rounds import Rounds, served_by, streams
 from flatline.sensors.workers import leaves_alone, seeded_alike
 
 REMEMBERED = 8
@@ -146,6 +148,7 @@ class Loader:
         copied = copied_generator(loader.dataset) if several else None
         self.copied = copied if copied is not None and leaves_alone(init, copied[1]) else None
         self.alike = seeded_alike(init, loader.dataset) if several and not streamed and init is not None else None
+        self.rounds = streams(loader.dataset, self.workers)
         self.order: Order | None = None  # of the newest pass
         self.position = 0  # in it, of the newest batch
         self.same_order = 0  # complete passes in a row with the same order
@@ -291,6 +294,8 @@ class DataSensor:
         loader.served += 1
         if loader.served == 1 and not self.loop.steps:
             self.lone.served(iterator, loader, batch)
+        if loader.rounds is not None:
+            self._compare_workers(loader, loader.rounds, iterator, batch)
         if loader.revisits is not None:
             self._revisit(loader, loader.revisits, order, batch)
         if not loader.learned.done and loader.revisits is None:
@@ -459,6 +464,24 @@ class DataSensor:
                 loader_length=self.newest.length,
             )
         )
+
+    def _compare_workers(self, loader: Loader, rounds: Rounds, iterator: Any, batch: Any) -> None:
+        """One more of the first batches of a stream; told of one that is learned from."""
+        rounds.add(batch)
+        loader.rounds = rounds if not rounds.done else None
+        dataset = getattr(iterator, "_dataset", None)  # its loader may be gone
+        if rounds.alike and loader.fed and dataset is not None:
+            where, asks = served_by(dataset)
+            self.loop.emit(
+                WorkersAlike(
+                    step=self.loop.steps,
+                    where=where,
+                    workers=loader.workers,
+                    owner=type(dataset).__name__,
+                    rows=rounds.rows,
+                    asks=asks,
+                )
+            )
 
     def _tell_paths(self, loader: Loader) -> None:
         found = mispaired(getattr(loader.ref(), "dataset", None)) if self.loop.wants(PathsMispaired) else None

@@ -1,6 +1,6 @@
 import pytest
 
-from flatline.events import Where, WorkersStarted
+from flatline.events import Where, WorkersAlike, WorkersStarted
 from flatline.rules.seeds.equal_streams_in_workers import EqualStreamsInWorkers
 from flatline.testing import lint, play
 
@@ -30,6 +30,23 @@ def test_near_miss_no_generator_of_its_own():
 
 def test_near_miss_one_worker():
     assert play(EqualStreamsInWorkers, started(workers=1)) == []
+
+
+@pytest.mark.parametrize(("asks", "fix"), [(False, "islice"), (True, "seed + info.id")])
+def test_fires_on_a_stream_that_all_workers_serve(asks, fix):
+    event = WorkersAlike(step=7, where=Where("data.py", 4), workers=4, owner="Stream", rows=24, asks=asks)
+    (finding,) = play(EqualStreamsInWorkers, event)
+    assert (finding.severity, finding.where, finding.key) == ("warning", Where("data.py", 4), "alike")
+    assert finding.message == (
+        "each of the 4 workers serves the same stream of Stream: their first batches of 24 samples are one and the same, and so "
+        "are their second ones"
+    )
+    assert fix in finding.fix
+
+
+def test_a_shared_generator_is_told_alone():
+    (finding,) = play(EqualStreamsInWorkers, started(), WorkersAlike(step=7, owner="Noisy"))
+    assert "draws from its own" in finding.message
 
 
 def test_fires_on_one_seed_for_all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import SourceParsed, WorkersStarted, beside
+from flatline.events import SourceParsed, WorkersAlike, WorkersStarted, beside
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -35,7 +35,7 @@ class EqualStreamsInWorkers(Rule):
     Fix
     ---
     Draw from the global generators, or seed the own one in each worker from ``torch.initial_seed()``, which differs for each
-    worker and each epoch.
+    worker and each epoch. Split a stream: ``islice(samples, info.id, None, info.num_workers)``.
 
     Example
     -------
@@ -61,7 +61,8 @@ class EqualStreamsInWorkers(Rule):
     Healthy look-alikes
     -------------------
     ``np.random.rand()`` in a worker, which torch seeds; a generator made for each index, or seeded in
-    ``worker_init_fn`` with the worker's number; one worker or none; a loader that is not trained on.
+    ``worker_init_fn`` with the worker's number; one worker or none; a loader that is not trained on; a stream that
+    gives one and the same batch for ever, to measure its speed.
 
     References
     ----------
@@ -82,10 +83,14 @@ class EqualStreamsInWorkers(Rule):
 
     workers_needed: int = 2  # one worker has nobody to be equal to
 
+    def __init__(self) -> None:
+        self._told = False  # what they share
+
     def on_workers_started(self, event: WorkersStarted) -> Iterator[Finding]:
         """A generator in a training data set that is handed to workers, or a seed that all of them are given."""
         if event.workers < self.workers_needed:
             return
+        self._told = self._told or bool(event.seeding or event.generator)
         if event.seeding:
             yield self._seeded(event)
         if not event.generator:
@@ -98,6 +103,24 @@ class EqualStreamsInWorkers(Rule):
             workers=event.workers,
             generator=event.generator,
             persistent=event.persistent,
+        )
+
+    def on_workers_alike(self, event: WorkersAlike) -> Iterator[Finding]:
+        """A stream that every worker serves whole, or draws with one and the same seed."""
+        if self._told:
+            return  # the generator that they share says why
+        yield self.finding(
+            event,
+            f"each of the {event.workers} workers serves the same stream of {event.owner}: their first batches of {event.rows} "
+            "samples are one and the same, and so are their second ones",
+            cause="the seed, or the part of the data, that a worker takes is the same in all of them, though it asks for its info"
+            if event.asks
+            else "a data set is copied whole into each worker, and a stream has no sampler that would split it among them",
+            fix="let both depend on its number: seed + info.id, and islice(samples, info.id, None, info.num_workers)"
+            if event.asks
+            else "info = torch.utils.data.get_worker_info(), and in it islice(samples, info.id, None, info.num_workers)",
+            key="alike",
+            workers=event.workers,
         )
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
