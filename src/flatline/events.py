@@ -992,6 +992,20 @@ class TargetsRanked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MissingTaught(Event):
+    """A number that people write where one is missing stood among the targets, and the loss counted it."""
+
+    absent = "no such number was among the targets"
+    defect = True
+    kind: str = ""  # of the loss
+    code: float = 0.0
+    times: int = 0  # in the batches looked at
+    low: float = 0.0  # of all other targets
+    high: float = 0.0
+    loss: float = 0.0  # of the newest of these batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchStoodOut(Event):
     """One batch held numbers far larger than those before and after it, and the loss jumped at it."""
 

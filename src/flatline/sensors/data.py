@@ -43,6 +43,7 @@ from flatline.sensors.patching import Patches
 from flatline.sensors.ranked import Place, Rankings, sliced_place
 from flatline.sensors.revisited import Learned, Revisits, base, glimpse, held_out, made_alike
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
+from flatline.sensors.sentinels import Sentinels
 from flatline.sensors.text_order import sorted_by_text
 from flatline.sensors.waiting import Waiting
 from flatline.sensors.worker_rounds import Rounds, served_by, streams
@@ -201,6 +202,7 @@ class DataSensor:
         self.loop, self.patches, self.models = loop, patches, models
         self.waiting = Waiting(loop, patches)
         self.lone = LoneBatches(loop)
+        self.sentinels = Sentinels(loop)
         self.loaders: dict[int, Loader] = {}
         self.losses: Iterable[float] = ()  # the newest ones
         self.newest: Loader | None = None
@@ -440,6 +442,7 @@ class DataSensor:
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Tell which batches the last steps learned from."""
+        self.sentinels.after_step(self.losses)
         if self.newest is not None and self.newest.fed and not self.newest.told:
             self.newest.told = True
             self._tell_workers(self.newest, where)
@@ -626,6 +629,7 @@ class DataSensor:
             return
         if kind in batches.WRITTEN:
             target = batches.as_served(target, [tensor for ref in self.models.batch if (tensor := ref()) is not None])
+        self.sentinels.look(hash((where, kind)), kind, target, where)
         if fed_by == "linear":
             self._pair_measured(hash((where, kind)), scores, target, step, where)
         loader = self._loader_of(step)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import BatchStoodOut, Where
+from flatline.events import BatchStoodOut, MissingTaught, Where
 from flatline.rules.data.outlier_batch import OutlierBatch
 from flatline.testing import play
 
@@ -85,3 +85,16 @@ def test_near_miss_a_few_times_as_others_before():
 
 def test_near_miss_rare_rewards():
     assert play(OutlierBatch, replace(SICK, what="targets", largest=40.0)) == []
+
+
+def test_fires_on_a_code_among_the_targets():
+    event = MissingTaught(
+        step=7, where=Where("train.py", 9), kind="mse_loss", code=-999.0, times=3, low=-1.6, high=2.9, loss=3e4
+    )
+    (finding,) = play(OutlierBatch, event)
+    assert (finding.severity, finding.where, finding.key) == ("warning", Where("train.py", 9), "code")
+    assert finding.message == (
+        "-999 stood 3 times among the targets of mse_loss that were looked at, where all others lie between -1.6 and 2.9; the "
+        "loss was 3e+04 with it"
+    )
+    assert "targets != -999" in finding.fix

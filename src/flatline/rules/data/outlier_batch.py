@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import BatchStoodOut
+from flatline.events import BatchStoodOut, MissingTaught
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -20,7 +20,8 @@ class OutlierBatch(Rule):
     Root cause
     ----------
     Some rows were stored in another unit, a sensor's error code was taken for a value, a division by almost 0 went into a
-    feature. A few such rows make a gradient large enough to throw the weights.
+    feature. A few such rows make a gradient large enough to throw the weights. Or a code such as -999, which stands for
+    a missing number, is among the targets of a squared error, and all that the model learns is how often.
 
     Fix
     ---
@@ -42,7 +43,7 @@ class OutlierBatch(Rule):
     -------------------
     Heavy-tailed data, whose batches all differ in their largest number; a loss that jumps over an ordinary batch, from
     a wrong label or a high learning rate; a new stage of a curriculum, whose batches all are larger; data that were never
-    normalised, which is D3.
+    normalised, which is D3; a code that a mask leaves out of the loss.
 
     References
     ----------
@@ -92,6 +93,20 @@ class OutlierBatch(Rule):
             loss=event.loss,
             usual_loss=event.usual_loss,
             loss_after=event.loss_after,
+        )
+
+    def on_missing_taught(self, event: MissingTaught) -> Iterator[Finding]:
+        """A code for what is missing, as a target."""
+        yield self.finding(
+            event,
+            f"{event.code:.6g} stood {event.times} times among the targets of {event.kind} that were looked at, where all others "
+            f"lie between {event.low:.3g} and {event.high:.3g}; the loss was {event.loss:.3g} with it",
+            cause="such a number is written where one is missing; the loss takes it for a target, and its square outweighs all "
+            "others",
+            fix=f"leave these rows out: keep = targets != {event.code:.6g}, and the loss of outputs[keep] and targets[keep]",
+            key="code",
+            code=event.code,
+            times=event.times,
         )
 
 
