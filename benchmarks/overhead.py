@@ -93,7 +93,7 @@ def gpt() -> tuple[Any, Any]:
             self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(64), persistent=False)
 
         def forward(self, x: Any) -> Any:
-            hidden = self.words(x) + self.places(torch.arange(x.shape[1]))
+            hidden = self.words(x) + self.places(torch.arange(x.shape[1], device=x.device))
             return self.head(self.body(hidden, mask=self.mask, is_causal=True)).transpose(1, 2)
 
     return Gpt(), lambda: (torch.randint(0, 256, (12, 64)), torch.randint(0, 256, (12, 64)))
