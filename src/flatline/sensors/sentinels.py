@@ -108,7 +108,7 @@ class Sentinels:
 
 def written(value: float) -> str:
     """As a person would write it; targets of squares by hand are worked out, and known up to rounding."""
-    return f"{value:.6g}"
+    return str(int(value)) if value.is_integer() else f"{value:.5g}"
 
 
 def is_code(value: float) -> bool:
