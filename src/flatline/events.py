@@ -1652,6 +1652,19 @@ class CheckpointFiltered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LayersLeftBehind(Event):
+    """A model trains on top of frozen layers at random, which the model that its weights came from has under the same names."""
+
+    absent = "no layer of another model was left behind"
+    defect = True
+    model: str = "model"
+    giver: str = ""  # the class of the model that the weights came from
+    layers: tuple[str, ...] = ()
+    tensors: int = 0  # of the model
+    missing: int = 0  # of them, that would have fitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CheckpointLost(Event):
     """Weights of a checkpoint did not get into the model that trains, though a load went through."""
 

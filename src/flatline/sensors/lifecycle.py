@@ -27,6 +27,7 @@ from flatline.sensors.filtered import Named, by_names_of_both, kept_out
 from flatline.sensors.flags import Flags, flagged
 from flatline.sensors.fresh_heads import head_left_at_random, random_and_frozen
 from flatline.sensors.guards import Run, missed_unfreezing
+from flatline.sensors.left_behind import LeftBehind
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.merging import filled_for_nothing
 from flatline.sensors.models import ModelSensor, readable
@@ -167,6 +168,7 @@ class LifecycleSensor:
         self._seen, self._rows = Witnessed(), 0
         self._stage = self._reads = self._anew = 0
         self.resuming = Resuming(loop, patches)
+        self.left_behind = LeftBehind(loop)
 
     def attach(self) -> None:
         """Patch ``torch.load``."""
@@ -187,6 +189,7 @@ class LifecycleSensor:
             return
         if self._over and not self._next_stage(module):
             self._passed_on(module, state, missing)
+            self.left_behind.loaded(module, state, missing, self.models.alive())
             return
         given = list(_tensors(state))
         for file in self.files:
@@ -298,6 +301,7 @@ class LifecycleSensor:
             self.resuming.first_step(state)
             self._tell_merged()
             self._tell_fresh(state)
+            self.left_behind.before_first_step(set(state.ids), self._loaded)
             self._tell_still_filtered()
         self.resuming.look()
         self._rows = max([self._rows, *(model.rows for model in self.models.known)])

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import CheckpointFiltered, CheckpointLoaded, HeadLeftOut, ScriptCrashed, Where
+from flatline.events import CheckpointFiltered, CheckpointLoaded, HeadLeftOut, LayersLeftBehind, ScriptCrashed, Where
 from flatline.rules.optimization.head_shape_mismatch import HeadShapeMismatch
 from flatline.testing import lint, play
 
@@ -256,3 +256,14 @@ def test_near_miss_a_head_that_fits_by_its_shapes_alone(change):
 def test_near_miss_a_load_with_more_holes_is_told_once():
     holes = loaded(KEYS, (f"module.{key}" for key in KEYS), prefix="-module.")
     assert len(play(HeadShapeMismatch, holes, RENAMED)) == 1
+
+
+def test_fires_on_layers_left_behind():
+    layers = ("blocks.0.fc_out", "blocks.1.fc_out")
+    facts = {"model": "Net", "giver": "Net", "layers": layers, "tensors": 24, "missing": 4}
+    (finding,) = play(HeadShapeMismatch, LayersLeftBehind(step=501, where=Where("train.py", 91), **facts))
+    assert (finding.severity, finding.where, finding.key) == ("error", Where("train.py", 91), "left behind")
+    assert finding.message == (
+        "2 layers of Net (blocks.0.fc_out, blocks.1.fc_out) are frozen with fresh random weights: the load left out 4 of its 24 "
+        "tensors that Net has under the same names, in the same shapes"
+    )

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flatline.events import CheckpointFiltered, CheckpointLoaded, HeadLeftOut, ScriptCrashed, SourceParsed, beside
+from flatline.events import (
+    CheckpointFiltered,
+    CheckpointLoaded,
+    HeadLeftOut,
+    LayersLeftBehind,
+    ScriptCrashed,
+    SourceParsed,
+    beside,
+)
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -22,7 +30,8 @@ class HeadShapeMismatch(Rule):
     ----------
     ``strict=False`` forgives keys that are missing or unexpected. It does not forgive shapes; and it says nothing
     when a prefix ("module.") keeps every key from fitting, so that nothing at all is loaded, or when the head has
-    another name than it had when it was saved.
+    another name than it had when it was saved. Or a filter that was to leave out the head leaves out more: ``"out" not in key``
+    also drops ``blocks.0.fc_out``.
 
     Fix
     ---
@@ -45,7 +54,7 @@ class HeadShapeMismatch(Rule):
     Healthy look-alikes
     -------------------
     Only the replaced head is missing, also one of another task that has the same shapes; adapters alone are loaded, and
-    the base model is complete.
+    the base model is complete; layers that are left out on purpose, and trained.
 
     References
     ----------
@@ -124,6 +133,22 @@ class HeadShapeMismatch(Rule):
             samples=event.samples,
         )
         yield replace(finding, consequences=("O19",))
+
+    def on_layers_left_behind(self, event: LayersLeftBehind) -> Iterator[Finding]:
+        """Layers that stay at random, and would have fitted."""
+        count, first = len(event.layers), ", ".join(event.layers[:3]) + (", …" if len(event.layers) > 3 else "")
+        yield self.finding(
+            event,
+            f"{count} layer{'s' if count > 1 else ''} of {event.model} ({first}) {'are' if count > 1 else 'is'} frozen with fresh "
+            f"random weights: the load left out {event.missing} of its {event.tensors} tensors that {event.giver} has under the "
+            "same names, in the same shapes",
+            cause="what keeps the head out of the load keeps out more than the head, and strict=False hides it",
+            fix='ask for the whole name of the head: {k: v for k, v in state.items() if not k.startswith("head.")}, and look at '
+            "the missing keys that load_state_dict returns",
+            key="left behind",
+            layers=count,
+            missing=event.missing,
+        )
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """A loose load whose result is dropped."""
