@@ -80,6 +80,44 @@ def test_without_a_name_and_in_a_helper(told):
     assert (event.text, event.values) == ("g = dict(g, lr=lr)", ())
 
 
+KEEPS = """class Keeps:
+    def __init__(self, opt):
+        self.opt, self.groups, self.t = opt, {copies}, 0
+    def step(self):
+        self.t += 1
+        for g in self.groups:
+            g["lr"] = lr_at(self.t)
+{also}class Trainer:
+    def __init__(self, opt):
+        self.schedule = Keeps(opt)
+"""
+
+
+def kept(copies, also=""):
+    text = script("trainer.schedule.step()", head=KEEPS.format(copies=copies, also=also))
+    return text.replace("rows, logs = [], []", "rows, logs = [], []\ntrainer = Trainer(opt)")
+
+
+@pytest.mark.parametrize("copies", ["[dict(g) for g in opt.param_groups]", "[g.copy() for g in opt.param_groups]"])
+def test_copies_that_an_object_keeps(told, copies):
+    (event,) = told(kept(copies))
+    assert (event.copied, event.lr, event.text) == (True, 0.1, "g['lr'] = lr_at(self.t)")
+    assert len(event.values) > 8
+
+
+@pytest.mark.parametrize(
+    ("copies", "also"),
+    [
+        ("list(opt.param_groups)", ""),
+        ("opt.param_groups", ""),
+        ("[dict(g) for g in opt.param_groups]", "        self.opt.param_groups[0].update(lr=self.groups[0]['lr'])\n"),
+        ("[{'lr': BASE}]", ""),
+    ],
+)
+def test_near_miss_an_object_that_keeps_groups(told, copies, also):
+    assert told(kept(copies, also)) == []
+
+
 def test_optimizer_and_loop_of_a_function_that_is_gone_at_the_end(told):
     text = script(GROUP + "group = dict(group, lr=lr)")
     imports, _, rest = text.partition("BASE,")

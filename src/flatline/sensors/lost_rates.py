@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from flatline.events import OptimizerFacts, RateLost, Where
 from flatline.sensors.callers import is_users, users_frame, variables_of
+from flatline.sensors.copied_groups import rate_in_copy
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.sources import LOOPS, called_name, function_around, tree_of
 from flatline.sensors.told_rates import ALIKE, FUNCTIONS, LABEL, MOVES, SWING, rates_of, tellings
@@ -61,7 +62,10 @@ class LostRates:
 
     def _read(self, state: OptimizerState, decays: bool) -> None:
         frame, lost = _where_lost()
-        if frame is None or lost is None or (decays and not lost.copied):
+        if frame is None or lost is None:
+            self._follow_copy(state)
+            return
+        if decays and not lost.copied:
             return
         where = Where(frame.f_code.co_filename, lost.line, frame.f_code.co_name)
         self._found[state.key] = state.facts, where, lost
@@ -69,6 +73,15 @@ class LostRates:
         past = self._past.setdefault(state.key, [])
         if isinstance(value, float) and (not past or past[-1] != value):
             past.append(float(value))
+
+    def _follow_copy(self, state: OptimizerState) -> None:
+        """No statement in the loop shows it; an object may keep copies of the groups, and move the rates in them."""
+        found = rate_in_copy(users_frame(), state.ref())
+        if found is not None:
+            self._found[state.key] = state.facts, found.where, Lost(found.where.line, found.text, GROUPS, copied=True)
+            past = self._past.setdefault(state.key, [])
+            if not past or past[-1] != found.rate:
+                past.append(found.rate)
 
     def finish(self) -> None:
         """Told at the end: a rate may be written later than at the first steps."""
