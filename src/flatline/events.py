@@ -605,6 +605,8 @@ class ScalerObserved(Event):
     older: int = 0  # skipped of the 20 updates before the last 20
     newer: int = 0  # skipped of the last 20
     growth_interval: int = 2000
+    begun: int = 1  # scalers that were new within the last 40 updates of this optimizer
+    lately: int = 0  # of these 40 updates skipped, whichever scaler it was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

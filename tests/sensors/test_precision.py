@@ -161,6 +161,29 @@ def test_skipped_steps_are_counted(fused):
     assert events[0].in_a_row == 1
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_scalers_in_succession_are_told_from_one(fused):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+
+    def act():
+        for _ in range(24):
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+            train(model, optimizer, scaler=scaler, count=1)()
+
+    last = seen(act, ScalerObserved)[-1]
+    assert (last.begun, last.lately, last.updates, last.in_a_row) == (24, 24, 1, 1)
+
+
+def test_scalers_of_two_optimizers_are_no_succession():
+    def act():
+        for _ in range(6):
+            model = net()
+            train(model, sgd(model), scaler=torch.amp.GradScaler("cpu", init_scale=2.0**40), count=12)()
+
+    assert {event.begun for event in seen(act, ScalerObserved)} == {1}
+
+
 def test_scaled_losses_are_read_unscaled_on_every_step():
     model = net()
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")

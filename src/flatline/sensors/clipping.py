@@ -49,12 +49,30 @@ class Scaler:
         return fell
 
 
+class Succession:
+    """The GradScalers that one optimizer is stepped with, one after the other, and what became of its last steps."""
+
+    def __init__(self) -> None:
+        self._begun: deque[bool] = deque(maxlen=2 * HALF_WINDOW)  # with this update a scaler came that was new
+        self._skipped: deque[bool] = deque(maxlen=2 * HALF_WINDOW)
+
+    def note(self, skipped: bool, *, new: bool) -> None:
+        """One more update."""
+        self._begun.append(new)
+        self._skipped.append(skipped)
+
+    def lately(self) -> tuple[int, int]:
+        """How many scalers began within the last updates, and how many of these were skipped, whichever scaler it was."""
+        return sum(self._begun), sum(self._skipped)
+
+
 class ClipSensor:
     """Patches the public clipping functions and GradScaler."""
 
     def __init__(self, loop: Loop, patches: Patches, backward: BackwardSensor) -> None:
         self.loop, self.patches, self.backward = loop, patches, backward
         self.scalers: weakref.WeakKeyDictionary[Any, Scaler] = weakref.WeakKeyDictionary()
+        self._successions: dict[int, Succession] = {}  # by the key of the optimizer
 
     def attach(self) -> None:
         """Patch ``clip_grad_norm_``, ``clip_grad_value_`` and the methods of GradScaler."""
@@ -140,12 +158,15 @@ class ClipSensor:
     def _scaler_left(self) -> None:
         self.loop.stepping = False
 
-    _steps_before = -1
+    _steps_before = _stepped = -1
+    _skipped = False
 
     def _scaler_stepped(self, result: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         self.loop.stepping = False
         state = self.loop.optimizers.get(id(optimizer))
-        if state is not None and state.steps == self._steps_before:
+        self._stepped = state.key if state is not None else -1
+        self._skipped = state is not None and state.steps == self._steps_before
+        if state is not None and self._skipped:
             state.skipped += 1
             state.idle_cycles = 0
             state.window = Window()
@@ -155,19 +176,22 @@ class ClipSensor:
         if not scaler.is_enabled() or not isinstance(scale, torch.Tensor) or _capturing(scale):
             return
         known = self.scalers.get(scaler)
+        new = known is None
         if known is None:
             known = self.scalers[scaler] = Scaler(float(getattr(scaler, "_init_scale", 0.0)))
         if new_scale is not None:
             known.waiting, known.scale = [], 0.0  # set by hand: the next one is not compared with it
             return
         known.waiting.append(scale.item() if scale.is_cpu else scale.detach().clone())
-        if scale.is_cpu or self.loop.dense or len(known.waiting) >= DEFERRED:
-            skipped = known.read()
-            if skipped or self.loop.dense:
-                self._tell_scale(known, scaler)
+        looked = scale.is_cpu or self.loop.dense or len(known.waiting) >= DEFERRED
+        skipped = known.read() if looked else self._skipped
+        self._successions.setdefault(self._stepped, Succession()).note(skipped, new=new)
+        if looked and (skipped or self.loop.dense):
+            self._tell_scale(known, scaler)
 
     def _tell_scale(self, known: Scaler, scaler: Any) -> None:
         recent = list(known.recent)
+        begun, lately = self._successions[self._stepped].lately()
         self.loop.emit(
             ScalerObserved(
                 step=self.loop.steps,
@@ -180,6 +204,8 @@ class ClipSensor:
                 older=sum(recent[:-HALF_WINDOW]),
                 newer=sum(recent[-HALF_WINDOW:]),
                 growth_interval=int(scaler.get_growth_interval()),
+                begun=begun,
+                lately=lately,
             )
         )
 

@@ -24,6 +24,24 @@ def test_names_the_forward_that_overflows():
     assert "not finite before it is scaled (inf in the input of addmm in fc2)" in finding.cause
 
 
+def test_fires_on_a_scaler_that_is_made_anew_in_each_step():
+    event = ScalerObserved(where=Where("train.py", 49), scale=32768.0, skipped=1, in_a_row=1, begun=20, lately=20)
+    (finding,) = play(LossScaleCollapse, event)
+    assert finding.severity == "error"
+    assert finding.message == (
+        "20 of the optimizer's last steps were skipped: 20 GradScalers were made for them, and each begins at a scale of 65536"
+    )
+    assert "make the GradScaler once" in finding.fix
+
+
+def test_near_miss_a_scaler_for_each_epoch_that_soon_finds_its_scale():
+    assert play(LossScaleCollapse, ScalerObserved(scale=8192.0, skipped=3, newer=3, begun=5, lately=15)) == []
+
+
+def test_near_miss_scalers_of_several_losses_that_calibrate_beside_each_other():
+    assert play(LossScaleCollapse, ScalerObserved(scale=2048.0, skipped=7, newer=7, begun=3, lately=21)) == []
+
+
 def test_near_miss_calibration():
     calm = ScalerObserved(scale=256.0, updates=40, skipped=8, in_a_row=0, older=8, newer=0)
     assert play(LossScaleCollapse, calm, ScalerObserved(scale=256.0, updates=8, skipped=8, in_a_row=8, newer=8)) == []

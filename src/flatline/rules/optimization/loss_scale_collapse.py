@@ -21,10 +21,12 @@ class LossScaleCollapse(Rule):
     ----------
     At every overflow GradScaler halves its scale and leaves the step out. A handful of halvings at the start is how
     it finds its scale. When they go on, no scale helps: the forward pass itself leaves float16 (65504), or the
-    backward makes nan whatever the scale is.
+    backward makes nan whatever the scale is. Or the scaler is made anew in every step or epoch: it starts at 65536
+    each time, and what it has found out is lost.
 
     Fix
     ---
+    Make the GradScaler once, before the loop.
     Use bfloat16, which has the range of float32 and needs no scaler:
     ``torch.autocast(device, dtype=torch.bfloat16)``. Or keep the layer that overflows in float32 with
     ``torch.autocast(device, enabled=False)``.
@@ -48,7 +50,7 @@ class LossScaleCollapse(Rule):
     Healthy look-alikes
     -------------------
     Early calibration: some skips in the first steps, then none. One skip after each growth of the scale, also with
-    a short ``growth_interval``. A ``GradScaler(enabled=False)``.
+    a short ``growth_interval``. A ``GradScaler(enabled=False)``. A scaler for each epoch or fold that soon finds its scale.
 
     References
     ----------
@@ -69,6 +71,8 @@ class LossScaleCollapse(Rule):
     share: float = 0.25  # of the last 40 updates skipped, after calibration; one in growth_interval (2000) is usual
     grew: float = 100.0  # largest finite loss over the first, as in N1: the run was diverging before, at any precision
     per_interval: float = 3.0  # and so many times as often as the scale's own growth explains
+    renewed: int = 5  # scalers in 40 updates of one optimizer: two or three serve as many losses
+    lost: int = 20  # of these 40 updates: half of the training is left out
 
     def __init__(self) -> None:
         self._bad_losses = 0
@@ -85,7 +89,11 @@ class LossScaleCollapse(Rule):
 
     def on_scaler_observed(self, event: ScalerObserved) -> Iterator[Finding]:
         """A scale that fell through the floor, or steps that are skipped long after the start."""
-        if self._elsewhere or event.skipped < self.enough or not (self._fell(event) or self._keeps_falling(event)):
+        if self._elsewhere:
+            return
+        if event.begun >= self.renewed and event.lately >= self.lost:
+            yield self._made_anew(event)
+        if event.skipped < self.enough or not (self._fell(event) or self._keeps_falling(event)):
             return
         yield self.finding(
             event,
@@ -97,6 +105,21 @@ class LossScaleCollapse(Rule):
             skipped=event.skipped,
             updates=event.updates,
             in_a_row=event.in_a_row,
+        )
+
+    def _made_anew(self, event: ScalerObserved) -> Finding:
+        """Every scaler starts where the one before it had started."""
+        return self.finding(
+            event,
+            f"{event.lately} of the optimizer's last steps were skipped: {event.begun} GradScalers were made for them, and "
+            f"each begins at a scale of {event.first_scale:g}",
+            severity="error",
+            cause="a scaler finds its scale by halving it after each step that it skips; one that is made anew forgets "
+            f"that, so that the gradients overflow at {event.first_scale:g} again and again, and the model is not trained",
+            fix="make the GradScaler once, before the training loop, and use that one in every step",
+            first_scale=event.first_scale,
+            scalers=event.begun,
+            skipped=event.lately,
         )
 
     def _fell(self, event: ScalerObserved) -> bool:
