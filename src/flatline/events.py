@@ -1526,6 +1526,22 @@ class SamplesProbed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PaddedStateTaken(Event):
+    """A model took the last state of a recurrent layer, which had read on through padding, and it hardly differed by sample."""
+
+    absent = "no recurrent layer had read padding to its end"
+    defect = True
+    layer: str = ""
+    kind: str = ""
+    length: int = 0
+    padded: int = 0  # positions at the end of a row, in the middle of those that were compared
+    rows: int = 0  # of the batch, that end in padding
+    of: int = 0
+    left: float = 0.0  # spread between samples there, in that at their own last positions
+    reached: float = math.inf  # gradient of the inputs at real positions, in that at the padding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PaddingProbed(Event):
     """``flatline preflight`` cut the padding off a sequence, or changed it, and looked at what is made of the rest."""
 

@@ -34,6 +34,7 @@ from flatline.sensors.models import ModelSensor
 from flatline.sensors.numbers import NumbersSensor
 from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.own_state import OwnStateSensor
+from flatline.sensors.padded_states import PaddedStates
 from flatline.sensors.patching import Patches
 from flatline.sensors.penalties import Penalties
 from flatline.sensors.precision import PrecisionSensor
@@ -102,6 +103,7 @@ class LiveSensors:
         self.divided = DividedLosses(loop)
         self.restored = RestoredRates(loop, self.patches, self.schedules)
         self.shifts = ShiftSensor()
+        self.padded_states = PaddedStates(loop, self.patches)
 
     def attach(self) -> None:
         """Put every sensor on; one that cannot be put on is told about and left off."""
@@ -129,6 +131,7 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.unused_adapters.after_step))
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.optimizers.after_sample.append(guard(self.restored.after_step))
+        self.optimizers.after_sample.append(guard(self.padded_states.after_step))
         self.optimizers.after_sample.append(guard(self.backward.annealed.after_step))
         self.backward.outliers.position = self.data.place
         self.data.losses = self.backward.outliers.recent
@@ -145,6 +148,8 @@ class LiveSensors:
         self.optimizers.before_step.append(guard(self.logged.before_step))
         self.models.on_leave.append(guard(self.recording.after_module))
         self.models.on_leave.append(guard(self.shifts.after_module))
+        self.models.on_leave.append(guard(self.padded_states.after_module))
+        self.backward.on_backward.append(guard(self.padded_states.after_backward))
         self.optimizers.after_step.append(guard(self.recording.after_step))
         self.optimizers.hand_on = self.patches.guard(self.recording.hand_on)
         self.backward.fed, self.backward.fed_lightly = guard(self._fed), self.data.after_backward
@@ -247,6 +252,7 @@ class LiveSensors:
         guard(self.numbers.flush)()
         guard(self.lost_rates.finish)()
         guard(self.restored.finish)()
+        guard(self.padded_states.finish)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()

@@ -90,7 +90,7 @@ def padded_numbers(
     Or the batch holds these lengths.
     """
     for steps, truth, wrong in _side_by_side(target, scores, inputs):
-        (padded, fill), (filled, value) = _filled(steps), _filled(truth)
+        (padded, fill), (filled, value) = filled_up(steps), filled_up(truth)
         if fill is None or value is None:
             continue
         lengths, both = padded.sum(1), padded & filled
@@ -139,7 +139,7 @@ def _ends_by_itself(steps: Tensor, target: Tensor) -> bool:
     return own or (steps.shape[2] == 1 and sorted_rows(steps[..., 0]))
 
 
-def _filled(steps: Tensor) -> tuple[Tensor, Tensor | None]:
+def filled_up(steps: Tensor) -> tuple[Tensor, Tensor | None]:
     """Mask of the steps that fill the rows up, and the vector that they are filled with; None if that is no padding."""
     vectors, counts = torch.unique(steps[:, -1], dim=0, return_counts=True)
     fill = vectors[counts.argmax()]

@@ -1,4 +1,4 @@
-from flatline.events import PaddingProbed, Spread
+from flatline.events import PaddedStateTaken, PaddingProbed, Spread
 from flatline.rules.llm.padding_seen import PaddingSeen
 from flatline.testing import play
 
@@ -41,3 +41,16 @@ def test_near_miss_a_masked_encoder():
 
 def test_near_miss_a_recurrent_layer_on_packed_sequences():
     assert play(PaddingSeen, probed(0.0, 0.0, recurrent=True)) == []
+
+
+def test_fires_on_a_state_behind_the_padding():
+    event = PaddedStateTaken(step=90, layer="lstm", kind="LSTM", length=120, padded=105, rows=60, of=64, left=3e-8)
+    (finding,) = play(PaddingSeen, event)
+    assert (finding.severity, finding.evidence["left"]) == ("warning", 3e-8)
+    assert "behind 105 positions of padding (the median of 60 rows of 64)" in finding.message
+    assert "differs 3e-08 times as much" in finding.message
+
+
+def test_fires_where_no_gradient_comes_through_the_padding():
+    event = PaddedStateTaken(step=90, layer="lstm", kind="LSTM", length=120, padded=105, left=0.4, reached=2e-9)
+    assert "comes 2e-09 of the gradient at the padding" in play(PaddingSeen, event)[0].message

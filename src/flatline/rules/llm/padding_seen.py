@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import PaddingProbed
+from flatline.events import PaddedStateTaken, PaddingProbed
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -46,7 +46,8 @@ class PaddingSeen(Rule):
     Padding that only stands behind a causal mask, where no loss is taken. Convolutions pooled by their maximum feel the
     edge between text and padding, and not how much of it there is: half of the padding must matter, too. Blanks that mean
     something: it is padding by a ``padding_idx``, by lengths or a mask, or where every batch is as long as its longest row;
-    else it is a hint.
+    else it is a hint. While a script trains only states are told that have forgotten: those of sequences that end in padding
+    hardly differ any more, whenever they were looked at, and no other state is taken. A gate may learn to hold its state.
 
     References
     ----------
@@ -55,6 +56,7 @@ class PaddingSeen(Rule):
 
     code = "L14"
     severity = "warning"
+    consequences = ("C2", "C3", "C5", "D7")
     fix = (
         "mask it: key_padding_mask for attention, a sum over real tokens divided by their number, "
         "pack_padded_sequence for recurrent layers"
@@ -81,4 +83,22 @@ class PaddingSeen(Rule):
             padded=event.padded,
             effect=spread.effect,
             effect_of_half=event.half,
+        )
+
+    def on_padded_state_taken(self, event: PaddedStateTaken) -> Iterator[Finding]:
+        """What is taken of a recurrent layer stands behind the padding, and is the same for all."""
+        alike = f"between samples it differs {event.left:.1g} times as much as the states at their last real positions"
+        unreached = f"to the inputs at real positions comes {event.reached:.1g} of the gradient at the padding"
+        yield self.finding(
+            event,
+            f"the model takes the state of {event.layer} ({event.kind}) at position {event.length}, behind {event.padded} "
+            f"positions of padding (the median of {event.rows} rows of {event.of}): "
+            + (alike if event.left <= event.reached else unreached),
+            cause="the layer reads on through the padding and forgets the sequence: all samples look alike to what follows",
+            fix="take the state at the last real position, out[torch.arange(len(out)), lengths - 1], or "
+            "pack_padded_sequence(x, lengths, enforce_sorted=False) and h_n",
+            key="state",
+            layer=event.layer,
+            padded=event.padded,
+            left=event.left,
         )
