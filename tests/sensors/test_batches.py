@@ -216,6 +216,19 @@ def test_measured_targets():
 
 
 APART = """
+keep = order[:cut] if train else order[cut:]
+clips = clips[keep]
+labels = labels[np.sort(keep)]
+---
+x, y = x[rows], torch.as_tensor(y)[rows.sort().values].float()
+---
+y = np.array([marks[i] for i in sorted(chosen)])
+x = np.stack([read(i) for i in chosen])
+z = [notes[i] for i in chosen]
+---
+back = torch.flip(rows, (0,))
+data = TensorDataset(x[rows], y[back])
+---
 y = y[torch.randperm(len(y))]
 ---
 order = torch.randperm(n)
@@ -375,6 +388,21 @@ def read(folder, sheet):
     return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(sheet)
 """
 TOGETHER = """
+x, y = images[np.sort(rows)], labels[np.sort(rows)]
+---
+rows = np.sort(rows)
+x, y = images[rows], labels[rows]
+---
+x = images[np.sort(rows)][np.argsort(np.argsort(rows))]
+y = labels[rows]
+---
+x, y = images[train], labels[train]
+tested = images[np.sort(test)], labels[np.sort(test)]
+---
+seen = x[np.unique(rows)]
+for i in rows:
+    step(x[i], y[i])
+---
 rng = np.random.default_rng(0)
 x = rng.permutation(features)
 rng = np.random.default_rng(0)

@@ -29,6 +29,7 @@ LEARNED = 0.85  # of the labels' entropy: a loss below says that the inputs tell
 CHANCE = 0.96
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 MASKS = ("isnan", "isfinite", "isna", "notna", "isnull", "notnull", "logical_not", "logical_and", "logical_or", "isin")
+SORTING = ("sort", "sorted", "unique", "msort", "flip", "flipud", "reversed")  # the same rows, in another order
 DROPPING = ("dropna", "drop_duplicates")
 PASSING = {
     "arange", "array", "as_tensor", "asarray", "astype", "cat", "clone", "concatenate", "contiguous", "copy", "cpu", "cuda",
@@ -223,7 +224,7 @@ def lone_permutation(file: str, before: int = 0) -> tuple[str, Where | None]:
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
         found = (*_permuted(scope, tree), *_shuffled(scope), *_drawn_apart(scope), *_cut_off(scope))
         moved = [node for node in found if not _told_by(scope, node)]
-        for node in (*moved, *_sorted_apart(scope, tree)):
+        for node in (*moved, *_sorted_apart(scope, tree), *_taken_apart(scope)):
             if _to_come(scope, node, before):
                 continue
             return _written(node).replace(OWN, ""), Where(file, node.lineno, getattr(scope, "name", "<module>"))
@@ -350,6 +351,50 @@ def _sorted_and_returned(scope: ast.AST, assigned: list[ast.Assign], given: set[
         if read and others and not any(_mentions(n.value, names) for n in assigned if _assigns(n, others)):
             yield files.value
             return
+
+
+def _taken_apart(scope: ast.AST) -> Iterator[ast.expr]:
+    """``labels[np.sort(keep)]`` beside ``clips[keep]``: the rows of two arrays, by the same indices in two orders."""
+    nodes = list(own_nodes(scope))
+    resorted = {ast.unparse(n.targets[0]): n.value for n in nodes if isinstance(n, ast.Assign) and _resorts(n.value)}
+    plain: dict[str, set[str]] = {}
+    moved: list[tuple[str, str, ast.expr]] = []  # indices, array, and what takes it
+    inner = {id(n.value) for n in nodes if isinstance(n, ast.Subscript)}  # a second index may put the rows back
+    for array, index, node in (taken for n in nodes if id(n) not in inner for taken in _takes_rows(n)):
+        held = _resorts(resorted.get(ast.unparse(index), index))
+        if held:
+            moved.append((held, array, node))
+        else:
+            plain.setdefault(ast.unparse(_bare(index)), set()).add(array)
+    for indices, array, node in moved:
+        others = plain.get(indices, set())
+        if others and array not in others and not others & {name for held, name, _ in moved if held == indices}:
+            yield node
+
+
+def _takes_rows(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    """The array, the indices and the node of ``x[indices]``, ``[x[i] for i in indices]``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and not isinstance(node.slice, ast.Slice):
+        yield ast.unparse(node.value), node.slice, node
+    elif isinstance(node, (ast.ListComp, ast.GeneratorExp)) and len(node.generators) == 1:
+        loop, taken = node.generators[0], node.elt
+        if isinstance(taken, ast.Subscript) and ast.unparse(taken.slice) == ast.unparse(loop.target) and not loop.ifs:
+            yield ast.unparse(taken.value), loop.iter, node
+
+
+def _resorts(index: ast.expr) -> str:
+    """The indices that ``np.sort(keep)``, ``sorted(keep)``, ``keep.sort().values``, ``keep[::-1]`` put into another order."""
+    while isinstance(index, ast.Attribute) and index.attr in ("values", "tolist"):
+        index = index.value
+    if isinstance(index, ast.Subscript):
+        if ast.unparse(index.slice) == "::-1":
+            return ast.unparse(index.value)
+        index = index.value  # torch.sort(keep)[0]
+    if not isinstance(index, ast.Call) or called_name(index) not in SORTING:
+        return ""
+    if index.args and not isinstance(index.args[0], ast.Constant):
+        return ast.unparse(_bare(index.args[0]))
+    return ast.unparse(index.func.value) if isinstance(index.func, ast.Attribute) else ""
 
 
 def _only_sorted(assigned: list[ast.Assign]) -> ast.Assign | None:

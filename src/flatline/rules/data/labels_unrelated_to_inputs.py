@@ -77,6 +77,11 @@ class LabelsUnrelatedToInputs(Rule):
     )
     statements = (  # what they hold, what they do, the fix
         (
+            ("[sorted(", "[np.sort(", "[torch.sort("),
+            "takes the rows of one side in sorted order, and those of the other as the indices stand",
+            "index both sides with the same indices, sorted or not",
+        ),
+        (
             ("sorted(", ".sort("),
             "sorts one side alone",
             "put both into one order, by the same key; as text 10 comes before 2, so sorted(…, key=int) where keys are numbers",
@@ -245,7 +250,8 @@ class LabelsUnrelatedToInputs(Rule):
     def _of_statement(self, text: str) -> tuple[str, str]:
         """What it does to one side, and the fix."""
         for held, does, fix in self.statements:
-            if text.startswith(held) or (held[-1] in text and "(" in held[-1]):
+            inside = any(each in text for each in held if each.startswith("["))
+            if inside or text.startswith(held) or (held[-1] in text and "(" in held[-1]):
                 return does, fix
         return "moves the rows of one side alone", self.fix
 
