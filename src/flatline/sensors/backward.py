@@ -86,6 +86,20 @@ class BackwardSensor:
         plain = torch.Tensor
         training, identity, fed = self.training, get_ident, self.fed_lightly or (lambda: None)
 
+        def counted(value: float | None) -> bool:
+            raw.clear()
+            for state in known.values():
+                state.unseen_backwards += 1
+                state.backwards += 1
+                if value is not None:
+                    state.last_loss = value
+                    if journal is not None:
+                        journal.append((loop.last_loss_step, value, state.key))
+                if len(tape := state.window.tape) < TAPE_LIMIT:
+                    tape.append("backward")
+            fed()
+            return True
+
         def light(roots: Any, *args: Any, accumulate_grad: bool = True, **kwargs: Any) -> bool:
             if not loop.light or len(known) != 1 or not accumulate_grad or outliers.look_on or inside() != -1:
                 return False
@@ -96,32 +110,30 @@ class BackwardSensor:
                 if len(raw) != 1 or id(root) not in raw:
                     return False
                 root = raw[id(root)][0]
-            if type(root) is not plain or not root.is_cpu or root.numel() != 1:
+            if type(root) is not plain or root.numel() != 1 or loop.steps >= imbalance.due:
                 return False
+            if not root.is_cpu:
+                return self._waits(root.detach(), scaled=bool(raw)) and counted(None)
             value = root.item()
-            if value - value != 0.0 or value > outliers.limit or loop.steps >= imbalance.due:
+            if value - value != 0.0 or value > outliers.limit:
                 return False
-            if raw:
-                raw.clear()
             recent.append(value)
             if loop.first_loss is None:
                 loop.first_loss = value
             loop.last_loss, loop.last_loss_step = value, loop.steps + 1
             if not -loop.largest_loss <= value <= loop.largest_loss:
                 loop.largest_loss = abs(value)
-            for state in known.values():
-                state.unseen_backwards += 1
-                state.backwards += 1
-                state.last_loss = value
-                if journal is not None:
-                    journal.append((loop.last_loss_step, value, state.key))
-                if len(tape := state.window.tape) < TAPE_LIMIT:
-                    tape.append("backward")
-            fed()
-            return True
+            return counted(value)
 
         unseen_by_dynamo(light)
         return light
+
+    def _waits(self, loss: torch.Tensor, *, scaled: bool) -> bool:
+        """Keep a loss on its device; False if it is time to read them."""
+        if len(self._deferred) >= DEFERRED - 1:
+            return False
+        self._deferred.append((self.loop.step, loss, scaled, [state.key for state in self.loop.optimizers.values()]))
+        return True
 
     def _public(self, tensors: Any, *args: Any, **kwargs: Any) -> None:
         self._starting((tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors), accumulate_grad=True)

@@ -18,6 +18,7 @@ SPREAD = 1.5  # later looks are this much further apart each time
 EARLY = 30  # up to this step closer looks are taken whatever they cost
 TAPE_LIMIT = 2_000
 PATIENCE = 700_000_000  # nanoseconds of close looks that are always granted
+PATIENCE_AGAIN = 400_000_000  # and so many more when another stage begins, which has steps of its own to be looked at
 TOO_MUCH = 0.15  # share of the time that ends a close look in the middle of a step
 SAMPLE_GAP = 16  # numbers are sampled twice in every sixteenth part of the steps so far
 SAMPLE_GRANT = 150_000_000  # nanoseconds of sampling that are always granted
@@ -279,6 +280,7 @@ class Loop:
         self.unsettled = False  # something of the models is to be cleaned up or judged at the coming step
         self.next_look = 0  # up to this step there is nothing to do but to count
         self._keys = 0
+        self._patience: float = PATIENCE
         # what is read at every step, for those who want it: (step, loss, key of the optimizer), (step, rate, key)
         self.losses: list[tuple[int, float, int | list[int]]] | None = [] if wants(LossesRead) else None
         self.rates: list[tuple[int, Any, int]] | None = [] if wants(LossesRead) else None
@@ -312,6 +314,8 @@ class Loop:
             state = self.optimizers[id(optimizer)] = OptimizerState(optimizer, self._keys, where)
             state.born = self.clock
             weakref.finalize(optimizer, self._retire, id(optimizer)).atexit = False
+            if self._keys <= MANY_OPTIMIZERS:
+                self._patience = max(self._patience, self.spent + PATIENCE_AGAIN)
             self.look_closely()
         return state
 
@@ -398,7 +402,7 @@ class Loop:
 
     def catch_breath(self) -> None:
         """Stop looking closely within a step when that has cost far too much already."""
-        if self.dense and self.spent > PATIENCE and self.overhead > TOO_MUCH:
+        if self.dense and self.spent > self._patience and self.overhead > TOO_MUCH:
             self._next_sample = max(self._next_sample, 2 * self.steps + 10)
             self._dense_until = 0
             self.audited = True

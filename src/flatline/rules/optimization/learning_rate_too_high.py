@@ -105,7 +105,7 @@ class LearningRateTooHigh(Rule):
     jumps_needed: int = 2  # at which the answers lay beyond all targets; one may be an accident
     cycle: float = 2.0  # times the highest rate of the cycles before; and that over the rate where the loss was lowest
     erased: float = 0.15  # typical change in one step of an adaptive optimizer; a few such leave nothing of what was
-    outgrown: float = 4.0  # typical matrix over its initial size; at most 3.7 in healthy runs (docs/thresholds.md)
+    outgrown: float = 4.0  # typical matrix over its initial size; three of 173 healthy runs (docs/thresholds.md)
     stays: float = 0.25  # of ln(classes): what the loss stands at, at least
     flat: float = 0.95  # last quarter of the losses over the second one, then
     course_needed: int = 32  # stretches of the course: from here on its quarters are even
