@@ -994,6 +994,19 @@ class TargetsRanked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ScaledApart(Event):
+    """What a model learned from and what it was validated on each have a mean of 0 and a deviation of 1, exactly."""
+
+    absent = "training and validation inputs were not each scaled by themselves"
+    defect = True
+    train: str = ""  # the variable that holds the data
+    validation: str = ""
+    rows: int = 0
+    validation_rows: int = 0
+    groups: int = 0  # columns or channels that were compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MissingTaught(Event):
     """A number that people write where one is missing stood among the targets, and the loss counted it."""
 

@@ -21,7 +21,7 @@ SHARE = 0.1  # of the numbers; what a broken model has made is nan altogether
 
 def bad_data(frame: FrameType | None) -> str:
     """'X holds 1 of 20,000 numbers that are not finite, first in row 1203'; '' where all that is within reach is finite."""
-    for name, tensor in _in_reach(frame):
+    for name, tensor in in_reach(frame):
         bad = ~torch.isfinite(tensor)
         count = int(bad.sum())
         if 0 < count <= SHARE * tensor.numel():
@@ -31,7 +31,8 @@ def bad_data(frame: FrameType | None) -> str:
     return ""
 
 
-def _in_reach(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
+def in_reach(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of data that the user's frames hold, with the names of the variables that they were found in."""
     seen: dict[int, torch.Tensor] = {}
     for name, value in _named(frame):
         for tensor in _tensors(value):

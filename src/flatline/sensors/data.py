@@ -42,6 +42,7 @@ from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutatio
 from flatline.sensors.patching import Patches
 from flatline.sensors.ranked import Place, Rankings, sliced_place
 from flatline.sensors.revisited import Learned, Revisits, base, glimpse, held_out, made_alike
+from flatline.sensors.scaled_apart import ScaledApartSensor
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
 from flatline.sensors.sentinels import Sentinels
 from flatline.sensors.text_order import sorted_by_text
@@ -202,6 +203,7 @@ class DataSensor:
         self.loop, self.patches, self.models = loop, patches, models
         self.waiting = Waiting(loop, patches)
         self.lone = LoneBatches(loop)
+        self._scaled = ScaledApartSensor(loop)
         self.sentinels = Sentinels(loop)
         self.loaders: dict[int, Loader] = {}
         self.losses: Iterable[float] = ()  # the newest ones
@@ -238,7 +240,7 @@ class DataSensor:
         self.patches.around(base, "_reset", before=self._again)
         self.models.targets_seen = self.patches.guard_inner(self._targets)
         self.models.inputs_seen = self.patches.guard_inner(self._inputs)
-        self.models.validation_seen = self.patches.guard_inner(self.lone.validated)
+        self.models.validation_seen = self.patches.guard_inner(self._validated)
 
     def _started(self, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         known = self.loaders.get(id(loader))
@@ -517,6 +519,11 @@ class DataSensor:
 
     # ------------------------------------------------------------------ inputs
 
+    def _validated(self, model: str, first: Any) -> None:
+        """A model ran without gradients."""
+        self.lone.validated(model, first)
+        self._scaled.validated(model, first)
+
     def _inputs(self, model: str, tensors: list[Any], module: Any) -> None:
         """A model that is being trained was called."""
         if self.newest is not None and self.newest.views is not None:
@@ -528,6 +535,7 @@ class DataSensor:
         if not repeats.add(step, first, content):
             return
         self.lone.called(model, first, content=content)
+        self._scaled.called(model, first)
         self._input = step, weakref.ref(first)
         self._held = first if first.numel() <= HELD and not first.requires_grad else None
         rows, features = batches.layout(tensors)
