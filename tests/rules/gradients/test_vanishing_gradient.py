@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import LayerNumbers, NumbersSampled, OptimizerFacts, RunEnded
+from flatline.events import ActivationsSampled, LayerActivations, LayerNumbers, NumbersSampled, OptimizerFacts, RunEnded
 from flatline.rules.gradients.vanishing_gradient import VanishingGradient
 from flatline.testing import play
 
@@ -165,3 +165,29 @@ def test_does_not_wait_where_it_is_hopeless():
 def test_near_miss_adam_mends_it():
     assert play(VanishingGradient, *under_adam(*[0.2] * 9, 0.3, 0.4, 0.5), ENDED) == []
     assert play(VanishingGradient, *under_adam(*[0.2] * 12), replace(ENDED, how="crashed")) == []
+
+
+def forward(*signals, untrained=True, gain=1.0):
+    layers = [LayerActivations(layer=f"net.{i}", signal=signal, gain=gain) for i, signal in enumerate(signals)]
+    return ActivationsSampled(step=1, untrained=untrained, layers=tuple(layers))
+
+
+def test_fires_under_adam_where_the_samples_fade_on_their_way_forward_and_the_loss_stands():
+    (finding,) = play(VanishingGradient, forward(*[0.2**i for i in range(6)]), *whole_run(optimizer=ADAM))
+    assert finding.severity == "warning"
+    assert finding.message.endswith(
+        "so do the samples on their way forward: before the first step they differed by 1 at the first layer, by 0.00032 at "
+        "the last one, and the loss stands at 1.61"
+    )
+
+
+@pytest.mark.parametrize("signals", [[1.0] * 6, [1.0, 1.0, 1.0, 1.0, 1.0, 1e-4], [0.5**i for i in range(6)]])
+def test_near_miss_under_adam_the_samples_come_through(signals):
+    assert play(VanishingGradient, forward(*signals), *whole_run(optimizer=ADAM)) == []
+
+
+def test_near_miss_under_adam_the_loss_falls_or_the_weights_are_small_or_loaded():
+    fading = [0.2**i for i in range(6)]
+    assert play(VanishingGradient, forward(*fading), *whole_run(optimizer=ADAM, losses=(1.61, 1.2))) == []
+    assert play(VanishingGradient, forward(*fading, gain=0.3), *whole_run(optimizer=ADAM)) == []
+    assert play(VanishingGradient, forward(*fading, untrained=False), *whole_run(optimizer=ADAM)) == []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from flatline.events import Event, LayerNumbers, NumbersSampled, RunEnded
+from flatline.events import ActivationsSampled, Event, LayerNumbers, NumbersSampled, RunEnded
 from flatline.findings import Finding
 from flatline.history import History, median
 from flatline.rules import Rule
@@ -49,7 +49,8 @@ class VanishingGradient(Rule):
     -------------------
     Gradients that are exactly zero belong to frozen or dead layers, or to the first step of LoRA. A single tensor
     with a small gradient, such as an embedding of which few rows were used, is no decay over depth. A gradient that
-    is a thousand times smaller at the first layer is told only where plain SGD takes the steps and the loss stands.
+    is a thousand times smaller at the first layer is told only where the loss stands, and under Adam, which evens the steps
+    out, only where the activation functions squeeze the samples, too, until the scores are the same for all of them.
 
     References
     ----------
@@ -86,6 +87,9 @@ class VanishingGradient(Rule):
     shares: float = 0.9  # of the sampled steps, for that
     samples_needed: int = 20  # of them
     steps_standing: int = 300  # of the whole run
+    shares_adaptive: float = 0.5  # of the sampled steps under Adam, which raises the first layers' gradients by and by
+    squeezed: float = 0.4  # of what the gain makes of the samples: a sigmoid leaves 0.25, GELU 0.5, ReLU 0.7
+    alike: float = 1e-3  # what samples differ by in the last layer over the first one; six sigmoid layers make 5e-4
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
@@ -93,6 +97,7 @@ class VanishingGradient(Rule):
         self._waiting: dict[int, tuple[NumbersSampled, list[LayerNumbers]]] = {}  # of each optimizer, not told yet
         self._losses = History()
         self._newest: tuple[NumbersSampled, list[LayerNumbers]] | None = None
+        self._forward: list[float] = []  # what the samples differed by at each layer before training, if it faded
         self._first: dict[
             int, float
         ] = {}  # of each optimizer: first layer's gradient over the last one's, when first seen
@@ -112,21 +117,36 @@ class VanishingGradient(Rule):
             else:
                 yield self._tell(event, layers, **self._by_steps(event, layers))
 
+    def on_activations_sampled(self, event: ActivationsSampled) -> None:
+        """How much of what tells the samples apart comes through to the last layer."""
+        layers = [each for each in event.layers if each.gain is not None and each.signal is not None]
+        signals = [each.signal or 0.0 for each in layers]
+        if event.untrained and self._rise(signals[::-1], self.alike):
+            gain = median(each.gain or 0.0 for each in layers)
+            by_activation = (signals[-1] / signals[0]) ** (1 / (len(signals) - 1)) < self.squeezed * gain
+            self._forward = signals if by_activation else []
+
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
-        """A run that was over too soon to wait; a milder decay under plain SGD, in a run that never got anywhere."""
+        """A run that was over too soon to wait; a milder decay, in a run that never got anywhere."""
         for waiting, layers in self._waiting.values() if event.how == "finished" else ():
             yield self._tell(waiting, layers, **self._by_steps(waiting, layers))
-        if self._newest is None or len(self._faded) != 1 or self._newest[0].optimizer.adaptive:
+        if self._newest is None or len(self._faded) != 1:
             return
         sampled, layers = self._newest
-        often = sum(self._faded.values()) >= self.shares * self._losses.count >= self.shares * self.samples_needed
-        if often and event.step >= self.steps_standing and self._losses.stood:
-            yield self._tell(
-                event,
-                layers,
-                f"; at lr={sampled.lr:g} the first layers hardly move, and the loss stands at {self._losses.last:.4g}",
-                where=sampled.where,
-            )
+        adaptive = sampled.optimizer.adaptive
+        share = self.shares_adaptive if adaptive else self.shares
+        often = sum(self._faded.values()) >= share * self._losses.count >= share * self.samples_needed
+        lasting = event.step >= self.steps_standing and (not adaptive or sampled.index >= self.patience)
+        if often and lasting and self._losses.stood and (self._forward or not adaptive):
+            more = self._of_samples() if adaptive else f"; at lr={sampled.lr:g} the first layers hardly move"
+            stands = f"{more}, and the loss stands at {self._losses.last:.4g}"
+            yield self._tell(event, layers, stands, where=sampled.where)
+
+    def _of_samples(self) -> str:
+        return (
+            f"; so do the samples on their way forward: before the first step they differed by {self._forward[0]:.2g} at the "
+            f"first layer, by {self._forward[-1]:.2g} at the last one"
+        )
 
     def _may_mend_itself(self, event: NumbersSampled, layers: list[LayerNumbers]) -> bool:
         """An adaptive optimizer moves the first layers as far as the last ones, however small their gradients are."""
@@ -178,9 +198,14 @@ class VanishingGradient(Rule):
 
     def _decays(self, layers: list[LayerNumbers], floor: float) -> bool:
         """Small at the first layer, and by many small losses along the depth."""
-        if len(layers) < self.layers_needed or layers[0].gradient_rms / layers[-1].gradient_rms >= floor:
+        return self._rise([layer.gradient_rms for layer in layers], floor)
+
+    def _rise(self, numbers: Sequence[float], floor: float) -> bool:
+        """From a small share of the last of them, all the way and not by one jump."""
+        positive = len(numbers) >= self.layers_needed and all(map(_positive, numbers))
+        if not positive or numbers[0] / numbers[-1] >= floor:
             return False
-        logs = [math.log10(layer.gradient_rms) for layer in layers]
+        logs = [math.log10(number) for number in numbers]
         jumps = [later - earlier for earlier, later in pairwise(logs)]
         gradual = max(jumps) <= self.largest_jump * (logs[-1] - logs[0])
         pairs = [(a, b) for i, a in enumerate(logs) for b in logs[i + 1 :]]
