@@ -150,6 +150,15 @@ class Course:
                 found.append(each.loss)
         return fmean(found) if found else float("nan")
 
+    @property
+    def stood(self) -> bool:
+        """The last fifth of the steps is no lower than what came before it, after the first tenth, nor than the start."""
+        losses = [each.loss for each in self.stretches]
+        if len(losses) < self.MOST // 2:
+            return False
+        half, tail = losses[len(losses) // 10 : len(losses) // 2], losses[-len(losses) // 5 :]
+        return fmean(tail) >= max(STANDS * fmean(half), HARDLY * losses[0]) > 0
+
     def from_floor(self, share: float) -> list[Stretch]:
         """The last stretches, at rates under that share of the peak."""
         place = len(self.stretches)

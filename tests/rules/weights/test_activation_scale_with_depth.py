@@ -6,8 +6,11 @@ from flatline.events import (
     ActivationsSampled,
     FirstCrossEntropy,
     LayerActivations,
+    LayerNumbers,
     LossComputed,
+    LossesRead,
     NumbersSampled,
+    OptimizerFacts,
     RunEnded,
     TargetFacts,
 )
@@ -259,3 +262,48 @@ def test_near_miss_blocks_that_grow_and_a_loss_in_order():
     assert play(ActivationScaleWithDepth, *message_passing([1.5**i for i in range(14)], loss=40.0)) == []
     assert play(ActivationScaleWithDepth, *message_passing([1.5**i for i in range(8)])) == []
     assert play(ActivationScaleWithDepth, *message_passing([5.0**i for i in range(4)])) == []
+
+
+HELD_UP = [0.1] * 9  # by biases
+
+
+def faded(factor=0.4, gain=0.58, steps=600, losses=(1.1, 1.1), keys=(1,), update=1e-6, gradient=1e-6, adaptive=False):
+    """What tells the samples apart is multiplied at every layer; every tenth step is sampled."""
+    signals = [0.1 * factor**i for i in range(9)]
+    looks = [
+        sampled(HELD_UP, gain=gain if step == 1 else None, step=step, untrained=step == 1, signals=signals)
+        for step in (1, 2, 12)
+    ]
+    for step in range(1, steps + 1, 10):
+        loss = losses[0] + (losses[1] - losses[0]) * step / steps
+        optimizer = OptimizerFacts(key=keys[step // 10 % len(keys)], adaptive=adaptive)
+        looks.append(LossesRead(optimizer=optimizer, losses=(loss,) * 10, rates=(0.1,) * 10))
+        layers = (LayerNumbers(name="net.0", update_ratio=update, gradient_rms=gradient, weight_rms=0.1),)
+        looks.append(NumbersSampled(step=step, index=step, loss=loss, optimizer=optimizer, layers=layers))
+    return [*looks, RunEnded(step=steps, loss=losses[1], first_loss=losses[0])]
+
+
+def test_fires_where_samples_become_alike_and_the_loss_stands():
+    (finding,) = play(ActivationScaleWithDepth, *faded())
+    assert finding.message == (
+        "before the first step what tells the samples apart shrinks 0.4 × per layer: they differ by 0.1 at net.0, by 6.6e-05 "
+        "at net.8, over 9 Linear layers; the loss has stood at 1.1"
+    )
+    assert "of about 0.58, of which the activation function leaves 0.4" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"losses": (1.1, 0.8)},
+        {"steps": 200},
+        {"update": 1e-3},
+        {"gradient": 0.01},  # a rate far too low
+        {"adaptive": True},
+        {"keys": (1, 2)},
+        {"factor": 0.9, "gain": 1.3},
+        {"factor": 0.3, "gain": 1.4},  # by the sigmoids
+    ],
+)
+def test_near_miss_samples_become_alike(facts):
+    assert play(ActivationScaleWithDepth, *faded(**facts)) == []

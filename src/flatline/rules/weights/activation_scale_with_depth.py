@@ -12,11 +12,12 @@ from flatline.events import (
     FirstCrossEntropy,
     LayerActivations,
     LossComputed,
+    LossesRead,
     NumbersSampled,
     RunEnded,
 )
 from flatline.findings import Finding
-from flatline.history import History, median
+from flatline.history import Course, History, median
 from flatline.rules import Rule
 
 
@@ -89,11 +90,18 @@ class ActivationScaleWithDepth(Rule):
     recovered: float = 10.0  # times what they differed before the first step
     rounding: float = 1e-6  # of the numbers: samples that differ by less do so by float32's rounding (1.2e-7)
     losses_needed: int = 20  # of sampled steps, to take medians of the first and the newest
+    passed_on: float = 0.85  # of what samples differ by, from layer to layer; with Kaiming before ReLU about 0.97
+    let_through: float = 0.4  # that over the gain: 0.7 for ReLU, 0.5 for GELU; a sigmoid, 0.25, is at fault itself
+    steps_standing: int = 300  # as for G2: 14 layers as drawn by PyTorch may begin to learn after a hundred under Adam
+    as_drawn: float = 0.05  # of their size, all updates of the typical layer of such a network together
+    faint: float = 1e-3  # gradient over weight of the typical layer, whatever the rate; healthy: 1e-2 and more at first
     fallen: float = 0.8  # of the first loss, and something was learned; a last bias alone takes off a few percent
 
     def __init__(self) -> None:
         self._shrunk: dict[str, _Shrunk] = {}
         self._losses = History()
+        self._courses: dict[int, Course] = {}  # of each optimizer
+        self._updates, self._gradients = History(), History()  # of the typical weight matrix, over its size; plain SGD
         self._grown: dict[str, _Shrunk] = {}
         self._largest = 0.0  # target of the first step's regression
         self._squared = True  # its error
@@ -112,6 +120,8 @@ class ActivationScaleWithDepth(Rule):
                 yield self._tell(event, chain, event)
             elif grows is not None:
                 self._shrunk[event.model] = _Shrunk(event, chain)
+            elif chain := next((each for each in (whole, whole[:-1]) if self._fades(each)), []):
+                self._shrunk[event.model] = _Shrunk(event, chain, by_signal=True)
             elif chain := next((each for each in (whole, whole[:-1]) if self._trend(each, self.ratio_off)), []):
                 self._grown[event.model] = _Shrunk(event, chain)
             elif chain := next(
@@ -136,6 +146,10 @@ class ActivationScaleWithDepth(Rule):
             self._largest = max(self._largest, *(abs(each) for each in (low, high) if each is not None), 0.0)
             self._squared = event.kind in SQUARED
 
+    def on_losses_read(self, event: LossesRead) -> None:
+        """The loss of every step."""
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
+
     def _follow(self, event: ActivationsSampled) -> None:
         """A network whose activations recover is no longer looked at."""
         shrunk = self._shrunk.get(event.model)
@@ -152,6 +166,12 @@ class ActivationScaleWithDepth(Rule):
         if event.loss is None:
             return
         self._losses.add(event.index, event.loss)
+        matrices = [
+            each for each in event.layers if each.matrix and each.update_ratio is not None and each.weight_rms > 0
+        ]
+        if matrices and not event.optimizer.adaptive:
+            self._updates.add(event.index, median(each.update_ratio or 0.0 for each in matrices))
+            self._gradients.add(event.index, median(each.gradient_rms / each.weight_rms for each in matrices))
         largest, self._largest = self._largest, 0.0
         error = math.sqrt(abs(event.loss)) if self._squared else event.loss
         if event.step > 1 or not largest or not self.error_off * largest <= error < math.inf:
@@ -178,14 +198,37 @@ class ActivationScaleWithDepth(Rule):
         if event.loss is None or event.first_loss is None or self._learned(event.loss, event.first_loss):
             return
         for shrunk in self._shrunk.values():
-            if shrunk.step >= self.steps_needed:
-                yield self._tell(event, shrunk.chain, shrunk.first)
+            if shrunk.step >= self.steps_needed and (not shrunk.by_signal or self._stands(event)):
+                yield (
+                    self._tell_signal(event, shrunk)
+                    if shrunk.by_signal
+                    else self._tell(event, shrunk.chain, shrunk.first)
+                )
+
+    def _stands(self, event: RunEnded) -> bool:
+        """The loss stood all the time, and the weights are as drawn: under Adam many deep networks begin to learn late."""
+        if event.step < self.steps_standing or not self._updates.count or len(self._courses) != 1:
+            return False
+        (course,) = self._courses.values()
+        as_drawn = max(self._updates.values) * event.step <= self.as_drawn and self._gradients.location <= self.faint
+        return as_drawn and course.stood
+
+    def _fades(self, chain: list[LayerActivations]) -> bool:
+        """Biases hold the activations up, but what tells the samples apart shrinks at every layer, by the weights' doing."""
+        signals = [layer.signal or 0.0 for layer in chain]
+        if min(signals, default=0.0) <= 0 or (self._change_of(signals, self.ratio) or 0.0) >= 0:
+            return False
+        factor = _factor(signals)
+        return factor <= self.passed_on and factor >= self.let_through * _gain(chain)
 
     def _change(self, chain: list[LayerActivations], ratio: float) -> float | None:
         """By how many powers of ten the activations grow, or shrink, all the way; None for neither."""
-        if len(chain) < self.layers_needed:
+        return self._change_of([layer.std for layer in chain], ratio)
+
+    def _change_of(self, sizes: list[float], ratio: float) -> float | None:
+        if len(sizes) < self.layers_needed:
             return None
-        logs = [math.log10(layer.std) for layer in chain]
+        logs = [math.log10(size) for size in sizes]
         change = logs[-1] - max(0.0, logs[0]) if logs[-1] > logs[0] else logs[-1] - min(0.0, logs[0])
         jumps = [later - earlier for earlier, later in pairwise(logs)]
         along = sum(jump * change > 0 for jump in jumps)
@@ -206,7 +249,7 @@ class ActivationScaleWithDepth(Rule):
 
     def _tell(self, event: Event, chain: list[LayerActivations], seen: ActivationsSampled, told: str = "") -> Finding:
         first, last = chain[0], chain[-1]
-        factor = (last.std / first.std) ** (1 / (len(chain) - 1))
+        factor = _factor([layer.std for layer in chain])
         gain, fan_in = _gain(chain), int(median(layer.fan_in for layer in chain))
         by_sums = self.gain_low <= gain <= self.gain_high  # the weights alone are in order
         stuck = told if last.std > first.std else "; the loss has not fallen"
@@ -216,12 +259,30 @@ class ActivationScaleWithDepth(Rule):
             f"{first.std:.2g} at {first.layer}, {last.std:.2g} at {last.layer}, over {len(chain)} {first.kind} layers{stuck}",
             where=seen.where,
             cause=SUMS.format(gain=gain) if by_sums else _cause(gain, fan_in),
-            fix=FIX_SUMS
-            if by_sums
-            else "nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') for every layer before a ReLU, "
-            "nn.init.xavier_normal_ before tanh; or normalisation layers between them",
+            fix=FIX_SUMS if by_sums else FIX,
             first=first.std,
             last=last.std,
+            factor=factor,
+            gain=gain,
+            layers=len(chain),
+        )
+
+    def _tell_signal(self, event: Event, shrunk: _Shrunk) -> Finding:
+        chain = shrunk.chain
+        signals = [layer.signal or 0.0 for layer in chain]
+        factor, gain = _factor(signals), _gain(chain)
+        return self.finding(
+            event,
+            f"before the first step what tells the samples apart shrinks {factor:.2g} × per layer: they differ by "
+            f"{signals[0]:.2g} at {chain[0].layer}, by {signals[-1]:.2g} at {chain[-1].layer}, over {len(chain)} {chain[0].kind} "
+            f"layers; the loss has stood at {self._losses.last:.4g}",
+            where=shrunk.first.where,
+            cause=f"the weights have an rms × √fan_in of about {gain:.2g}, of which the activation function leaves {factor:.2g}: "
+            "too small an initialisation for that many layers without normalisation or residual connections; the scores are the "
+            "same for all samples, and so little gradient comes back that the weights stayed as drawn",
+            fix=FIX,
+            first=signals[0],
+            last=signals[-1],
             factor=factor,
             gain=gain,
             layers=len(chain),
@@ -233,6 +294,10 @@ ERRORS = (*SQUARED, "smooth_l1_loss", "huber_loss", "l1_loss")  # far from the t
 SUMS = (
     "weights with rms × √fan_in of about {gain:.2g} keep the scale only where a ReLU takes half of it away, and no residual "
     "connection and no sum over neighbours adds to it: here every block is larger than the last, and nothing normalises them"
+)
+FIX = (
+    "nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') for every layer before a ReLU, nn.init.xavier_normal_ before "
+    "tanh; or normalisation layers between them"
 )
 FIX_SUMS = (
     "put a normalisation layer into every block, or take the mean over neighbours in place of the sum, or begin the last "
@@ -259,8 +324,8 @@ def _alike(chain: list[LayerActivations]) -> list[list[LayerActivations]]:
 class _Shrunk:
     """A network whose activations shrank, or grew, before the first step."""
 
-    def __init__(self, first: ActivationsSampled, chain: list[LayerActivations]) -> None:
-        self.first, self.chain = first, chain
+    def __init__(self, first: ActivationsSampled, chain: list[LayerActivations], *, by_signal: bool = False) -> None:
+        self.first, self.chain, self.by_signal = first, chain, by_signal
         self.step = 0  # when they were last seen, still as small
 
 
@@ -271,6 +336,11 @@ def _chain(layers: tuple[LayerActivations, ...], kind: str) -> list[LayerActivat
         if layer.kind == kind and layer.gain is not None and 0.0 < layer.std < math.inf:
             found.setdefault(layer.layer, layer)
     return list(found.values())
+
+
+def _factor(sizes: list[float]) -> float:
+    """What every layer multiplies by."""
+    return math.pow(sizes[-1] / sizes[0], 1 / (len(sizes) - 1))
 
 
 def _gain(chain: list[LayerActivations]) -> float:
