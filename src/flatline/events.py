@@ -197,7 +197,7 @@ class ParameterFacts:
     registered: bool = True  # found by model.parameters()
     after_optimizer: bool = False  # made after the newest optimizer was built
     loaded: bool = False  # came from a checkpoint, or was trained by another optimizer before
-    trained_before: bool = False  # for long, by an optimizer that is gone
+    trained_before: bool = False  # for long, by an optimizer that is gone, or idle since this one came
     ran: bool = True  # its module ran in the forward pass
     training: bool = True  # the mode of its root module
     cut: str = ""  # where the graph to the loss was cut, if it was

@@ -80,8 +80,9 @@ class AuditSensor:
         self._after_backward: dict[int, float] = {}
         self.gradients: dict[int, float] = {}  # norms of the gradients that the step in progress found, by id
         self._trained_before: frozenset[int] = frozenset()  # ids of parameters of optimizers that are gone
-        self._trained_long: frozenset[int] = frozenset()  # and had stepped often
+        self._trained_long: frozenset[int] = frozenset()  # of those and of idle ones that had stepped often
         self._trained_values: set[tuple[tuple[int, ...], tuple[float, ...]]] = set()  # shapes, and elements of those
+        self._paces: dict[int, dict[int, int]] = {}  # by key: steps of all other optimizers at its own first one
         self._audited: dict[int, Any] = {}  # id of a parameter of an optimizer -> weak reference, at the newest audit
         self._norms: dict[int, tuple[Any, list[Tensor], Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
@@ -153,6 +154,8 @@ class AuditSensor:
         parameters = state.parameters
         if state.steps < 2:
             self._first_look()
+        if not state.steps:
+            self._paces[state.key] = {other.key: other.steps for other in self.loop.states}
         now = _norms({id(p): p.grad for p in parameters if p.grad is not None})
         self._had_gradient.update(now)
         self.gradients = now
@@ -200,7 +203,7 @@ class AuditSensor:
     def _audit(self, state: OptimizerState) -> None:
         owners = self._owners()
         self._trained_before = frozenset().union(*(state.held for state in self.loop.retired))
-        long = frozenset().union(*(s.held for s in self.loop.retired if s.steps >= LONG_TRAINED))
+        long = frozenset().union(*(s.held for s in self._over(state) if s.steps >= LONG_TRAINED))
         self._trained_long = long.intersection(self._audited)
         self._trained_values = {_values_of(p) for key in self._trained_long if (p := self._audited[key]()) is not None}
         seen: set[int] = set()
@@ -222,6 +225,11 @@ class AuditSensor:
                 backward_where=self.backward.where,
             )
         )
+
+    def _over(self, state: OptimizerState) -> list[OptimizerState]:
+        """Optimizers that are gone, and those that took no step since this one took its first."""
+        paces = self._paces.get(state.key, {})
+        return [*self.loop.retired, *(s for s in self.loop.states if s is not state and paces.get(s.key) == s.steps)]
 
     def _astray(self, stale: list[Tensor], owners: Owners) -> Iterator[ParameterFacts]:
         """What hooks and the like compute, and nobody takes."""

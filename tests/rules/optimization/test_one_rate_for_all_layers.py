@@ -108,7 +108,9 @@ def test_near_miss_sampled_too_late():
     assert play(OneRateForAllLayers, audit(), *late) == []
 
 
-def left_behind(*, ratio=0.0005, losses=(8.0, 4.0, 2.1), classes=10, count=280, how="finished", body_lr=0.01):
+def left_behind(
+    *, ratio=0.0005, losses=(8.0, 4.0, 2.1), classes=10, count=280, how="finished", body_lr=0.01, before=()
+):
     """One small rate for all; the loss goes evenly from the first of the three to the second and the third."""
     begin, middle, end = losses
     half = count // 2
@@ -124,14 +126,14 @@ def left_behind(*, ratio=0.0005, losses=(8.0, 4.0, 2.1), classes=10, count=280, 
         step=count, optimizer=ADAM, steps=tuple(range(1, count + 1)), losses=tuple(fall), rates=(0.01,) * count
     )
     loss = LossComputed(step=1, kind="cross_entropy", reduction="mean", classes=classes)
-    return play(OneRateForAllLayers, audit(), loss, *samples, read, RunEnded(step=count, how=how))
+    return play(OneRateForAllLayers, audit(), loss, *before, *samples, read, RunEnded(step=count, how=how))
 
 
 def test_fires_on_a_head_that_is_left_behind():
     (finding,) = left_behind()
     assert (finding.severity, finding.where) == ("warning", Where("train.py", 12))
     assert finding.message == (
-        "the fresh head.weight moved by 13% of its own size in the whole run, at the rate of 0.01 that it shares with the "
+        "the fresh head.weight moved by 14% of its own size in the whole run, at the rate of 0.01 that it shares with the "
         "pretrained layers; the loss is 2.32 and still falls (guessing: 2.3)"
     )
     assert "lr=1 or so" in finding.fix
@@ -152,3 +154,45 @@ def test_fires_on_a_head_that_is_left_behind():
 )
 def test_near_miss_a_head_that_is_left_behind(changed):
     assert left_behind(**changed) == []
+
+
+def pretrained(rate=0.5, count=300):
+    """In the same run, at a rate of its own."""
+    earlier = replace(ADAM, key=-1)
+    steps = tuple(range(1, count + 1))
+    return (LossesRead(step=count, optimizer=earlier, steps=steps, losses=(1.0,) * count, rates=(rate,) * count),)
+
+
+def test_fires_halfway_down_at_a_small_part_of_the_rate_that_the_body_was_trained_with():
+    (finding,) = left_behind(losses=(2.3, 1.6, 1.0), before=pretrained())
+    assert finding.severity == "warning"
+
+
+def test_fires_above_guessing_where_the_loss_came_down_from_far_above():
+    (finding,) = left_behind(losses=(5.0, 2.8, 2.5), before=pretrained())
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"before": ()},
+        {"losses": (5.0, 1.9, 1.6)},
+        {"before": pretrained(0.05)},
+        {"before": pretrained(count=100)},
+        {"losses": (2.3, 1.2, 0.6)},
+        {"losses": (2.3, 1.2, 1.0)},
+        {"ratio": 0.005},
+    ],
+    ids=[
+        "rate not known",
+        "came down from far above",
+        "a fifth of it",
+        "a try",
+        "far below guessing",
+        "it stands",
+        "it moves",
+    ],
+)
+def test_near_miss_halfway_down(changed):
+    assert left_behind(**{"losses": (2.3, 1.6, 1.0), "before": pretrained(), **changed}) == []

@@ -71,6 +71,10 @@ class OneRateForAllLayers(Rule):
     guessing: float = 0.6  # of what guessing costs: a loss above it has learned next to nothing
     falling: float = 0.15  # of the whole fall, that belongs to the second half of the run
     steps_needed: int = 200  # of the run; fewer are a try
+    slower: float = 10.0  # times the rate, at which the body was trained in this run: a tenth is usual for tuning it
+    falling_slowly: float = 0.05  # of it, above guessing and after a far higher rate: heads may begin far above
+    straight: float = 0.3  # of it, below guessing; at an even pace it is 0.5
+    far_from: float = 0.4  # of what guessing costs, the lowest of these
 
     def __init__(self) -> None:
         self._loaded: dict[str, bool] = {}  # name of each trained matrix -> from a checkpoint
@@ -145,23 +149,39 @@ class OneRateForAllLayers(Rule):
         """A fresh head that hardly moved, and a loss that is on its way down from above what guessing costs."""
         for key, head in self._heads.items():
             course = self._courses.get(key, Course())
-            if event.how != "finished" or course.steps < self.steps_needed or head.path > self.stuck:
+            path = head.path(course)
+            if event.how != "finished" or course.steps < self.steps_needed or path > self.stuck:
                 continue
-            first, middle, last = (course.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
-            if last >= self.guessing * self._chance > 0 and middle - last >= self.falling * (first - last) > 0:
-                yield self._left_behind(event, head, last)
+            last = course.level(0.9, 1.0)
+            if self._on_its_way(course, last, slowed=self._slowed(key, course)):
+                yield self._left_behind(event, head, last=last, path=path)
 
-    def _left_behind(self, event: RunEnded, head: _Head, last: float) -> Finding:
+    def _on_its_way(self, course: Course, last: float, *, slowed: bool) -> bool:
+        """The loss still falls, from not far below what guessing costs."""
+        first, middle = course.level(0.0, 0.1), course.level(0.45, 0.55)
+        if not first > last >= self.far_from * self._chance > 0:
+            return False
+        late = (middle - last) / (first - last)
+        if late >= self.falling and last >= self.guessing * self._chance:
+            return True
+        return slowed and late >= (self.straight if last < self._chance else self.falling_slowly)
+
+    def _slowed(self, key: int, course: Course) -> bool:
+        """An optimizer before this one had a rate many times as high."""
+        before = [each for other, each in self._courses.items() if other < key and each.steps >= self.steps_needed]
+        return any(each.peak >= self.slower * course.peak > 0 for each in before)
+
+    def _left_behind(self, event: RunEnded, head: _Head, *, last: float, path: float) -> Finding:
         rate = head.rate
         return self.finding(
             event,
-            f"the fresh {head.name} moved by {head.path:.0%} of its own size in the whole run, at the rate of {rate:g} that "
+            f"the fresh {head.name} moved by {path:.0%} of its own size in the whole run, at the rate of {rate:g} that "
             f"it shares with the pretrained layers; the loss is {last:.3g} and still falls (guessing: {self._chance:.3g})",
             cause="the rate suits the pretrained layers; the head is random and needs far larger steps",
             fix=f"give the head a group of its own, with lr={100 * rate:.2g} or so, and keep {rate:g} for the pretrained layers",
             where=head.where,
             key="left behind",
-            moved=head.path,
+            moved=path,
             lr=rate,
         )
 
@@ -170,14 +190,27 @@ class _Head:
     """The fresh layers under one optimizer."""
 
     def __init__(self) -> None:
-        self.path = self.rate = 0.0
+        self.rate = 0.0
         self.where: Where | None = None
         self.name = ""
+        self._steps: list[float] = []  # changes at a rate of 1
+        self._path = 0.0
         self._index = 0
 
     def add(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
         """Their steps since the sample before were like this one."""
         self.name, self.where = layers[0].name, event.optimizer.where
         self.rate = max(self.rate, layers[0].learning_rate)  # a schedule may end near 0
-        self.path += (event.index - self._index) * median(layer.update_ratio or 0.0 for layer in layers)
+        step = median(layer.update_ratio or 0.0 for layer in layers)
+        self._path += (event.index - self._index) * step
         self._index = event.index
+        if layers[0].learning_rate:
+            self._steps.append(step / layers[0].learning_rate)
+
+    def path(self, course: Course) -> float:
+        """Sizes of their own that they travelled, also after the newest sample: a step is in proportion to its rate."""
+        left, rest = course.steps - self._index, 0.0
+        for each in reversed(course.stretches):
+            rest += max(0, min(each.steps, left)) * each.rate
+            left -= each.steps
+        return self._path + (rest * median(self._steps) if self._steps else 0.0)
