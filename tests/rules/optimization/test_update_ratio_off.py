@@ -520,3 +520,51 @@ def test_fires_where_the_last_samples_are_long_ago():
 )
 def test_near_miss_of_blocks_with_small_gradients(facts):
     assert play(UpdateRatioOff, *starved(**facts)) == []
+
+
+def outweighed(*, weight=1e3, gradient=2e-6, loaded=False, adaptive=False, trunks=4, end=0.7, count=1200):
+    """A head that learns under SGD, on layers whose weights a factor in the forward pass makes small again."""
+    names = (*(f"trunk.{i}" for i in range(trunks)), *(f"head.{i}" for i in range(5 - trunks)))
+    yield ParametersAudited(parameters=tuple(ParameterFacts(name=name, loaded=loaded) for name in names))
+    sizes = [(weight, gradient) if name.startswith("trunk") else (1.0, 0.02) for name in names]
+    layers = tuple(
+        LayerNumbers(
+            name=name,
+            weight_rms=w,
+            gradient_rms=g,
+            update_ratio=0.05 * g / w,
+            learning_rate=0.05,
+            momentum=0.9,
+            elements=900,
+        )
+        for name, (w, g) in zip(names, sizes, strict=True)
+    )
+    optimizer = OptimizerFacts(key=1, name="SGD", adaptive=adaptive)
+    for i in range(20, count + 1, 20):
+        loss = 1.4 if i < 200 else end
+        yield NumbersSampled(step=i, index=i, lr=0.05, loss=loss, layers=layers, optimizer=optimizer)
+    yield RunEnded(step=count, how="finished", loss=end, first_loss=4.75)
+
+
+def test_fires_on_weights_stored_a_thousand_times_larger():
+    (finding,) = play(UpdateRatioOff, *outweighed())
+    assert (finding.severity, finding.key) == ("warning", "outweighed")
+    assert finding.message == (
+        "the weights of 4 of 5 matrices are stored far too large for one rate: trunk.0 has rms 1e+03, head.0 1; in 1,200 steps of "
+        "SGD its gradients move it by 1.2e-06 of its size: it stays what it was drawn as"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"weight": 10.0},
+        {"gradient": 0.2},
+        {"loaded": True},
+        {"adaptive": True},
+        {"end": 0.2},
+        {"count": 280},
+    ],
+)
+def test_near_miss_weights_stored_larger(changed):
+    assert play(UpdateRatioOff, *outweighed(**changed)) == []

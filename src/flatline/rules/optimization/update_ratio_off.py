@@ -116,6 +116,7 @@ class UpdateRatioOff(Rule):
         self._ratios: dict[tuple[int, str], History] = {}
         self._paths: dict[tuple[int, str], float] = {}
         self._pulls: dict[tuple[int, str], History] = {}  # what a gradient comes to, momentum included, over the weight
+        self._losses = History()
         self._fresh: set[str] = set()  # weights that begin at random numbers
         self._drawn: set[str] = set()  # those that a group of far too low a rate holds
         self._shares: dict[tuple[int, str], float] = {}  # of the highest rate, as it was first seen
@@ -140,6 +141,8 @@ class UpdateRatioOff(Rule):
         """The update ratio of each weight matrix, beside the others'."""
         self._note_rates(event)
         self._note_pulls(event)
+        if event.loss is not None:
+            self._losses.add(event.index, event.loss)
         if event.index <= self.early:
             yield from self._first_steps(event, [each for each in event.layers if self._moves(each)])
         moving = [each for each in event.layers if self._moves(each)]
@@ -198,14 +201,13 @@ class UpdateRatioOff(Rule):
         """Fresh layers whose gradients could not have moved them in the whole run, beside others that learned."""
         steps = event.step if len(self._typical) == 1 else newest.index  # samples grow rare
         done = event.loss is None or event.first_loss is None or event.loss < self.well * event.first_loss
-        known = {
-            layer: past
-            for layer in newest.layers
-            if (past := self._pulls.get((newest.optimizer.key, layer.name))) and past.count >= self.samples_needed
-        }
+        known = self._known_pulls(newest)
         pulls = {layer: past.location * steps for layer, past in known.items()}
         early = steps < self.late_index or newest.index < self.sampled * steps
-        if done or early or len({layer.learning_rate for layer in pulls}) != 1:
+        if early or len({layer.learning_rate for layer in pulls}) != 1:
+            return
+        yield from self._outweighed(event, newest, pulls)
+        if done:
             return
         fed = [layer for layer, path in pulls.items() if path >= self.fed_path]
         most = median(pulls[layer] for layer in fed) if len(fed) >= self.others else 0.0
@@ -220,6 +222,44 @@ class UpdateRatioOff(Rule):
             layer = max(unfed, key=lambda each: each.elements)
             counts = {"unfed": len(unfed), "matrices": len(pulls), "steps": steps}
             yield self._tell_unfed(newest, layer, pulls[layer], most, **counts)
+
+    def _known_pulls(self, newest: NumbersSampled) -> dict[LayerNumbers, History]:
+        return {
+            layer: past
+            for layer in newest.layers
+            if (past := self._pulls.get((newest.optimizer.key, layer.name))) and past.count >= self.samples_needed
+        }
+
+    def _outweighed(
+        self, event: RunEnded, newest: NumbersSampled, pulls: dict[LayerNumbers, float]
+    ) -> Iterator[Finding]:
+        """Fresh weights so large, with a factor that takes it back, that plain SGD leaves most of the network as drawn."""
+        fed = [layer for layer, path in pulls.items() if path >= self.fed_path]
+        done = event.loss is None or not self._losses.count or event.loss < self.well_at_rest * self._losses.first
+        if done or not fed:
+            return
+        usual = median(each.weight_rms for each in fed)
+        large = [each for each, path in pulls.items() if path < self.whole_path and self._is_fresh(each)]
+        large = [each for each in large if each.weight_rms >= self.oversized * max(usual, 1.0)]
+        if 2 * sum(each.elements for each in large) < sum(each.elements for each in pulls):
+            return
+        layer = max(large, key=lambda each: each.elements)
+        found = self.finding(
+            newest,
+            f"the weights of {len(large)} of {len(pulls)} matrices are stored far too large for one rate: {layer.name} has rms "
+            f"{layer.weight_rms:.3g}, {fed[0].name} {fed[0].weight_rms:.2g}; in {event.step:,} steps of {newest.optimizer.name} "
+            f"its gradients move it by {pulls[layer]:.1e} of its size: it stays what it was drawn as",
+            cause="a factor in the forward pass takes the size of these weights back; it makes their gradients as much smaller, so "
+            "that beside its size a weight moves by the square of that factor less",
+            fix="draw the weights at the size that they act with, without a factor in the forward pass (lr_mul=1)",
+            where=newest.optimizer.where or newest.where,
+            key="outweighed",
+            layer=layer.name,
+            path=pulls[layer],
+            weight_rms=layer.weight_rms,
+            others=usual,
+        )
+        yield replace(found, consequences=(*self.consequences, "C2", "G10"))
 
     def _is_fresh(self, layer: LayerNumbers) -> bool:
         return layer.name in self._fresh and layer.elements >= self.few
