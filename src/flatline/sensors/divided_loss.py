@@ -145,8 +145,8 @@ def _averaged(node: ast.stmt, divided: Divided) -> ast.stmt | None:
     if not kept or (samples is None and not listed) or _is_reset(kept, divided.loop, node):
         return None
     for each in _uses(divided.scope):
-        for inner in (n for n in ast.walk(each) if isinstance(n, ast.expr)):
-            mean = _is_mean(inner, kept) if listed else _over_batches(inner, kept, samples or "", divided.loop)
+        for inner in _expressions(each):
+            mean = _is_mean(inner, kept) if listed else _over_batches(inner, kept, samples or "", divided)
             if mean and not _reckoned_on(each, inner) and not _mentions(each, divided.by):
                 return each
     return None
@@ -155,6 +155,13 @@ def _averaged(node: ast.stmt, divided: Divided) -> ast.stmt | None:
 def _uses(scope: ast.AST) -> Iterator[ast.stmt]:
     kinds = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.AnnAssign)
     yield from (node for node in ast.walk(scope) if isinstance(node, kinds))
+
+
+def _expressions(node: ast.stmt) -> Iterator[ast.expr]:
+    """All within a statement; ``running /= n`` is ``running / n``."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, (ast.Name, ast.Attribute)):
+        yield ast.BinOp(node.target, node.op, node.value)
+    yield from (inner for inner in ast.walk(node) if isinstance(inner, ast.expr))
 
 
 def _samples(value: ast.expr, name: str) -> str | None:
@@ -184,11 +191,15 @@ def _is_mean(node: ast.expr, kept: str) -> bool:
     return ast.unparse(node) == f"sum({kept}) / len({kept})"
 
 
-def _over_batches(node: ast.expr, kept: str, samples: str, loop: ast.For) -> bool:
+def _over_batches(node: ast.expr, kept: str, samples: str, divided: Divided) -> bool:
     """``running / len(loader)``, with the batches of the loop as they are counted: all of them, or so far."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or ast.unparse(node.left) != kept:
         return False
-    divisor = ast.unparse(node.right)
+    divisor, loop = ast.unparse(node.right), divided.loop
+    given = [
+        ast.unparse(n.value) for n in statements(divided.scope) if isinstance(n, ast.Assign) and divisor in _targets(n)
+    ]
+    divisor = given[0] if len(given) == 1 and given[0].startswith("len(") else divisor
     sources = [ast.unparse(each) for each in ast.walk(loop.iter) if isinstance(each, (ast.Name, ast.Attribute))]
     counters = [ast.unparse(n.target) for n in loop.body if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)
                 and ast.unparse(n.value) == (samples or "1")]  # fmt: skip
