@@ -32,6 +32,8 @@ LOOKS = 3  # that agree, without one that does not
 STEPS = 20  # between the first and the last of them: a gate may learn to hold its state
 AGAIN = 2  # times as many steps until the next look is asked for
 LATE = 3  # times as many, at most, has the run at its end
+JUST = 1.2  # the same, where the loss fell under that share of the first one
+STILL = 0.5
 
 
 @dataclass(slots=True)
@@ -128,9 +130,14 @@ class PaddedStates:
         """Tell of the layers whose states were so whenever they were looked at."""
         for looks in self._looks.values():
             event = looks.newest
-            late = event is not None and event.step - looks.first >= STEPS and LATE * event.step >= self.loop.steps
-            if event is not None and late and looks.dead >= LOOKS:
+            if event is not None and looks.dead >= LOOKS and self._lasts(looks.first, event.step):
                 self.loop.emit(event)
+
+    def _lasts(self, first: int, newest: int) -> bool:
+        """It was so for long, and since the newest look little can have been learned."""
+        steps, begun, ended = self.loop.steps, self.loop.first_loss, self.loop.last_loss
+        learned = begun is not None and ended is not None and ended < STILL * begun
+        return newest - first >= STEPS and (LATE * newest >= steps if not learned else JUST * newest >= steps)
 
 
 def _compare(layer: Any, args: Any, states: Tensor, *, tokens: Tensor | None) -> Pending | None:
