@@ -295,3 +295,29 @@ def test_watching_leaves_the_numbers_alone():
         watched, watched_state = train()
     assert all(torch.equal(a, b) for a, b in zip(alone, watched, strict=True))
     assert torch.equal(state, watched_state)
+
+
+class Positions(nn.Module):
+    """A parameter of the model itself, which is added far below its last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.places = nn.Parameter(torch.zeros(3, 4))
+
+    def forward(self, x):
+        return self.last(self.first(x + self.places).relu()).mean(1)
+
+
+def test_a_parameter_of_the_model_itself_has_no_place_in_the_depth():
+    model = Positions()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    with flatline.watch() as run:
+        seen = events_of(run)
+        for _ in range(3):
+            F.cross_entropy(model(torch.randn(6, 3, 4)), torch.tensor([0, 1] * 3)).backward()
+            optimizer.step()
+    depths = {layer.name: layer.depth for layer in seen[-1].layers}
+    assert 0 <= depths["first.weight"] < depths["last.weight"]
+    assert depths["places"] == -1

@@ -271,8 +271,9 @@ class NumbersSensor:
         self._order, self._kinds = {}, {}
         for model in self.models.known:
             for place, call in enumerate(sorted(model.calls, key=lambda c: c.out_sequence)):
+                placed = call.depth > 0 or len(model.calls) == 1  # of a model's own beside its layers nobody knows
                 for parameter in own_parameters(call.module):
-                    self._order.setdefault(id(parameter), place)
+                    self._order.setdefault(id(parameter), place if placed else -1)
                     self._kinds.setdefault(id(parameter), type(call.module).__name__)
 
 

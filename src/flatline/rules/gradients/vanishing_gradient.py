@@ -9,7 +9,7 @@ from typing import Any
 
 from flatline.events import ActivationsSampled, Event, LayerNumbers, NumbersSampled, RunEnded
 from flatline.findings import Finding
-from flatline.history import History, median
+from flatline.history import History, fmean, median
 from flatline.rules import Rule
 
 
@@ -173,11 +173,12 @@ class VanishingGradient(Rule):
     def _by_steps(self, event: NumbersSampled, layers: list[LayerNumbers]) -> dict[str, str]:
         """Another cause and fix, where large first steps made the gradient fade."""
         first, updates = self._first.get(event.optimizer.key, 0.0), self._updates.get(event.optimizer.key, [])
-        if first < self.at_first or not updates or median(updates) < self.thrown:
+        if first < self.at_first or not updates or fmean(updates) < self.thrown:
             return {}
         return {
-            "cause": f"the first steps, which changed the weights by {median(updates):.1%} each (healthy: about 0.1 %), threw the "
-            f"units into saturation: before them {layers[0].name} had {first:.2g} times the gradient of {layers[-1].name}",
+            "cause": f"the first steps, which changed the weights by {fmean(updates):.1%} each (healthy: about 0.1 %), threw the "
+            f"network to where little gradient comes through (units at their limits, features alike for all samples): "
+            f"before them {layers[0].name} had {first:.2g} times the gradient of {layers[-1].name}",
             "fix": f"divide lr by ten, from {event.lr:.3g} to {event.lr / 10:.3g}; and where several losses go backward for one "
             "step, divide each by their number",
         }
