@@ -396,6 +396,9 @@ x, y = images[rows], labels[rows]
 x = images[np.sort(rows)][np.argsort(np.argsort(rows))]
 y = labels[rows]
 ---
+x, y = images[keep], labels[keep]
+told = names[np.sort(keep)]
+---
 x, y = images[train], labels[train]
 tested = images[np.sort(test)], labels[np.sort(test)]
 ---

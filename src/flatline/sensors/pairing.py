@@ -368,7 +368,11 @@ def _taken_apart(scope: ast.AST) -> Iterator[ast.expr]:
             plain.setdefault(ast.unparse(_bare(index)), set()).add(array)
     for indices, array, node in moved:
         others = plain.get(indices, set())
-        if others and array not in others and not others & {name for held, name, _ in moved if held == indices}:
+        if (
+            len(others) == 1
+            and array not in others
+            and not others & {name for held, name, _ in moved if held == indices}
+        ):
             yield node
 
 
