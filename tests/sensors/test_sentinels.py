@@ -72,6 +72,10 @@ def test_near_miss_other_targets(targets):
     assert learned(plain, targets=targets) == []
 
 
+def test_near_miss_the_others_lie_far_from_the_first_answers():
+    assert learned(masked, targets=lambda x: 285 + 9 * x[:, :1].sin()) == []
+
+
 def test_near_miss_a_reward():
     assert learned(plain, code=-100.0) == []
 

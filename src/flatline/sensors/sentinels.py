@@ -20,6 +20,7 @@ TIMES = 2  # that it was learned from, at different steps
 LOOKS = 16  # that are asked for, once it was seen
 LOST = 0.02  # of what it adds to the loss: a loss may be divided by parts of a batch
 UNEXPLAINED = 4.0  # squared ranges of the others, which these cannot add
+UNLEARNED = 1.5  # squares of the largest of the others, which answers near 0 add
 
 
 @dataclass(slots=True)
@@ -69,8 +70,8 @@ class Sentinels:
             self._done.add(place)
             return
         seen.code, times, of = code, *counts
-        share = times / of * gap * gap
-        self._pending = place, times, max(LOST * share, UNEXPLAINED * span * span), kind, where
+        ordinary = max(UNEXPLAINED * span**2, UNLEARNED * max(abs(seen.low), abs(seen.high)) ** 2)
+        self._pending = place, times, max(LOST * times / of * gap**2, ordinary), kind, where
 
     def _ask(self) -> None:
         """Once is not enough."""
