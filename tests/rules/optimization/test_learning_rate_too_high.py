@@ -28,7 +28,9 @@ def run(updates, losses, *, optimizer=ADAM, gradient=1e-3, lr=1.0, first_loss=No
             index=i + 1,
             lr=lr,
             optimizer=optimizer,
-            layers=tuple(LayerNumbers(name=n, weight_rms=0.1, gradient_rms=gradient, update_ratio=u) for n in "ab"),
+            layers=tuple(
+                LayerNumbers(name=n, weight_rms=0.1, gradient_rms=gradient, update_ratio=u, elements=4096) for n in "ab"
+            ),
             loss=loss,
             first_loss=losses[0] if first_loss is None else first_loss,
         )
@@ -378,13 +380,13 @@ def test_near_miss_of_a_part_that_is_lost(changed):
     assert play(LearningRateTooHigh, *relapse(**{"low": 0.03, "typical": 1.0, "end": 0.9, **changed})) == []
 
 
-def erased(*, step=0.98, growth=5.0, early=0.72, end=0.71, classes=4, optimizer=ADAM):
+def erased(*, step=0.98, second=0.6, elements=4096, growth=5.0, early=0.72, end=0.71, classes=4, optimizer=ADAM):
     """A first step as large as the weights, which grow; the loss falls at once, and stands still from then on."""
     losses = [1.4, *[1.0] * 15, *[early] * 112, *[end] * 128]
-    samples = run([step] + [0.02] * 255, losses, optimizer=optimizer, lr=0.08)
+    samples = run([step, second] + [0.02] * 254, losses, optimizer=optimizer, lr=0.08)
     grown = [0.1 * (1 + step**2) ** 0.5 * (1 + (growth / (1 + step**2) ** 0.5 - 1) * i / 255) for i in range(256)]
     sized = [
-        replace(sample, layers=tuple(replace(each, weight_rms=rms) for each in sample.layers))
+        replace(sample, layers=tuple(replace(each, weight_rms=rms, elements=elements) for each in sample.layers))
         for sample, rms in zip(samples, grown, strict=True)
     ]
     read = LossesRead(
@@ -404,7 +406,15 @@ def test_fires_where_the_first_weights_are_erased_and_the_loss_stands_still():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"step": 0.1}, {"growth": 3.0}, {"end": 0.6}, {"early": 0.3, "end": 0.3}, {"classes": 0}, {"optimizer": SGD}],
+    [
+        {"second": 0.1},
+        {"elements": 9},
+        {"growth": 3.0},
+        {"end": 0.6},
+        {"early": 0.3, "end": 0.3},
+        {"classes": 0},
+        {"optimizer": SGD},
+    ],
 )
 def test_near_miss_of_weights_that_are_erased(changed):
     assert play(LearningRateTooHigh, *erased(**changed)) == []

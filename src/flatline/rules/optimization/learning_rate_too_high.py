@@ -105,6 +105,10 @@ class LearningRateTooHigh(Rule):
     jumps_needed: int = 2  # at which the answers lay beyond all targets; one may be an accident
     cycle: float = 2.0  # times the highest rate of the cycles before; and that over the rate where the loss was lowest
     erased: float = 0.15  # typical change in one step of an adaptive optimizer; a few such leave nothing of what was
+    few_such: int = 2  # of these steps
+    ordinary: float = (
+        0.3  # rms over one by the root of the inputs, from which on initial weights are no small ones on purpose
+    )
     outgrown: float = 4.0  # typical matrix over its initial size; three of 173 healthy runs (docs/thresholds.md)
     stays: float = 0.25  # of ln(classes): what the loss stands at, at least
     flat: float = 0.95  # last quarter of the losses over the second one, then
@@ -131,9 +135,9 @@ class LearningRateTooHigh(Rule):
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of the steps beside what the loss does."""
         track = self._tracks.setdefault(event.optimizer.key, _Track())
-        track.grow(event, self.smallest)
         if event.index <= self.blown_index:
-            track.growth = track.outgrown
+            track.growth = track.grown(event, self.smallest, self.smallest)
+        track.outgrown = track.grown(event, self.smallest, self.ordinary)
         added = track.add(event, self.early)
         self._newest[event.optimizer.key] = event, track
         if not added or not self._ripe(event, track):
@@ -314,9 +318,10 @@ class LearningRateTooHigh(Rule):
             fmean(s.loss for s in part) for part in (each[:1], each[quarter : 2 * quarter], each[-quarter:])
         )
         stands = last >= max(self.stays * self._chance, self.flat * early)
-        step, update = max(track.fastest_steps, key=lambda fast: fast[1], default=(0, 0.0))
-        if not stands or update < self.erased or track.outgrown < self.outgrown:
+        large = [fast for fast in track.fastest_steps if fast[1] >= self.erased]
+        if not stands or len(large) < self.few_such or track.outgrown < self.outgrown:
             return
+        step, update = large[0]
         rate = course.peak
         yield self.finding(
             event,
@@ -438,16 +443,23 @@ class _Track:
         """The path in words."""
         return f"{self.path:.1f}" if self.path < 1_000 else f"{self.path:.1g}"
 
-    def grow(self, event: NumbersSampled, smallest: float) -> None:
-        """Sizes of the weight matrices, over what they were before the first step."""
-        seen = [each for each in event.layers if each.matrix and each.depth >= 0]
-        for each in seen:
-            before = each.weight_rms / math.hypot(
-                1.0, each.update_ratio or 0.0
-            )  # a step as good as at right angles to it
-            self._initial.setdefault(each.name, before)
-        growths = [each.weight_rms / self._initial[each.name] for each in seen if self._initial[each.name] >= smallest]
-        self.outgrown = median(growths) if growths else 1.0
+    def grown(self, event: NumbersSampled, smallest: float, ordinary: float) -> float:
+        """Size of the typical weight matrix, over what it was before the first step.
+
+        Left out are those that began under ``smallest``, or under ``ordinary`` over the root of their inputs.
+        """
+        growths = []
+        for each in event.layers:
+            if each.matrix and each.depth >= 0:
+                before = each.weight_rms / math.hypot(
+                    1.0, each.update_ratio or 0.0
+                )  # a step as good as at right angles
+                began = self._initial.setdefault(each.name, before)
+                if began >= max(
+                    smallest, ordinary / each.elements**0.25
+                ):  # of a square one that is the root of its inputs
+                    growths.append(each.weight_rms / began)
+        return median(growths) if growths else 1.0
 
     def fastest(self, since: int) -> float:
         """The largest typical update after a step."""
