@@ -78,6 +78,7 @@ def test_near_miss_another_eps_or_arithmetic_that_is_not_known(state):
         {"rising": 1.1},  # warm-up
         {"peak": 1.0},  # the end of a decay
         {"lr": 1e-7},  # the rate is to blame
+        {"loss": 3.6},  # targets may grow
         {"gradient": 1e-9},  # the gradients are
         {"gradient": 0.1},  # as large as a tenth of it
     ],

@@ -66,7 +66,7 @@ class EpsilonTooLarge(Rule):
     first_index: int = 80  # step from which on it is judged, as in O7
     run: int = 200  # steps of a whole run
     guessed: float = 0.8  # first cross entropy over ln(classes), as in O7
-    fallen: float = 0.02  # a loss that fell by more is learning
+    fallen: float = 0.02  # a loss that fell by more is learning; one that rose may be that of targets which grow
     fallen_little: float = 0.2  # for a whole run from guessing: twice that of O7, where eps is not known to be at fault
     rising: float = 1.05  # rate over the first one seen, in warm-up
     decayed: float = 0.01  # rate over its peak at the end of a decay
@@ -93,7 +93,7 @@ class EpsilonTooLarge(Rule):
         warming = event.lr > self.rising * steps.rates[-self.samples_needed :][0]
         decayed = event.lr < self.decayed * event.peak_lr
         early = event.index < self.first_index or len(steps.updates) < self.samples_needed
-        if early or warming or decayed or not self._swamped(steps) or steps.fell() > self.fallen:
+        if early or warming or decayed or not self._swamped(steps) or abs(steps.fell()) > self.fallen:
             return
         if median(steps.updates[-self.samples_needed :]) < self.slow_ratio:
             yield self._tell(event, steps)
