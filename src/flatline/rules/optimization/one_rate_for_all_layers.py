@@ -82,6 +82,7 @@ class OneRateForAllLayers(Rule):
         self._path: dict[tuple[int, str], float] = defaultdict(float)
         self._heads: dict[int, _Head] = {}
         self._courses: dict[int, Course] = {}
+        self._adaptive: dict[int, bool] = {}  # of each optimizer with a course
         self._chance = 0.0  # what guessing costs
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
@@ -144,6 +145,7 @@ class OneRateForAllLayers(Rule):
     def on_losses_read(self, event: LossesRead) -> None:
         """The loss of every step."""
         self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
+        self._adaptive[event.optimizer.key] = event.optimizer.adaptive
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A fresh head that hardly moved, and a loss that is on its way down from above what guessing costs."""
@@ -167,8 +169,9 @@ class OneRateForAllLayers(Rule):
         return slowed and late >= (self.straight if last < self._chance else self.falling_slowly)
 
     def _slowed(self, key: int, course: Course) -> bool:
-        """An optimizer before this one had a rate many times as high."""
-        before = [each for other, each in self._courses.items() if other < key and each.steps >= self.steps_needed]
+        """An optimizer of the same kind before this one had a rate many times as high."""
+        earlier = [other for other in self._courses if other < key and self._adaptive[other] is self._adaptive[key]]
+        before = [self._courses[other] for other in earlier if self._courses[other].steps >= self.steps_needed]
         return any(each.peak >= self.slower * course.peak > 0 for each in before)
 
     def _left_behind(self, event: RunEnded, head: _Head, *, last: float, path: float) -> Finding:
