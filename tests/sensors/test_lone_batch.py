@@ -56,9 +56,25 @@ def test_a_loop_as_long_as_the_loader():
     assert (event.length, event.validations) == (30, 0)
 
 
-def test_near_miss_a_subset_that_the_first_batch_draws():
+def test_near_miss_a_few_rows_that_the_first_batch_draws():
     def act():
         learn(torch.nn.Linear(6, 6), next(iter(DataLoader(TensorDataset(*made()), batch_size=20, shuffle=True))))
+
+    assert seen(act, OneBatchTaken) == []
+
+
+def test_near_miss_the_length_is_only_told():
+    def act():
+        loader, net = DataLoader(TensorDataset(*made()), batch_size=20, shuffle=True), torch.nn.Linear(6, 6)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x, y = next(iter(loader))
+        batches = len(loader)
+        for step in range(40):
+            cross_entropy(net(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 20 == 19:
+                print(f"{step}: {len(x)} of {20 * len(loader)}", batches)
 
     assert seen(act, OneBatchTaken) == []
 
@@ -92,7 +108,9 @@ def test_near_miss_a_batch_that_is_validated_with(rows):
     assert seen(act, OneBatchTaken) == []
 
 
-@pytest.mark.parametrize("words", [("over", "fit"), ("single", "_batch"), ("Sani", "ty check"), ("few", "-shot")])
+@pytest.mark.parametrize(
+    "words", [("over", "fit"), ("single", "_batch"), ("Sani", "ty check"), ("few", "-shot"), ("label", "led")]
+)
 def test_words_of_a_file_that_means_it(words):
     """In two parts, as this file means nothing of the kind."""
     assert MEANT.search("".join(words))

@@ -20,7 +20,8 @@ from flatline.sensors.sources import LOOPS, called_name, function_around, tree_o
 LOOKS = 5  # at the same numbers, before the source is asked
 VALIDATIONS = 3  # that are compared with the batch
 MEANT = re.compile(
-    r"over-?_?fit|memori[sz]|sanity|smoke|calib|few.?shot|by heart|(single|same|fixed)[ _-]batch",
+    r"over-?_?fit|memori[sz]|sanity|smoke|calib|few.?shot|by heart|(single|same|fixed|full)[ _-]batch"
+    r"|label+ed|(?-i:subset)|small[ _-]data|support[ _-]set|double[ _-]descent",
     re.IGNORECASE,
 )  # words of a file that learns from one batch on purpose
 
@@ -130,8 +131,14 @@ def _counts(loader: Any, frame: FrameType) -> bool:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    inside = [node for loop in loops for node in ast.walk(loop)]
+    told = {id(node) for loop in loops for each in ast.walk(loop) if _tells(each) for node in ast.walk(each)}
+    inside = [node for loop in loops for node in ast.walk(loop) if id(node) not in told]
     return any(_is_length(node, names) or (isinstance(node, ast.Name) and node.id in lengths) for node in inside)
+
+
+def _tells(node: ast.AST) -> bool:
+    """``print(…)`` or a text with values in it: what is told there rules nothing."""
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and called_name(node) == "print")
 
 
 def _is_length(node: ast.AST, names: set[str]) -> bool:
