@@ -7,17 +7,20 @@ from torch.nn.functional import cross_entropy
 from watching import seen
 
 from flatline.events import LayersLeftBehind
+from flatline.sensors.left_behind import frozen_by_name
 
 
 class Net(nn.Module):
     def __init__(self, classes):
         super().__init__()
+        self.deep = True
         self.body = nn.Linear(6, 24)
         self.fc_mid = nn.Linear(24, 24)
         self.fc = nn.Linear(24, classes)
 
     def forward(self, x):
-        return self.fc(self.fc_mid(self.body(x).relu()).relu())
+        h = self.body(x).relu()
+        return self.fc(self.fc_mid(h).relu() if self.deep else h)
 
 
 def train(net, classes):
@@ -74,3 +77,23 @@ def test_near_miss_what_is_left_out_is_trained():
 )
 def test_near_miss_it_is_filled_later(then):
     assert learned("fc", then=then) == []
+
+
+def test_near_miss_it_is_bypassed():
+    assert learned("fc", then=lambda new, _: setattr(new, "deep", False)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "net.body.requires_grad_(False); net.proj.requires_grad_(False)",
+        "for p in net.proj.parameters():\n    p.requires_grad = False",
+        "for n, p in net.named_parameters():\n    p.requires_grad = 'proj' not in n",
+    ],
+)
+def test_near_miss_frozen_by_name(tmp_path, line):
+    file = tmp_path / "script.py"
+    file.write_text(line + "\n")
+    assert frozen_by_name(str(file), "proj")
+    assert not frozen_by_name(str(file), "body.proj")
+    assert not frozen_by_name(str(file), "projector")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -38,14 +40,14 @@ class LeftBehind:
         if fitting:
             self._loads.append((weakref.ref(module), fitting, type(giver).__name__, caller()))
 
-    def before_first_step(self, trained: set[int], loaded: Mapping[int, Any]) -> None:
-        """An optimizer begins: is it with one of these models, and are the layers frozen as they were built?"""
+    def before_first_step(self, trained: set[int], loaded: Mapping[int, Any], ran: Container[int]) -> None:
+        """An optimizer begins: is it with one of these models, and did layers run that are frozen as they were built?"""
         for load in list(self._loads):
             module = load[0]()
             own = dict(named_parameters(module)) if module is not None else {}
             if any(id(p) in trained and p.requires_grad for p in own.values()):
                 self._loads.remove(load)
-                self._tell(module, own, *load[1:], loaded)
+                self._tell(module, own, *load[1:], loaded, ran)
 
     def _tell(
         self,
@@ -55,13 +57,16 @@ class LeftBehind:
         giver: str,
         where: Where | None,
         loaded: Mapping[int, Any],
+        ran: Container[int],
     ) -> None:
         layers = [
             name
             for name, layer in named_modules(module)
-            if (weight := own.get(f"{name}.weight")) is not None
+            if id(layer) in ran
+            and (weight := own.get(f"{name}.weight")) is not None
             and fitting.get(f"{name}.weight") == weight._version
             and random_and_frozen(layer, loaded)
+            and not (where is not None and frozen_by_name(where.file, name))
         ]
         if layers:
             self.loop.emit(
@@ -84,4 +89,16 @@ def _gave(model: nn.Module, state: Mapping[str, Any]) -> bool:
         if p.dim() > 1 and isinstance(given, torch.Tensor):
             alike = given.shape == p.shape and given.device == p.device and readable(p) and readable(given)
             return alike and (given.data_ptr() == p.data_ptr() or torch.equal(given, p))
+    return False
+
+
+def frozen_by_name(file: str, layer: str) -> bool:
+    """A line of the source freezes this very layer, and no larger part of the model: it is to stay at random."""
+    spelled = re.escape(re.sub(r"\.(\d+)", r"[\1]", layer))
+    named = re.compile(rf"""\.{spelled}\.|["']{re.escape(layer)}\.?["']""")
+    lines = linecache.getlines(file)
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        meant = line + following if line.rstrip().endswith(":") else line
+        if named.search(line) and "requires_grad" in meant:
+            return True
     return False

@@ -301,7 +301,7 @@ class LifecycleSensor:
             self.resuming.first_step(state)
             self._tell_merged()
             self._tell_fresh(state)
-            self.left_behind.before_first_step(set(state.ids), self._loaded)
+            self.left_behind.before_first_step(set(state.ids), self._loaded, self._ran())
             self._tell_still_filtered()
         self.resuming.look()
         self._rows = max([self._rows, *(model.rows for model in self.models.known)])
@@ -360,7 +360,7 @@ class LifecycleSensor:
     ) -> None:
         if module is None:
             return
-        ran = {key for model in self.models.known for key in model.ran}
+        ran = self._ran()
         layers = [
             name
             for name, layer in named_modules(module)
@@ -378,6 +378,10 @@ class LifecycleSensor:
                     trains=trains,
                 )
             )
+
+    def _ran(self) -> set[int]:
+        """Modules that ran with gradients."""
+        return {key for model in self.models.known for key in model.ran}
 
     def _tell_fresh(self, state: OptimizerState) -> None:
         """A second training of the same body, which has put a new head on it and then frozen all there was."""

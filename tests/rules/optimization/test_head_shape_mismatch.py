@@ -262,7 +262,7 @@ def test_fires_on_layers_left_behind():
     layers = ("blocks.0.fc_out", "blocks.1.fc_out")
     facts = {"model": "Net", "giver": "Net", "layers": layers, "tensors": 24, "missing": 4}
     (finding,) = play(HeadShapeMismatch, LayersLeftBehind(step=501, where=Where("train.py", 91), **facts))
-    assert (finding.severity, finding.where, finding.key) == ("error", Where("train.py", 91), "left behind")
+    assert (finding.severity, finding.where, finding.key) == ("warning", Where("train.py", 91), "left behind")
     assert finding.message == (
         "2 layers of Net (blocks.0.fc_out, blocks.1.fc_out) are frozen with fresh random weights: the load left out 4 of its 24 "
         "tensors that Net has under the same names, in the same shapes"

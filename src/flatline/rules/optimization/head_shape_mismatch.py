@@ -145,6 +145,7 @@ class HeadShapeMismatch(Rule):
             cause="what keeps the head out of the load keeps out more than the head, and strict=False hides it",
             fix='ask for the whole name of the head: {k: v for k, v in state.items() if not k.startswith("head.")}, and look at '
             "the missing keys that load_state_dict returns",
+            severity="warning",
             key="left behind",
             layers=count,
             missing=event.missing,
