@@ -19,13 +19,21 @@ class SeededAlike(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         generator = torch.Generator().manual_seed(3)
-        yield from torch.randn(24 // info.num_workers, 4, generator=generator)
+        yield from torch.randn(48 // info.num_workers, 4, generator=generator)
 
 
 class Split(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         yield from torch.arange(96.0).reshape(24, 4)[info.id :: info.num_workers]
+
+
+class SharedBeginning(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        rows = torch.arange(192.0).reshape(48, 4)
+        yield from rows[:8]
+        yield from rows[8 + info.id :: info.num_workers]
 
 
 class DrawnByTorch(IterableDataset):
@@ -58,7 +66,7 @@ def test_each_worker_serves_the_same(dataset, asks):
     assert event.where.function == "__iter__"
 
 
-@pytest.mark.parametrize("dataset", [Split(), DrawnByTorch(), Constant()])
+@pytest.mark.parametrize("dataset", [Split(), SharedBeginning(), DrawnByTorch(), Constant()])
 def test_near_miss(dataset):
     assert learned(dataset) == []
 
@@ -67,13 +75,13 @@ def test_near_miss_nothing_is_learned_from_it():
     assert learned(Whole(), learns=False) == []
 
 
-def test_two_rounds_are_compared():
+def test_four_rounds_are_compared():
     def after(*numbers):
         rounds = Rounds(2)
         for number in numbers:
             rounds.add(torch.full((3,), float(number)))
         return rounds.alike, rounds.done
 
-    assert after(1, 1, 2, 2) == (True, True)
-    assert after(1, 1, 2) == (False, False)
-    assert after(1, 2) == after(1, 1, 1, 1) == after(1, 1, 2, 3) == (False, True)
+    assert after(1, 1, 2, 2, 3, 3, 4, 4) == (True, True)
+    assert after(1, 1, 2) == after(1, 1, 2, 2, 3, 3) == (False, False)
+    assert after(1, 2) == after(1, 1, 2, 3) == after(1, 1, 1, 1, 1, 1, 1, 1) == (False, True)

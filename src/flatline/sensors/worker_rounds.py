@@ -12,7 +12,7 @@ from flatline.sensors.models import tensors_in
 from flatline.sensors.revisited import nested
 
 MOST_WORKERS = 16
-ROUNDS = 2  # that are compared: the first must differ from the second, or the data are one batch for ever
+ROUNDS = 4  # that are compared: a pass may begin with a few batches that all workers share
 
 
 class Rounds:
@@ -29,10 +29,10 @@ class Rounds:
         tensors = list(tensors_in(batch))
         self._prints.append(content(tensors) if tensors else 0)
         self.rows = max((len(t) for t in tensors if t.dim()), default=1)
-        first, second = self._prints[: self.workers], self._prints[self.workers :]
-        same = 0 not in self._prints and len(set(first)) == 1 and len(set(second)) <= 1
+        rounds = [set(self._prints[i : i + self.workers]) for i in range(0, len(self._prints), self.workers)]
+        same = 0 not in self._prints and all(len(each) == 1 for each in rounds)
         self.done = not same or len(self._prints) == ROUNDS * self.workers
-        self.alike = self.done and same and first[0] != second[0]
+        self.alike = self.done and same and len(set(self._prints)) > 1  # or the data are one batch for ever
 
 
 def streams(dataset: Any, workers: int) -> Rounds | None:
