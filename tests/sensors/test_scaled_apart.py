@@ -80,3 +80,10 @@ def test_own_scale():
     assert own_scale(torch.randn(2000, 4)) == own_scale(pictures) == 0
     rows = torch.randn(200, 9)
     assert own_scale((rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True)) == 0
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_near_miss_each_row_by_itself(unbiased):
+    series = torch.randn(200, 64).cumsum(1)
+    own = (series - series.mean(1, keepdim=True)) / series.std(1, keepdim=True, unbiased=unbiased)
+    assert own_scale(own) == own_scale(own.unsqueeze(1)) == 0

@@ -94,7 +94,7 @@ def _holds(data: Tensor, row: Tensor) -> bool:
 
 def own_scale(data: Tensor) -> int:
     """Columns, channels or whole sets of numbers whose mean is 0 and whose deviation is 1, if all of them are so; else 0."""
-    if len(data) < FEWEST_ROWS:
+    if len(data) < FEWEST_ROWS or _each_by_itself(data):
         return 0
     for axes in _layouts(data):
         mean, deviation = data.double().mean(axes), data.double().std(axes, correction=0)
@@ -105,6 +105,17 @@ def own_scale(data: Tensor) -> int:
         if groups and bool((mean[varied].abs() < exact).all()) and bool((off < max(exact, 1 / len(data))).all()):
             return groups
     return 0
+
+
+def _each_by_itself(data: Tensor) -> bool:
+    """The rows, or the series in them, have the mean 0 and the deviation 1 each: no other row took part in that."""
+    some = data[:FEWEST_ROWS].double()
+    for flat in (some.reshape(len(some), -1), some.reshape(-1, some.shape[-1])):
+        mean, deviation = flat.mean(1), flat.std(1, correction=0)
+        off = torch.maximum(mean.abs(), (deviation - 1).abs())[deviation > 0]
+        if len(off) and bool((off < 1 / flat.shape[1]).all()):
+            return True
+    return False
 
 
 def _layouts(data: Tensor) -> Iterator[tuple[int, ...]]:
