@@ -106,9 +106,7 @@ class LearningRateTooHigh(Rule):
     cycle: float = 2.0  # times the highest rate of the cycles before; and that over the rate where the loss was lowest
     erased: float = 0.15  # typical change in one step of an adaptive optimizer; a few such leave nothing of what was
     few_such: int = 2  # of these steps
-    ordinary: float = (
-        0.3  # rms over one by the root of the inputs, from which on initial weights are no small ones on purpose
-    )
+    ordinary: float = 0.3  # rms times the root of the inputs; a default layer has 0.58, less is small on purpose
     outgrown: float = 4.0  # typical matrix over its initial size; three of 173 healthy runs (docs/thresholds.md)
     stays: float = 0.25  # of ln(classes): what the loss stands at, at least
     flat: float = 0.95  # last quarter of the losses over the second one, then
