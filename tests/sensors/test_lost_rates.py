@@ -98,6 +98,14 @@ def kept(copies, also=""):
     return text.replace("rows, logs = [], []", "rows, logs = [], []\ntrainer = Trainer(opt)")
 
 
+@pytest.mark.parametrize(
+    "also",
+    ["        print(self.groups[0]['lr'])\n", "        for g in self.groups:\n            g['lr'] = 2 * g['lr']\n"],
+)
+def test_copies_whose_rate_is_told_or_written_anew(told, also):
+    assert told(kept("[dict(g) for g in opt.param_groups]", also))
+
+
 @pytest.mark.parametrize("copies", ["[dict(g) for g in opt.param_groups]", "[g.copy() for g in opt.param_groups]"])
 def test_copies_that_an_object_keeps(told, copies):
     (event,) = told(kept(copies))
@@ -112,6 +120,8 @@ def test_copies_that_an_object_keeps(told, copies):
         ("opt.param_groups", ""),
         ("[dict(g) for g in opt.param_groups]", "        self.opt.param_groups[0].update(lr=self.groups[0]['lr'])\n"),
         ("[{'lr': BASE}]", ""),
+        ("[dict(g) for g in opt.param_groups]", "        return self.groups[0]['lr'] / BASE\n"),
+        ("[dict(g) for g in opt.param_groups]", "        [p.mul(g['lr']) for g in self.groups for p in g['params']]\n"),
     ],
 )
 def test_near_miss_an_object_that_keeps_groups(told, copies, also):

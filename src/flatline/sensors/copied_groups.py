@@ -12,12 +12,13 @@ import torch
 
 from flatline.events import Where
 from flatline.sensors.callers import is_users, variables_of
-from flatline.sensors.sources import tree_of
+from flatline.sensors.sources import called_name, tree_of
 
 FRAMES = 4  # of the user's, from the step outwards
 NAMES = 64  # of a function's variables that are looked at
 DEPTH = 2  # objects in objects
 GROUPS = "param_groups"
+TOLD = ("print", "info", "debug", "log", "add_scalar", "set_postfix", "append")  # where a rate is only told
 
 
 class Copied(NamedTuple):
@@ -72,5 +73,35 @@ def _writes(file: str) -> tuple[int, str] | None:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         key = target.slice if isinstance(target, ast.Subscript) else None
         if isinstance(node, (ast.Assign, ast.AugAssign)) and isinstance(key, ast.Constant) and key.value == "lr":
-            return node.lineno, ast.unparse(node)
+            return None if _applied(file, target) else (node.lineno, ast.unparse(node))
     return None
+
+
+def _applied(file: str, target: ast.expr | None) -> bool:
+    """The rate of the copy is read elsewhere, but to be told, or to write it anew: its groups may rule the steps."""
+    tree = tree_of(file) or ast.Pass()
+    loops = [n for n in ast.walk(tree) if isinstance(n, ast.For) and ast.unparse(n.target) == _root(target)]
+    names = {_root(target)} | {held for n in loops if not (held := _root(n.iter)).endswith(GROUPS)}
+    aside = {id(inner) for node in ast.walk(tree) if _tells_or_writes(node, names) for inner in ast.walk(node)}
+    return any(_reads(node, names) and id(node) not in aside for node in ast.walk(tree))
+
+
+def _root(node: ast.expr | None) -> str:
+    """``self.groups`` of ``self.groups[0]["lr"]``."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return ast.unparse(node) if node is not None else ""
+
+
+def _tells_or_writes(node: ast.AST, names: set[str]) -> bool:
+    """``print(g["lr"])``, or ``g["lr"] = 0.9 * g["lr"]``."""
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Subscript) and _root(node.targets[0]) in names
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and called_name(node) in TOLD)
+
+
+def _reads(node: ast.AST, names: set[str]) -> bool:
+    """``g["lr"]``, but where it is written."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load) or _root(node) not in names:
+        return False
+    return isinstance(node.slice, ast.Constant) and node.slice.value == "lr"
