@@ -90,6 +90,8 @@ def test_shares_that_are_averaged_once_more(line, parts, told):
         {"inside": SUM, "after": "return total / len(loader)", "main": "print(steps * train())"},
         {"inside": SUM, "after": "return total / len(loader)", "main": "mean = train(); log(mean * cfg.steps)"},
         {"inside": "losses.append(loss.item())", "after": "return sum(losses)"},
+        {"inside": "losses.append(loss.item())", "after": "losses = regrouped(losses)\n    return np.mean(losses)"},
+        {"before": "out = heads[i](x)", "divide": "loss = model(out, y) / len(heads)", "inside": "print(loss.item())"},
         {"inside": "losses.append(loss.item() * steps)", "after": "return np.mean(losses)"},
         {"inside": "print(f'{loss.item() * steps:.3f}')"},
         {"inside": "loss = loss * steps", "more": SUM, "after": "return total / len(loader)"},

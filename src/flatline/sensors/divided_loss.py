@@ -83,7 +83,14 @@ def _divided(where: Where) -> Divided | None:
         return None
     made = [n for n in statements(loop) if n.lineno <= where.line and name in _targets(n)]
     by = _divisor(made[-1], name) if made else None
-    return Divided(scope, loop, made[-1], name, ast.unparse(by)) if by is not None else None
+    return Divided(scope, loop, made[-1], name, ast.unparse(by)) if by is not None and not _over_parts(loop) else None
+
+
+def _over_parts(loop: ast.For) -> bool:
+    """Over tasks or members, each with a module of its own: ``for task in heads: … heads[task](x)``."""
+    names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    called = [n.func for n in ast.walk(loop) if isinstance(n, ast.Call) and not isinstance(n.func, ast.Attribute)]
+    return any(isinstance(n, ast.Name) and n.id in names for func in called for n in ast.walk(func))
 
 
 def _covers(node: ast.stmt, line: int) -> bool:
@@ -145,11 +152,18 @@ def _averaged(node: ast.stmt, divided: Divided) -> ast.stmt | None:
     if not kept or (samples is None and not listed) or _is_reset(kept, divided.loop, node):
         return None
     for each in _uses(divided.scope):
+        if listed and _made_anew(divided.scope, kept, node, each):
+            return None
         for inner in _expressions(each):
             mean = _is_mean(inner, kept) if listed else _over_batches(inner, kept, samples or "", divided)
             if mean and not _reckoned_on(each, inner) and not _mentions(each, divided.by):
                 return each
     return None
+
+
+def _made_anew(scope: ast.AST, kept: str, adding: ast.stmt, reading: ast.stmt) -> bool:
+    """Between the two: the list may hold sums of its shares by then."""
+    return any(kept in _targets(n) and adding.lineno < n.lineno < reading.lineno for n in statements(scope))
 
 
 def _uses(scope: ast.AST) -> Iterator[ast.stmt]:
