@@ -235,6 +235,12 @@ class ParametersAudited(Event):
     opaque: bool = False  # part of the graph cannot be seen (reentrant checkpoint, compiled code)
     backward_where: Where | None = None
 
+    def resumed(self) -> set[int]:
+        """Keys of the optimizers that move only what was trained before: such a model may stand at its best."""
+        trained = [each for each in self.parameters if each.trainable]
+        begun = {key for each in trained if not (each.loaded or each.trained_before) for key in each.optimizers}
+        return {key for each in trained for key in each.optimizers} - begun
+
 
 # --------------------------------------------------------------------------- forward and modes
 

@@ -8,6 +8,8 @@ from flatline.events import (
     NumbersSampled,
     OptimizerFacts,
     OptimizerStateSampled,
+    ParameterFacts,
+    ParametersAudited,
     RunEnded,
     Where,
 )
@@ -109,3 +111,10 @@ def test_near_miss_a_first_cross_entropy_of_a_trained_model():
 def test_near_miss_state_of_another_optimizer():
     other = replace(STATE, optimizer=replace(ADAM, key=7))
     assert play(EpsilonTooLarge, other, *steps()) == []
+
+
+def test_near_miss_a_model_that_was_trained_before_stands_at_its_best():
+    parts = [ParameterFacts(name=name, loaded=True, optimizers=(ADAM.key,)) for name in "ab"]
+    assert play(EpsilonTooLarge, STATE, ParametersAudited(parameters=tuple(parts)), *steps()) == []
+    headed = (*parts, ParameterFacts(name="head", optimizers=(ADAM.key,)))
+    assert play(EpsilonTooLarge, STATE, ParametersAudited(parameters=headed), *steps())

@@ -156,6 +156,7 @@ def test_near_miss_guessing_without_leaps_and_leaps_without_guessing():
     assert guessing(FEW_LEAPS, [1.93] + [1.5] * 124, 6) == []
     assert guessing(FEW_LEAPS, [1.93] + [1.8] * 124, 6, 6) == []
     assert guessing(FEW_LEAPS, [1.93] + [1.8] * 124) == []
+    assert guessing(FEW_LEAPS, [1.93] + [1.72] * 124, 6) == []  # 4 % better than guessing, as models of clicks are
 
 
 def test_near_miss_steps_that_make_the_weights_smaller():
@@ -284,8 +285,8 @@ def test_near_miss_a_cycle_that_comes_down_again():
     assert play(LearningRateTooHigh, *events) == []
 
 
-def growing(*, times=12.0, update=0.02, end=2.05, weight=0.02, optimizer=ADAM, kind="Linear"):
-    """AdamW at 0.096 on weights of 0.02, with a warm-up: they are ten times as large after twenty steps."""
+def growing(*, times=16.0, update=0.02, end=2.05, weight=0.02, optimizer=ADAM, kind="Linear"):
+    """AdamW at 0.096 on weights of 0.02, with a warm-up: they are far larger after twenty steps."""
     losses = [3.46] * 20 + [2.6] * 20 + [end] * 80
     for event in run([0.15] * 5 + [0.08] * 25 + [update] * 90, losses, optimizer=optimizer, lr=0.096):
         size = weight * (1 + (times - 1) * min(1.0, event.index / 25))
@@ -296,13 +297,19 @@ def test_fires_where_the_weights_are_blown_up_at_once():
     finding = play(LearningRateTooHigh, *growing())[0]
     assert finding.step == 100
     assert (
-        "its first 30 steps blew the typical weight matrix up to 8.43 times its initial size, and a step still changes it by 2.0%"
+        "its first 30 steps blew the typical weight matrix up to 8.53 times its initial size, and a step still changes it by 2.0%"
     ) in finding.message
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"times": 4.0}, {"update": 0.004}, {"end": 1.5}, {"weight": 1e-3}, {"optimizer": SGD}],
+    [
+        {"times": 8.0},
+        {"update": 0.004},
+        {"end": 1.5},
+        {"weight": 1e-3},
+        {"optimizer": SGD},
+    ],  # the weight is far under what initialisers leave
 )
 def test_near_miss_weights_that_grow(changed):
     assert play(LearningRateTooHigh, *growing(**changed)) == []

@@ -515,3 +515,10 @@ def test_near_miss_groups_with_a_rate_of_their_own():
         events.append(replace(event, layers=(*slow, usual)))
     assert play(LearningRateTooLow, *samples(lr=1e-3, peak=1e-3)) != []
     assert play(LearningRateTooLow, *events) == []
+
+
+def test_near_miss_a_model_that_was_trained_before_stands_at_its_best():
+    slowly = samples(update=5e-6, indices=tuple(range(60, 90)))
+    assert play(LearningRateTooLow, *slowly)
+    parts = (ParameterFacts(name="fc.weight", trained_before=True, optimizers=(ADAM.key,)),)
+    assert play(LearningRateTooLow, ParametersAudited(parameters=parts), *slowly) == []

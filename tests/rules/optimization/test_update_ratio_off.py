@@ -568,3 +568,8 @@ def test_fires_on_weights_stored_a_thousand_times_larger():
 )
 def test_near_miss_weights_stored_larger(changed):
     assert play(UpdateRatioOff, *outweighed(**changed)) == []
+
+
+def test_near_miss_random_features_whose_outputs_are_as_large_as_their_weights():
+    loud = ActivationsSampled(untrained=True, layers=(LayerActivations(layer="trunk", std=70.0),))
+    assert play(UpdateRatioOff, loud, *outweighed()) == []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flatline.events import FirstCrossEntropy, NumbersSampled, OptimizerStateSampled, RunEnded
+from flatline.events import FirstCrossEntropy, NumbersSampled, OptimizerStateSampled, ParametersAudited, RunEnded
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -45,7 +45,8 @@ class EpsilonTooLarge(Rule):
     Healthy look-alikes
     -------------------
     The eps of 1e-3 to 1e-2 of EfficientNet and of agents that learn by reinforcement, and one of 1 with a rate for it: the
-    weights move. A loss that falls. Gradients that have come down at the end of a run.
+    weights move. A loss that falls. Gradients that have come down at the end of a run. A model that was trained before, and
+    stands at its best.
 
     References
     ----------
@@ -74,7 +75,12 @@ class EpsilonTooLarge(Rule):
 
     def __init__(self) -> None:
         self._seen: dict[int, _Steps] = {}
+        self._resumed: set[int] = set()  # optimizers that hold only what was trained before
         self._guesses = False
+
+    def on_parameters_audited(self, event: ParametersAudited) -> None:
+        """Whose model may be at its best."""
+        self._resumed |= event.resumed()
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """Whether training began with guesses."""
@@ -93,7 +99,8 @@ class EpsilonTooLarge(Rule):
         warming = event.lr > self.rising * steps.rates[-self.samples_needed :][0]
         decayed = event.lr < self.decayed * event.peak_lr
         early = event.index < self.first_index or len(steps.updates) < self.samples_needed
-        if early or warming or decayed or not self._swamped(steps) or abs(steps.fell()) > self.fallen:
+        stands = not (early or warming or decayed) and abs(steps.fell()) <= self.fallen
+        if not stands or not self._swamped(steps) or event.optimizer.key in self._resumed:
             return
         if median(steps.updates[-self.samples_needed :]) < self.slow_ratio:
             yield self._tell(event, steps)

@@ -60,7 +60,7 @@ class EpsilonVanishes(Rule):
         "keep parameters in float32 and use torch.autocast for speed; or model.to(torch.bfloat16); or eps=1e-4, which "
         "float16 can hold"
     )
-    consequences = ("N1", "N2", "FP1", "FP2", "FP3", "O7", "O22")
+    consequences = ("N1", "N2", "FP1", "FP2", "FP3", "O7", "O22", "O28")
 
     def on_optimizer_state_sampled(self, event: OptimizerStateSampled) -> Iterator[Finding]:
         """An eps that is 0 once it is stored."""

@@ -64,7 +64,7 @@ class LearningRateTooLow(Rule):
     Healthy look-alikes
     -------------------
     Warm-up, where the rate still rises; the end of a decay; fine-tuning with a small rate and a falling loss;
-    gradients that are tiny themselves, which is another defect.
+    gradients that are tiny themselves, which is another defect; a model that was trained before and stands at its best.
 
     References
     ----------
@@ -125,12 +125,14 @@ class LearningRateTooLow(Rule):
         self._lately: dict[int, deque[float]] = {}  # updates of the newest samples
         self._courses: dict[int, Course] = {}
         self._pretrained: set[int] = set()  # optimizers of weights that were trained before
+        self._resumed: set[int] = set()  # those that hold nothing else
         self._factors: dict[int, float] = {}  # what stands before the loss in all backwards of a step together
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
         """Whose weights come from a checkpoint, or from training before."""
         known = [p for p in event.parameters if p.loaded or p.trained_before]
         self._pretrained.update(key for p in known for key in p.optimizers)
+        self._resumed |= event.resumed()
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """Whether training began with guesses, on weights of no checkpoint."""
@@ -237,6 +239,7 @@ class LearningRateTooLow(Rule):
         if len(updates) >= self.samples_needed and event.index >= self.first_index and max(updates) < self.update_ratio:
             return True
         long = len(updates) >= self.slow_samples and event.index >= self.slow_index
+        long = long and event.optimizer.key not in self._resumed
         slow = self.slow_ratio if event.optimizer.adaptive else self.slow_plain
         return long and median(updates[-self.slow_samples :]) < slow
 

@@ -104,6 +104,7 @@ class UpdateRatioOff(Rule):
     late_index: int = 300  # step from which on those are judged
     whole_path: float = 0.01  # of their size, that weights move in a whole run: they stay what they were drawn as
     oversized: float = 100.0  # times the rms of the typical matrix; StyleGAN's mapping network has exactly that
+    loud: float = 10.0  # standard deviation of outputs, usually 1: no factor made random features smaller
     small_table: int = 1 << 17  # elements of an embedding whose rows are all used in a run of that length
     starved: float = 1 / 300  # of the others' pull; 95 % of healthy scripts keep all gradients within that (see G10)
     starved_path: float = 0.05  # of their size: all that gradients of one direction could move them by in the whole run
@@ -122,6 +123,7 @@ class UpdateRatioOff(Rule):
         self._shares: dict[tuple[int, str], float] = {}  # of the highest rate, as it was first seen
         self._highest: dict[int, float] = {}  # rate of any group so far
         self._typical: dict[int, tuple[NumbersSampled, History]] = {}  # change in one step, of each optimizer
+        self._loud: set[str] = set()  # fresh layers whose outputs are as large as such weights make them
         self._gains: dict[str, float] = {}  # of fresh layers with far too large weights, right under a normalisation
 
     def on_activations_sampled(self, event: ActivationsSampled) -> None:
@@ -129,6 +131,7 @@ class UpdateRatioOff(Rule):
         under = {each.under for each in event.layers if each.under} if event.untrained else set()
         large = [each for each in event.layers if each.weighted and (each.gain or 0.0) >= self.inflated]
         self._gains.update((each.layer, each.gain or 0.0) for each in large if each.layer in under)
+        self._loud |= {each.layer for each in event.layers if event.untrained and each.std >= self.loud}
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
         """Which weights come from no checkpoint, and from no training before."""
@@ -240,6 +243,7 @@ class UpdateRatioOff(Rule):
             return
         usual = median(each.weight_rms for each in fed)
         large = [each for each, path in pulls.items() if path < self.whole_path and self._is_fresh(each)]
+        large = [each for each in large if each.name.rpartition(".")[0] not in self._loud]
         large = [each for each in large if each.weight_rms >= self.oversized * max(usual, 1.0)]
         if 2 * sum(each.elements for each in large) < sum(each.elements for each in pulls):
             return
