@@ -1,3 +1,5 @@
+import pytest
+
 from flatline.events import (
     Curve,
     CurvesUpdated,
@@ -209,3 +211,72 @@ def test_near_miss_large_gradients():
 def test_near_miss_large_gradients_of_a_loss_that_falls():
     falls = [sample(10 * i, (300.0, 90.0), loss=0.4 * 0.95**i, weight=0.2, optimizer=ADAM) for i in range(1, 60)]
     assert play(ExplodingGradient, *falls) == []
+
+
+LEAP = (5.0, 4.4, 3.2, 2.2, 1.4, 0.8, 0.5, 0.25, 0.035)
+RUNAWAY = (0.84, 0.92, 1.2, 1.7, 2.6, 3.9, 6.0, 9.2, 14.0)
+
+
+def thrown(sizes=RUNAWAY, gradients=LEAP, **facts):
+    """A loop whose first pass ran away, and what an optimizer made of it."""
+    given = {"first": 8e3, "later": 0.1, "start": 2800.0, "early": 5.0, "end": 1.0, "moved": 1e-5, "steps": 400} | facts
+    facts = {"weight": "f.4.weight", "shape": (2, 64), "positions": 50}
+    optimizer, steps = given.get("optimizer", ADAM), given["steps"]
+    losses = [given["start"], *[given["early"]] * (steps // 4), *[given["end"]] * (steps - 1 - steps // 4)]
+    common = {"optimizer": optimizer, "lr": 1e-3, "update": given["moved"] / 0.1}
+    return [
+        RecurrenceSampled(step=1, sizes=sizes, **facts),
+        RecurrentGradientsSampled(step=1, gradients=gradients, **facts),
+        sample(1, [given["first"]] * 3, loss=given["start"], first_loss=given["start"], **common),
+        *(
+            sample(step, [given["later"]] * 3, loss=losses[step - 1], first_loss=given["start"], **common)
+            for step in range(2, steps, 9)
+        ),
+        LossesRead(optimizer=optimizer, steps=tuple(range(steps)), losses=tuple(losses), rates=(1e-3,) * steps),
+        RunEnded(step=steps, how=given.get("how", "finished")),
+    ]
+
+
+def test_fires_on_a_first_gradient_that_an_adaptive_optimizer_does_not_get_over():
+    (finding,) = play(ExplodingGradient, *thrown())
+    assert finding.message == (
+        "f.4.weight is applied to its own result 50 times in a loop, and the first gradient grew on its way back 143-fold: rms "
+        "8e+03 at a loss of 2800, against 0.1 at the end, with a loss of 1. The optimizer still divides by it, and moves the "
+        "weights by 1.0% of its rate"
+    )
+    assert "W4" in finding.consequences
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"sizes": (0.84, 0.85, 0.86, 0.87, 0.88, 0.9, 0.92, 0.95, 1.0)},
+        {"gradients": tuple(1e-3 * (9 - at) for at in range(9))},
+        {"first": 8.0},
+        {"start": 60.0},
+        {"end": 0.01},
+        {"moved": 1e-4},
+        {"optimizer": SGD, "first": 0.01, "later": 1e-8},
+        {"steps": 150},
+        {"how": "interrupted"},
+    ],
+    ids=[
+        "bounded",
+        "adds up",
+        "falls as the loss does",
+        "ordinary loss",
+        "it learns",
+        "it moves",
+        "SGD",
+        "short",
+        "stopped",
+    ],
+)
+def test_near_miss_a_large_first_gradient(facts):
+    assert play(ExplodingGradient, *thrown(**facts)) == []
+
+
+def test_near_miss_told_at_once():
+    grown = tuple(0.5 * 10**at for at in range(9))
+    (finding,) = play(ExplodingGradient, *thrown(grown))
+    assert "the state grows" in finding.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -58,7 +59,8 @@ class ExplodingGradient(Rule):
     -------------------
     A large gradient of a regression whose first loss is large, and that falls; one outlier batch; gradients
     under clipping; losses that are sums; gradients under Adam, which divides by their size; a state that adds up over the
-    positions, or settles; a gradient that grows over the positions of a network that learns all the same.
+    positions, or settles; a gradient that grows over the positions of a network that learns all the same; a large first
+    gradient that comes down as the loss does.
 
     References
     ----------
@@ -69,6 +71,7 @@ class ExplodingGradient(Rule):
     code = "G1"
     severity = "warning"
     consequences = ("N1", "N2", "G8", "W1", "O22", "O25", "C1", "C2", "C3", "C5", "C6", "C11")
+    of_positions = ("W4",)  # besides, where it is a state that grew
 
     layers_needed: int = 5  # fewer layers say nothing about depth
     ceiling: float = 1e4  # first layer over last; healthy networks stay within two or three orders of magnitude
@@ -94,6 +97,14 @@ class ExplodingGradient(Rule):
 
     hardly: float = 0.65  # of the first losses: the spread of fresh outputs is soon gone; measured at gain 2: 0.75
 
+    overshot: float = 5.0  # last state over the first before training, beside a gradient that grows as well
+    at_start: float = 30.0  # first loss over that after the first tenth of the run
+    outlier: float = 100.0  # first gradient over what may stand beside the typical one in a running mean of squares
+    curvature: float = 1e4  # squared gradient over loss at first, beside later ones; a quadratic loss keeps it
+    remembered: int = 3000  # steps: after them Adam's mean of squares (0.999) has nearly lost the first one
+    improved: float = 0.1  # loss at the end over that after the first tenth: less, and the run got somewhere
+    starved: float = 0.02  # typical change of a weight over the rate, while Adam makes 0.1 to 1 of steady gradients
+
     points_needed: int = 40  # of a logged norm
 
     def __init__(self) -> None:
@@ -103,6 +114,13 @@ class ExplodingGradient(Rule):
         self._sizes: dict[int, tuple[History, History]] = {}  # gradient over weight, and the loss
         self._courses: dict[int, Course] = {}
         self._backward: dict[tuple[str, tuple[int, ...]], list[RecurrentGradientsSampled]] = {}  # those that grow
+        self._overshot: set[tuple[str, tuple[int, ...]]] = (
+            set()
+        )  # weights under whose first states were larger and larger
+        self._leap: RecurrentGradientsSampled | None = None  # the first gradient of such a weight
+        self._began: dict[int, tuple[float, float]] = {}  # gradient and loss of each optimizer's first step
+        self._later: dict[int, History] = {}  # gradients after that
+        self._shares: dict[int, History] = {}  # changes of the weights over the rate
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """Gradients over depth, over the steps, and beside the weights."""
@@ -113,19 +131,23 @@ class ExplodingGradient(Rule):
         yield from self._over_steps(event, median(each.gradient_rms for each in layers))
         yield from self._beside_weights(event, layers)
         yield from self._out_of_proportion(event, layers)
+        self._remember(event, layers)
 
     def on_recurrence_sampled(self, event: RecurrenceSampled) -> Iterator[Finding]:
         """Forward, the state grows by a factor at every position; backward, the gradient does by the same weight."""
         sizes = event.sizes
         if len(sizes) < self.layers_needed or not sizes[0] > 0:
             return
+        if event.loss is None and sizes[-1] >= self.overshot * sizes[0]:
+            self._overshot.add((event.weight, event.shape))
         each = min(later / earlier for earlier, later in pairwise(sizes))
         half = sizes[-1] / sizes[len(sizes) // 2]
         if sizes[-1] / sizes[0] < self.state_grown or half < self.state_half or each < self.state_each:
             return
+        self._overshot.clear()  # told right now, and not once more at the end
         factor = half ** (2 / event.positions)
         name = event.weight or f"a weight of {' × '.join(map(str, event.shape))}"
-        yield self.finding(
+        found = self.finding(
             event,
             f"{name} is applied to its own result at {event.positions} positions, and the state grows from rms "
             f"{sizes[0]:.2g} to {sizes[-1]:.2g}, {factor:.3g} × at each: so does the gradient on its way back",
@@ -139,10 +161,12 @@ class ExplodingGradient(Rule):
             last=sizes[-1],
             positions=event.positions,
         )
+        yield replace(found, consequences=self.consequences + self.of_positions)
 
     def on_recurrent_gradients_sampled(self, event: RecurrentGradientsSampled) -> None:
         """Whether the gradient grows at every position on its way back to the first; told only where it does harm."""
         sizes, looks = event.gradients, self._backward.setdefault((event.weight, event.shape), [])
+        self._look_at_first(event)
         if len(sizes) < self.layers_needed or not (sizes[-1] > 0 and sizes[0] < math.inf):
             return
         each = min(earlier / later if later > 0 else 0.0 for earlier, later in pairwise(sizes))
@@ -155,6 +179,7 @@ class ExplodingGradient(Rule):
         """The gradient grew over the positions whenever it was looked at, and the loss came to a stand soon after the start."""
         grown = [looks[-1] for looks in self._backward.values() if len(looks) >= self.looks_needed]
         courses = list(self._courses.values())
+        yield from self._ends_starved(event, courses)
         if not grown or len(courses) != 1 or event.step < self.steps_standing or not self._stood(courses[0]):
             return
         loss = courses[0].level(0.8, 1.0)
@@ -178,6 +203,65 @@ class ExplodingGradient(Rule):
             positions=worst.positions,
             loss=loss,
         )
+
+    def _look_at_first(self, event: RecurrentGradientsSampled) -> None:
+        """Before training: larger than where a loss at every position adds up on the way back, under a state that grew."""
+        sizes, first = event.gradients, self._leap is None and not self._began
+        if first and len(sizes) >= self.layers_needed and (event.weight, event.shape) in self._overshot:
+            if 2 * event.positions * sizes[-1] <= sizes[0] < math.inf:
+                self._leap = event
+
+    def _remember(self, event: NumbersSampled, layers: list[LayerNumbers]) -> None:
+        """How an adaptive optimizer began, and how far it moves the weights after that."""
+        key, gradient = event.optimizer.key, median(each.gradient_rms for each in layers)
+        if not event.optimizer.adaptive or event.loss is None:
+            return
+        if event.index == 1:
+            self._began[key] = gradient, event.loss
+            return
+        self._later.setdefault(key, History()).add(event.index, gradient)
+        moved = [
+            (each.update_ratio or 0.0) * each.weight_rms / each.learning_rate for each in layers if each.learning_rate
+        ]
+        if moved:
+            self._shares.setdefault(key, History()).add(event.index, median(moved))
+
+    def _ends_starved(self, event: RunEnded, courses: list[Course]) -> Iterator[Finding]:
+        """The first gradient was out of all proportion, and an adaptive optimizer divides by it until the end."""
+        leap, alone = self._leap, len(courses) == len(self._began) == len(self._later) == len(self._shares) == 1
+        if leap is None or not alone or event.how != "finished" or event.step < self.beyond_index:
+            return
+        (first, loss), (later,), (share,) = *self._began.values(), self._later.values(), self._shares.values()
+        early, end = courses[0].level(0.1, 0.2), courses[0].level(0.8, 1.0)
+        hurts = loss >= self.at_start * early > 0 and end >= self.improved * early and share.last <= self.starved
+        steeper = first**2 * end >= self.curvature * later.last**2 * loss
+        lasts = later.steps[-1] <= self.remembered and first >= self.outlier * later.steps[-1] ** 0.5 * later.last
+        if hurts and steeper and lasts:
+            yield self._tell_starved(event, leap, begin=(first, loss), end=(later.last, end, share.last))
+
+    def _tell_starved(
+        self, event: RunEnded, leap: RecurrentGradientsSampled, *, begin: tuple[float, float], end: tuple[float, ...]
+    ) -> Finding:
+        name = leap.weight or f"a weight of {' × '.join(map(str, leap.shape))}"
+        found = self.finding(
+            event,
+            f"{name} is applied to its own result {leap.positions} times in a loop, and the first gradient grew on its way back "
+            f"{leap.gradients[0] / leap.gradients[-1]:.0f}-fold: rms {begin[0]:.2g} at a loss of {begin[1]:.4g}, against "
+            f"{end[0]:.2g} at the end, with a loss of {end[1]:.4g}. The optimizer still divides by it, and moves the weights by "
+            f"{end[2]:.1%} of its rate",
+            where=leap.where,
+            cause="each pass through the loop adds or multiplies too much (a step without its dt, a residual branch that is not "
+            "scaled, weights that are too large), so that state and gradient run away over the positions",
+            fix="scale what one pass adds: state + dt * f(state), or a last layer of f that begins near zero; and clip between "
+            "backward and step: torch.nn.utils.clip_grad_norm_(parameters, max_norm=1.0)",
+            key="starved",
+            first=begin[0],
+            last=end[0],
+            positions=leap.positions,
+            share=end[2],
+            loss=end[1],
+        )
+        return replace(found, consequences=self.consequences + self.of_positions)
 
     def on_losses_read(self, event: LossesRead) -> None:
         """Loss and rate of every step."""
