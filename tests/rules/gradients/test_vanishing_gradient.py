@@ -2,7 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import ActivationsSampled, LayerActivations, LayerNumbers, NumbersSampled, OptimizerFacts, RunEnded
+from flatline.events import (
+    ActivationsSampled,
+    LayerActivations,
+    LayerNumbers,
+    LossComputed,
+    LossesRead,
+    NumbersSampled,
+    OptimizerFacts,
+    RecurrentGradientsSampled,
+    RunEnded,
+)
 from flatline.rules.gradients.vanishing_gradient import VanishingGradient
 from flatline.testing import play
 
@@ -191,3 +201,51 @@ def test_near_miss_under_adam_the_loss_falls_or_the_weights_are_small_or_loaded(
     assert play(VanishingGradient, forward(*fading), *whole_run(optimizer=ADAM, losses=(1.61, 1.2))) == []
     assert play(VanishingGradient, forward(*fading, gain=0.3), *whole_run(optimizer=ADAM)) == []
     assert play(VanishingGradient, forward(*fading, untrained=False), *whole_run(optimizer=ADAM)) == []
+
+
+FORGOTTEN = tuple(1e-4 * 0.25 ** (29 * (8 - at) / 8) for at in range(9))
+
+
+def recurrent(gradients=FORGOTTEN, *, losses=(1.79, 1.791), looks=3, steps=400, last=None, how="finished", classes=None):
+    """Looks at the gradients of 30 positions, the newest as ``last``, and a loss that goes from one number to another."""
+    sizes = [gradients] * (looks - 1) + [last or gradients]
+    seen = [RecurrentGradientsSampled(weight="cell.h", shape=(9, 9), positions=30, gradients=each) for each in sizes]
+    course = tuple(losses[0] if at < steps // 10 else losses[1] for at in range(steps))
+    read = LossesRead(steps=tuple(range(steps)), losses=course, rates=(1e-3,) * steps)
+    told = [LossComputed(kind="cross_entropy", classes=classes)] if classes else []
+    return [*told, *seen, read, RunEnded(step=steps, how=how)]
+
+
+def test_fires_on_a_state_that_is_forgotten_within_a_few_positions():
+    (finding,) = play(VanishingGradient, *recurrent())
+    assert finding.message == (
+        "cell.h is applied to its own result at 30 positions, and the gradient shrinks on its way back from rms 0.0001 at "
+        "the last to 3.5e-22 at the first, 0.25 × at each; the loss stands at 1.791"
+    )
+    (finding,) = play(VanishingGradient, *recurrent((0.0, *FORGOTTEN[1:])))
+    assert "to 0 at the first, 0.25 × at each" in finding.message
+    (finding,) = play(VanishingGradient, *recurrent(losses=(2.1, 1.7918), classes=6))
+    assert "stands at 1.792" in finding.message
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"losses": (1.79, 1.7)},
+        {"losses": (1.79, 1.77)},
+        {"losses": (1.79, 1.77), "classes": 6},
+        {"gradients": tuple(1e-4 * 0.58 ** (29 * (8 - at) / 8) for at in range(9))},
+        {"last": (1e-4,) * 9},
+        {"gradients": (1e-4,) * 8 + (1e4,)},
+        {"gradients": (0.0,) * 9},
+        {"looks": 2},
+        {"steps": 200},
+        {"how": "interrupted"},
+    ],
+    ids=[
+        "it learns", "it learns a little", "of classes", "usual weights", "it opens", "one step", "no gradient",
+        "two looks", "early", "interrupted",
+    ],
+)  # fmt: skip
+def test_near_miss_a_state_that_fades(facts):
+    assert play(VanishingGradient, *recurrent(**facts)) == []

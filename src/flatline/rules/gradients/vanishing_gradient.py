@@ -7,14 +7,23 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from flatline.events import ActivationsSampled, Event, LayerNumbers, NumbersSampled, RunEnded
+from flatline.events import (
+    ActivationsSampled,
+    Event,
+    LayerNumbers,
+    LossComputed,
+    LossesRead,
+    NumbersSampled,
+    RecurrentGradientsSampled,
+    RunEnded,
+)
 from flatline.findings import Finding
-from flatline.history import History, fmean, median
+from flatline.history import Course, History, fmean, median
 from flatline.rules import Rule
 
 
 class VanishingGradient(Rule):
-    """Gradients die out layer by layer on the way to the input.
+    """Gradients die out layer by layer on the way to the input, or position by position on the way to the first one.
 
     Symptom
     -------
@@ -51,6 +60,7 @@ class VanishingGradient(Rule):
     with a small gradient, such as an embedding of which few rows were used, is no decay over depth. A gradient that
     is a thousand times smaller at the first layer is told only where the loss stands, and under Adam, which evens the steps
     out, only where the activation functions squeeze the samples, too, until the scores are the same for all of them.
+    A state that fades where the last positions are all that is asked for: the loss falls.
 
     References
     ----------
@@ -91,7 +101,17 @@ class VanishingGradient(Rule):
     squeezed: float = 0.4  # of what the gain makes of the samples: a sigmoid leaves 0.25, GELU 0.5, ReLU 0.7
     alike: float = 1e-3  # what samples differ by in the last layer over the first one; six sigmoid layers make 5e-4
 
+    unmoved: float = 0.985  # of the first losses at the end: not even the last positions help
+    by_chance: float = 2.0  # standard errors that they may be lower by
+    at_chance: float = 0.998  # of ln C: the loss is that of guessing, whatever large scores added to it at first
+    lost: float = 1e-7  # first position over last: float32 rounds it away where both are added up for one weight
+    each: float = 0.4  # at most, for each position on the way back; nn.Linear draws weights that make 0.58, a gate 0.5
+    looks_needed: int = 3  # at the positions, and never one that is better
+
     def __init__(self) -> None:
+        self._classes = 1  # of a cross entropy
+        self._courses: dict[int, Course] = {}
+        self._positions: dict[tuple[str, tuple[int, ...]], list[RecurrentGradientsSampled]] = {}  # all looks
         self._seen: dict[int, int] = {}
         self._faded: dict[int, int] = {}  # samples with the milder decay, for each optimizer
         self._waiting: dict[int, tuple[NumbersSampled, list[LayerNumbers]]] = {}  # of each optimizer, not told yet
@@ -130,6 +150,7 @@ class VanishingGradient(Rule):
         """A run that was over too soon to wait; a milder decay, in a run that never got anywhere."""
         for waiting, layers in self._waiting.values() if event.how == "finished" else ():
             yield self._tell(waiting, layers, **self._by_steps(waiting, layers))
+        yield from self._over_positions(event)
         if self._newest is None or len(self._faded) != 1:
             return
         sampled, layers = self._newest
@@ -141,6 +162,71 @@ class VanishingGradient(Rule):
             more = self._of_samples() if adaptive else f"; at lr={sampled.lr:g} the first layers hardly move"
             stands = f"{more}, and the loss stands at {self._losses.last:.4g}"
             yield self._tell(event, layers, stands, where=sampled.where)
+
+    def on_loss_computed(self, event: LossComputed) -> None:
+        """How many classes there are to guess among."""
+        if event.kind == "cross_entropy" and event.reduction == "mean":
+            self._classes = event.classes or 1
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """Loss and rate of every step."""
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
+
+    def on_recurrent_gradients_sampled(self, event: RecurrentGradientsSampled) -> None:
+        """The gradient at the positions of a network that is written as a loop."""
+        self._positions.setdefault((event.weight, event.shape), []).append(event)
+
+    def _over_positions(self, event: RunEnded) -> Iterator[Finding]:
+        """Whenever it was looked at, nothing came back to the first positions; and the loss never moved."""
+        courses = list(self._courses.values())
+        if event.how != "finished" or event.step < self.steps_standing or len(courses) != 1:
+            return
+        kept = list(self._positions.values())
+        fades = [len(looks) >= self.looks_needed and all(map(self._fades, looks)) for looks in kept]
+        if fades and all(fades) and self._never_moved(courses[0]):
+            yield self._tell_positions(event, kept[0][-1], courses[0].level(0.8, 1.0))
+
+    def _never_moved(self, course: Course) -> bool:
+        """The last losses are the first ones, but for the noise of their batches."""
+        losses = [each.loss for each in course.stretches]
+        if len(losses) < self.samples_needed:
+            return False
+        head, tail = losses[: len(losses) // 10], losses[-len(losses) // 5 :]
+        start, end = fmean(head), fmean(tail)
+        noise = fmean((loss - end) ** 2 for loss in tail) * (1 / len(head) + 1 / len(tail))
+        unmoved = end >= max(self.unmoved * start, start - self.by_chance * noise**0.5) > 0
+        return bool(unmoved or end >= self.at_chance * math.log(self._classes) > 0)
+
+    def _fades(self, event: RecurrentGradientsSampled) -> bool:
+        """By a factor at every position, all the way from the last."""
+        sizes = event.gradients
+        if len(sizes) < self.layers_needed or not 0 < sizes[-1] < math.inf:
+            return False
+        most = self.each ** ((event.positions - 1) / (len(sizes) - 1))
+        return sizes[0] < self.lost * sizes[-1] and all(one <= most * two for one, two in pairwise(sizes))
+
+    def _tell_positions(self, event: RunEnded, seen: RecurrentGradientsSampled, loss: float) -> Finding:
+        sizes = [each for each in seen.gradients if each > 0]
+        apart = (seen.positions - 1) / (len(seen.gradients) - 1) * (len(sizes) - 1)
+        factor = (sizes[0] / sizes[-1]) ** (1 / apart) if apart else 0.0
+        name = seen.weight or f"a weight of {' × '.join(map(str, seen.shape))}"
+        return self.finding(
+            event,
+            f"{name} is applied to its own result at {seen.positions} positions, and the gradient shrinks on its way back from "
+            f"rms {seen.gradients[-1]:.2g} at the last to {seen.gradients[0]:.2g} at the first, {factor:.2g} × at each; the "
+            f"loss stands at {loss:.4g}",
+            where=seen.where,
+            cause="the state is forgotten within a few positions (a forget gate near 0, weights of the state that are too "
+            "small, units that saturate), so that what came earlier has no influence and cannot be learned",
+            fix="let the state pass: begin with a forget gate near 1 (a bias of +1 to +3, added before the sigmoid), with "
+            "nn.init.orthogonal_ for the weight of the state, or use nn.LSTM or nn.GRU",
+            key="positions",
+            factor=factor,
+            first=seen.gradients[0],
+            last=seen.gradients[-1],
+            positions=seen.positions,
+            loss=loss,
+        )
 
     def _of_samples(self) -> str:
         return (
