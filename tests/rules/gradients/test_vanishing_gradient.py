@@ -206,7 +206,9 @@ def test_near_miss_under_adam_the_loss_falls_or_the_weights_are_small_or_loaded(
 FORGOTTEN = tuple(1e-4 * 0.25 ** (29 * (8 - at) / 8) for at in range(9))
 
 
-def recurrent(gradients=FORGOTTEN, *, losses=(1.79, 1.791), looks=3, steps=400, last=None, how="finished", classes=None):
+def recurrent(
+    gradients=FORGOTTEN, *, losses=(1.79, 1.791), looks=3, steps=400, last=None, how="finished", classes=None
+):
     """Looks at the gradients of 30 positions, the newest as ``last``, and a loss that goes from one number to another."""
     sizes = [gradients] * (looks - 1) + [last or gradients]
     seen = [RecurrentGradientsSampled(weight="cell.h", shape=(9, 9), positions=30, gradients=each) for each in sizes]
