@@ -21,33 +21,50 @@ SIZES = (
 REMOVING = ("pop", "popitem")
 READING = ("items", "values", "get")  # give the tensors: harmless only before the dictionary is filled
 WRITING = ("copy_", "add_", "sub_", "mul_", "div_", "lerp_", "set_")  # a state dict is how some reach a model's tensors
-GIVES_AWAY = ("locals", "vars", "globals", "eval", "exec")
+GIVES_AWAY = ("locals", "vars", "globals", "eval", "exec")  # as they are: model.eval() is another
 LEVELS = 4  # dictionaries that are made of one another
 
 
 def filled_for_nothing(file: str, line: int) -> int | None:
     """The line that fills the dictionary which ``state_dict()`` returned in this line, if nothing is made of it."""
     scope = function_around(file, line)
-    if scope is None:
+    if scope is None or _writes(scope):
         return None
-    made = [node for node in _assignments(scope) if node.lineno <= line <= (node.end_lineno or 0)]
-    if len(made) != 1 or not _of_state_dict(made[0].value) or _writes(scope):
+    if any(_fills_unnamed(node) and _spans(node, line) for node in ast.walk(scope)):
+        return line
+    made = [(name, value) for node, name, value in _assignments(scope) if _spans(node, line)]
+    if len(made) != 1 or not _of_state_dict(made[0][1]):
         return None
-    return _Dictionary(scope, made[0]).filled_in()
+    return _Dictionary(scope, *made[0]).filled_in()
 
 
-def _assignments(scope: ast.AST) -> Iterator[ast.Assign]:
-    """Plain assignments to one name."""
+def _spans(node: ast.AST, line: int) -> bool:
+    return isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _fills_unnamed(node: ast.AST) -> bool:
+    """``model.state_dict().update(…)`` and ``model.state_dict()[k] = v``: the dictionary is gone with the statement."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and called_name(node.value) == "update":
+        return _is_state_dict(_without_method(node.value, ("update",)))
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(t, ast.Subscript) and _is_state_dict(t.value) for t in targets)
+
+
+def _is_state_dict(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and called_name(value) == "state_dict"
+
+
+def _assignments(scope: ast.AST) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
+    """Statement, name and value of plain assignments to one name."""
     for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            yield node
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and len(targets) == 1 and isinstance(targets[0], ast.Name):
+            yield from [(node, targets[0].id, node.value)] if node.value is not None else []
 
 
 def _of_state_dict(value: ast.expr) -> bool:
     """``model.state_dict()``, a copy of it, or a new dictionary of its entries and of others."""
-    if isinstance(value, ast.Call) and called_name(value) == "state_dict":
-        return True
-    return any(isinstance(n, ast.Call) and called_name(n) == "state_dict" for n in _entries(value))
+    return any(_is_state_dict(each) for each in (value, *_entries(value)))
 
 
 def _entries(value: ast.expr) -> list[ast.expr]:
@@ -91,17 +108,38 @@ def _looks_up(value: ast.DictComp) -> bool:
 
 def _writes(scope: ast.AST) -> bool:
     """Into tensors, or it cannot be said who reads its names."""
-    calls = (called_name(node) for node in own_nodes(scope) if isinstance(node, ast.Call))
-    return any(name in WRITING or name in GIVES_AWAY for name in calls)
+    if any(_gives_names_away(node) for node in own_nodes(scope)):
+        return True
+    return any(isinstance(n, ast.Call) and called_name(n) in WRITING for n in _before_training(scope))
+
+
+def _gives_names_away(node: ast.AST) -> bool:
+    """``locals()``, and neither ``model.eval()`` nor ``vars(args)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    return node.func.id in GIVES_AWAY and not (node.func.id == "vars" and node.args)
+
+
+def _before_training(scope: ast.AST) -> Iterator[ast.AST]:
+    """Nodes outside of the loops that train: what these write, as into an average, is written later than the load."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, FUNCTIONS) and not _trains(child):
+            yield child
+            yield from _before_training(child)
+
+
+def _trains(node: ast.AST) -> bool:
+    loop = isinstance(node, (ast.For, ast.While))
+    return loop and any(isinstance(n, ast.Call) and called_name(n) == "backward" for n in ast.walk(node))
 
 
 class _Dictionary:
     """A state dict, and the dictionaries that are made of it, under all of their names in one scope."""
 
-    def __init__(self, scope: ast.AST, made: ast.Assign) -> None:
-        self.names = {made.targets[0].id}  # type: ignore[attr-defined]
+    def __init__(self, scope: ast.AST, name: str, value: ast.expr) -> None:
+        self.names = {name}
         self.nodes = list(_seen_from(scope, self.names))
-        self.filled = [made.lineno] if _merges(made.value) else []
+        self.filled = [value.lineno] if _merges(value) else []
         self.fine: set[int] = set()  # uses that lead nowhere
         self.early: dict[int, int] = {}  # uses that give its tensors -> line
         for _ in range(LEVELS):
