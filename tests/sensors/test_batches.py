@@ -16,6 +16,7 @@ from watching import seen
 
 from flatline.events import BatchesServed, OptimizerStepped, PairingProbed, PassEnded, WholeLabels
 from flatline.sensors import batches
+from flatline.sensors import data as data_sensor
 from flatline.sensors.data import DataSensor, Order, asks_for_each
 from flatline.sensors.loop import Loop
 from flatline.sensors.models import ModelSensor
@@ -213,6 +214,39 @@ def test_measured_targets():
     by_line, by_neighbours = curved.probe.correlations()
     assert abs(by_line) < 0.2
     assert by_neighbours > 0.6
+
+
+def test_ids_are_counted_row_by_row():
+    torch.manual_seed(0)
+    labels = torch.randint(0, 4, (600,))
+    words = torch.randint(0, 5_000, (600, 12))
+    words[:, 5] = 7_000 + labels
+    told, apart = Probe(), Probe()
+    told.add(words, labels)
+    apart.add(words, labels[torch.randperm(600)])
+    assert max(told.accuracy()[:2]) > 0.6
+    assert max(apart.accuracy()[:2]) < 0.33
+
+
+def text_run(labels):
+    words = torch.randint(0, 300, (2000, 8))
+    net = torch.nn.Sequential(torch.nn.EmbeddingBag(300, 8), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for rows in torch.randperm(2000).split(50):
+        optimizer.zero_grad()
+        functional.cross_entropy(net(words[rows]), labels[rows]).backward()
+        optimizer.step()
+
+
+def test_ids_are_told_of_where_a_statement_tears_them_apart(monkeypatch):
+    torch.manual_seed(0)
+    labels = torch.randint(0, 2, (2000,))
+    monkeypatch.setattr(data_sensor, "_torn_apart", lambda where, rows: ("", None))
+    assert seen(lambda: text_run(labels), PairingProbed) == []
+    monkeypatch.setattr(data_sensor, "_torn_apart", lambda where, rows: ("x[torch.randperm(n)]", where))
+    told = seen(lambda: text_run(labels), PairingProbed)
+    assert told
+    assert told[0].rows >= 150
 
 
 APART = """

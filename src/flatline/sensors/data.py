@@ -38,7 +38,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
 from flatline.sensors.origins import FEW, Origins
 from flatline.sensors.paired_paths import mispaired
-from flatline.sensors.pairing import COLUMNS, Measured, Pairing, lone_permutation
+from flatline.sensors.pairing import COLUMNS, Measured, Pairing, are_ids, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.ranked import Place, Rankings, sliced_place
 from flatline.sensors.revisited import Learned, Revisits, base, glimpse, held_out, made_alike
@@ -687,13 +687,18 @@ class DataSensor:
         """Keep some of the inputs with their labels, and ask whether they belong together where the model does not learn."""
         at, reference = self._input
         inputs = reference() if reference is not None and at == step else None
-        if inputs is None or not inputs.is_floating_point() or not inputs.dim() or len(inputs) != len(labels):
+        if inputs is None or not inputs.dim() or len(inputs) != len(labels):
+            return
+        if not inputs.is_floating_point() and not are_ids(inputs):
             return
         pairing.add(step, inputs, labels, surprise)
         if not pairing.at_chance(step):
             return
-        by_means, by_neighbours, commonest = pairing.probe.accuracy()
         text, place = _torn_apart(where, pairing.probe.rows)
+        apart = self._origins.apart(inputs, target)
+        if are_ids(inputs) and not text and not apart:
+            return  # the order of ids may tell what no count of them does
+        by_means, by_neighbours, commonest = pairing.probe.accuracy()
         self.loop.emit(
             PairingProbed(
                 step=step,
@@ -705,7 +710,7 @@ class DataSensor:
                 commonest=commonest,
                 surprise=pairing.surprise,
                 entropy=pairing.entropy,
-                apart=self._origins.apart(inputs, target),
+                apart=apart,
                 permutation=text,
                 permuted_where=place,
             )

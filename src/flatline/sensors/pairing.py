@@ -17,6 +17,8 @@ from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, own_nodes, t
 Tensor = torch.Tensor
 ROWS = 2_048  # samples kept, at most
 FEATURES = 32  # numbers kept of each
+IDS = (torch.int64, torch.int32)
+BUCKETS = 256  # in which the ids of a text are counted: words that tell a class seldom share one
 TOLD_APART = 4_096  # numbers by which one sample is told from another
 NEIGHBOURS = 5
 ENOUGH_ROWS = 150
@@ -132,6 +134,7 @@ class Probe:
         flat = inputs.detach().reshape(inputs.shape[0], -1)
         width = flat.shape[1]
         spread = flat[:, :: -(-width // FEATURES)].float().cpu()
+        spread = torch.cat([spread, _counts(flat.cpu())], 1) if are_ids(inputs) else spread
         keys = _keys(flat.cpu() if width <= TOLD_APART else spread)
         new = [at for at, key in enumerate(keys) if key not in self._known and key - key == 0.0][: ROWS - self.rows]
         self._known.update(keys[at] for at in new)
@@ -161,6 +164,16 @@ class Probe:
         linear = [_alike(_linear(inputs[a], targets[a], inputs[b]), targets[b]) for a, b in halves]
         near = [_alike(_near(inputs[a], targets[a], inputs[b]), targets[b]) for a, b in halves]
         return sum(linear) / 2, sum(near) / 2
+
+
+def are_ids(inputs: Tensor) -> bool:
+    """Rows of whole numbers, as an embedding takes them."""
+    return inputs.dim() == 2 and inputs.dtype in IDS
+
+
+def _counts(ids: Tensor) -> Tensor:
+    """How often each id is in a row, some of them in one bucket."""
+    return torch.zeros(len(ids), BUCKETS).scatter_add_(1, ids.long() % BUCKETS, torch.ones(ids.shape))
 
 
 def _keys(rows: Tensor) -> list[float]:

@@ -153,6 +153,27 @@ def test_is_told_of_a_loss_that_came_down_to_chance_first():
     assert played(LabelsUnrelatedToInputs, *early, losses(121, 40, 1.1)) == []
 
 
+def from_above(late, **facts):
+    """The first scores are large, and the loss is far above guessing when it is probed; then it is ``late``."""
+    return played(LabelsUnrelatedToInputs, losses(1, 60, 2.6), probed(surprise=2.3, **facts), losses(61, 100, late))
+
+
+def test_warns_of_a_loss_that_comes_down_to_guessing_and_stays():
+    (finding,) = from_above(1.4)
+    assert finding.severity == "warning"
+    assert finding.message.startswith("nothing tells the labels: the loss is 1.4, that of guessing 1.38;")
+    (short,) = play(LabelsUnrelatedToInputs, losses(1, 60, 2.6), probed(surprise=2.3), losses(61, 40, 1.37))
+    assert short.message.startswith("nothing tells the labels: the loss is 1.37")
+
+
+def test_near_miss_a_loss_from_above():
+    assert from_above(1.0) == []
+    assert from_above(2.2) == []
+    assert from_above(1.4, by_means=0.4) == []
+    assert from_above(1.4, permutation="") == []
+    assert play(LabelsUnrelatedToInputs, losses(1, 60, 2.6), probed(surprise=2.3)) == []
+
+
 @pytest.mark.parametrize("first", [1, 700])
 def test_near_miss_a_model_that_begins_to_learn_late(first):
     probe = probed(step=first + 59)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from flatline.events import (
@@ -128,6 +129,8 @@ class LabelsUnrelatedToInputs(Rule):
             self._probed = event
             if known or event.rows >= self.rows_for_a_hint:
                 self._waiting.append(event)
+        elif event.permutation and self._above(event) and self._nothing_tells(event):
+            self._waiting.append(event)
 
     def on_paths_mispaired(self, event: PathsMispaired) -> Iterator[Finding]:
         """Their names say what belongs together."""
@@ -193,7 +196,7 @@ class LabelsUnrelatedToInputs(Rule):
             )  # the first may be far above
             begun = min(then, probe.entropy) if probe.classes else then  # it may begin above chance
             if median(late) >= begun * (self.still_told if probe.permutation else self.still):
-                yield from self._judge(probe)
+                yield from self._judge_at(probe, median(late))
 
     def on_validation_told(self, event: ValidationTold) -> None:
         """Whether what was learned is of use on other data."""
@@ -202,7 +205,7 @@ class LabelsUnrelatedToInputs(Rule):
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A run that was over before, or in which the training data were learned by heart."""
         for probe in self._waiting:
-            yield from self._judge(probe)
+            yield from self._judge_at(probe, median(self._newest) if self._newest else math.inf)
         if (
             self._probed is not None
             and self._probed.classes
@@ -234,6 +237,12 @@ class LabelsUnrelatedToInputs(Rule):
             fix="look at some pairs of input and label, the first and the last ones, too; follow both from the file to the batch",
             key="by heart",
         )
+
+    def _judge_at(self, event: PairingProbed, loss: float) -> Iterator[Finding]:
+        """With the loss that it came down to, where it was above guessing; nothing is known of one that is still above."""
+        come_down = replace(event, surprise=loss) if self._above(event) else event
+        if self._at_chance(come_down):
+            yield from self._judge(come_down)
 
     def _judge(self, event: PairingProbed) -> Iterator[Finding]:
         """A warning where a statement tears the pairs apart."""
@@ -305,10 +314,19 @@ class LabelsUnrelatedToInputs(Rule):
         )
 
     def _at_chance(self, event: PairingProbed) -> bool:
-        at_chance = self.lowest * event.entropy <= event.surprise <= self.highest * event.entropy
+        """The model, class means and neighbours, all of them."""
+        guesses = self.lowest * event.entropy <= event.surprise <= self.highest * event.entropy
+        return guesses and self._nothing_tells(event)
+
+    def _above(self, event: PairingProbed) -> bool:
+        """A head that begins with large scores loses more than by guessing, at first."""
+        return event.classes > 0 and event.surprise > self.highest * event.entropy
+
+    def _nothing_tells(self, event: PairingProbed) -> bool:
+        """Class means and neighbours are at chance; a linear fit is, of a regression."""
         if not event.classes:
             limit = self.deviations * self.halves / math.sqrt(max(1, event.rows))
-            return at_chance and max(event.by_line, event.by_neighbours) <= limit
+            return max(event.by_line, event.by_neighbours) <= limit
         share = event.commonest
         limit = share + self.deviations * math.sqrt(share * (1 - share) / max(1, event.rows))
-        return at_chance and share <= self.most_common and max(event.by_means, event.by_neighbours) <= limit
+        return share <= self.most_common and max(event.by_means, event.by_neighbours) <= limit
