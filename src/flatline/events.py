@@ -518,6 +518,7 @@ class LossNotFinite(Event):
     data_note: str = ""  # where data within the script's reach are not finite, if weights broke between two samples
     scaled: bool = False  # a GradScaler stands by, and skips the step
     in_a_row: int = 1  # losses that were not finite, without a finite one between
+    in_all: int = 1  # losses that were not finite, so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

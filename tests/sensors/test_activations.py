@@ -400,6 +400,15 @@ def test_dead_units_are_counted_over_several_looks():
     assert looks[3].layer == "1"
 
 
+def test_units_that_are_nan_are_not_zero():
+    batch = torch.randn(40, 6)
+    batch[3] = float("nan")
+    with Watched() as watched:
+        train(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)), batch, lr=0.0)
+    (facts,) = answers(watched)
+    assert (facts.dead, facts.lasting) == (0, 0)
+
+
 def test_dead_units_of_functions_and_convolutions():
     class Net(nn.Module):
         def __init__(self):

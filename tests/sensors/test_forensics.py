@@ -103,6 +103,17 @@ def test_a_scaler_is_told_of():
     assert (event.scaled, event.in_a_row) == (True, 1)
 
 
+def test_losses_that_a_scaler_skips_now_and_then_are_counted():
+    scaler = torch.amp.GradScaler("cpu")
+    broken = iter([False, True] * 5)
+
+    def loss_of(model, x, bad):
+        return scaler.scale(model(x).mean() + (float("nan") if next(broken) else 0.0))
+
+    events = seen(steps(loss_of, count=10), LossNotFinite)
+    assert [(event.in_a_row, event.in_all) for event in events] == [(1, n) for n in range(1, 6)]
+
+
 def test_near_miss_an_overflow_of_the_scaled_loss():
     scaler = torch.amp.GradScaler("cpu", init_scale=1e38)
 

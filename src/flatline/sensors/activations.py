@@ -448,10 +448,10 @@ def _layer_under(node: Node, models: ModelSensor) -> str:
 
 
 def _alive(output: Tensor) -> tuple[Tensor, int]:
-    """Which units are above zero for some sample, and how many samples there are."""
+    """Which units are above zero, or nan, for some sample, and how many samples there are."""
     axis = 1 if output.dim() in (4, 5) else output.dim() - 1
     others = [d for d in range(output.dim()) if d != axis]
-    return output.amax(dim=others) > 0, output.numel() // int(output.shape[axis])
+    return ~(output.amax(dim=others) <= 0), output.numel() // int(output.shape[axis])
 
 
 def _incoming_bias(node: Node, units: int) -> Tensor | None:

@@ -384,7 +384,9 @@ class BackwardSensor:
             return
         states = loop.states
         first = forensics.origin(root, self.models, states)
-        calm = scaled and first.kind in ("operation", "unknown") and self._bad_in_a_row < LIVED_THROUGH
+        often = self.not_finite_told == SCALED_TOLD and step <= 3 * SCALED_TOLD
+        lasting = self._bad_in_a_row >= LIVED_THROUGH or often
+        calm = scaled and first.kind in ("operation", "unknown") and not lasting
         where = caller() if root is not None else self.where
         if self.watch is not None:
             self.watch.loss_is_bad(calm)
@@ -404,6 +406,7 @@ class BackwardSensor:
                 optimizer=states[0].facts.name if states else "",
                 scaled=scaled,
                 in_a_row=self._bad_in_a_row,
+                in_all=self.not_finite_told,
             )
         )
         if self.watch is not None:

@@ -127,11 +127,13 @@ def test_near_miss_adam_an_ordinary_threshold_few_samples():
     assert play(StuckAtClipThreshold, *slowly(samples=9)) == []
 
 
-def whole(*, norm=4.0, first=4.4, last=4.1, momentum=0.0, count=40, optimizer=SGD, how="finished"):
+def whole(
+    *, norm=4.0, first=4.4, last=4.1, momentum=0.0, count=40, optimizer=SGD, how="finished", threshold=0.25, bend=1.0
+):
     """Samples of a run of 400 steps with a threshold of 0.25, and its end."""
     for number in range(count):
-        index, loss = 1 + 10 * number, first + (last - first) * number / count
-        clips = (ClipFacts(threshold=0.25, norm=norm, where=Where("train.py", 20)),)
+        index, loss = 1 + 10 * number, first + (last - first) * (number / count) ** bend
+        clips = (ClipFacts(threshold=threshold, norm=norm, where=Where("train.py", 20)),)
         layers = (LayerNumbers(update_ratio=5e-4, momentum=momentum),)
         yield NumbersSampled(
             step=index, index=index, layers=layers, optimizer=optimizer, clips=clips, loss=loss, first_loss=first
@@ -144,6 +146,14 @@ def test_fires_at_the_end_of_a_run_that_was_clipped_all_along():
     assert finding.message == (
         "all 40 gradient norms seen were clipped to 0.25: they are 4 to 4, median 16 × the threshold"
     )
+
+
+def test_fires_where_momentum_makes_up_for_some_of_a_tiny_threshold_and_the_loss_gains_speed():
+    held = {"momentum": 0.9, "threshold": 0.01, "norm": 0.16}
+    (finding,) = play(StuckAtClipThreshold, *whole(bend=1.5, **held))
+    assert "median 16 × the threshold" in finding.message
+    assert play(StuckAtClipThreshold, *whole(bend=0.5, **held)) == []
+    assert play(StuckAtClipThreshold, *whole(bend=1.5, **(held | {"norm": 0.05}))) == []
 
 
 def test_near_miss_clipped_all_along_and_well():

@@ -147,6 +147,13 @@ def test_near_miss_a_scaler_skips_one_step():
         assert play(NonFiniteLoss, replace(BROKEN, origin=Origin(kind=kind), scaled=True, in_a_row=2)) == []
 
 
+def test_fires_where_a_scaler_skips_every_other_step():
+    often = replace(BROKEN, origin=Origin(kind="operation", operation="div"), scaled=True, step=12, in_all=8)
+    assert play(NonFiniteLoss, often)
+    assert play(NonFiniteLoss, replace(often, step=25)) == []
+    assert play(NonFiniteLoss, replace(often, in_all=7)) == []
+
+
 def test_says_that_the_gradient_was_first():
     event = replace(BROKEN, origin=Origin(kind="weights", detail="fc.weight"))
     (finding,) = play(NonFiniteLoss, GradientNotFinite(step=411, detail="sqrt of 0", module="dist"), event)

@@ -244,6 +244,18 @@ def test_fires_where_all_steps_of_plain_sgd_are_one_percent():
     )
 
 
+def test_fires_where_all_steps_of_adam_are_two_percent_from_guessing():
+    guesses = FirstCrossEntropy(classes=20_000, value=9.9)
+    events = [*steady(update=2e-5, turn=0.97, last=9.0)]
+    (finding,) = play(LearningRateTooLow, guesses, *events)
+    assert finding.cause.endswith(
+        "but all steps together move the weights by 2.0% of their size, and the loss still falls"
+    )
+    assert play(LearningRateTooLow, *events) == []  # it knew something
+    assert play(LearningRateTooLow, guesses, *steady(update=2e-5, turn=0.97, last=9.0, slows=0.6)) == []
+    assert play(LearningRateTooLow, guesses, *steady(update=4e-5, turn=0.97, last=9.0)) == []
+
+
 @pytest.mark.parametrize(
     "changed",
     [

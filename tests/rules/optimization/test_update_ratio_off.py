@@ -263,6 +263,13 @@ def test_fires_on_an_embedding_that_stays_as_it_was_drawn():
     assert finding.message.endswith("its group's lr is 4e-06, that of the others 0.001")
 
 
+def test_fires_on_an_embedding_beside_two_matrices():
+    audit, *steps = as_drawn()
+    few = [replace(e, layers=tuple(sorted(e.layers, key=lambda x: x.name != "odd"))[:3]) for e in steps]
+    (finding,) = play(UpdateRatioOff, audit, *few)
+    assert finding.message.startswith("odd changes by 3.0e-06 of its size at a step")
+
+
 @pytest.mark.parametrize(
     "facts",
     [

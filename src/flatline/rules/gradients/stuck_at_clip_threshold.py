@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flatline.events import ClipFacts, CurvesUpdated, NumbersSampled, OptimizerStepped, RunEnded
 from flatline.findings import Finding
-from flatline.history import median
+from flatline.history import fmean, median
 from flatline.rules import Rule
 from flatline.trends import main
 
@@ -175,8 +175,17 @@ class StuckAtClipThreshold(Rule):
         if len(clips) < self.whole_steps or event.index < self.whole_index or event.optimizer.adaptive or not newest:
             return False
         lasting = 1 - max((each.momentum for each in event.layers), default=0.0)
+        if max(clip.threshold for clip in clips) <= self.tiny_threshold and self._gains_speed(event.optimizer.key):
+            lasting = 1.0
         ratios = [_ratio(clip) * lasting for clip in clips]
         return min(ratios) > 1 and median(ratios) >= self.whole_ratio and median(newest) > 1 - self.whole_fallen
+
+    def _gains_speed(self, key: int) -> bool:
+        """The loss falls as fast in the second half of what was seen as in the first, or faster: it has far to go."""
+        losses = self._losses[key]
+        third = len(losses) // 3
+        first, middle, last = (fmean(part) for part in (losses[:third], losses[third:-third], losses[-third:]))
+        return 0 < first - middle <= middle - last
 
     def _tell(self, event: OptimizerStepped | NumbersSampled, clips: list[ClipFacts]) -> Finding:
         norms = sorted(clip.norm for clip in clips if clip.norm is not None)

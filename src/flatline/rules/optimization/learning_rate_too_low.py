@@ -108,6 +108,7 @@ class LearningRateTooLow(Rule):
     linear: float = 0.15  # how far the rate in the middle of such a run may be from half of the last one
     divided: float = 0.02  # what the loss was multiplied with: accumulation over 50 micro-batches, added up again, is 1
     whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
+    short_path: float = 0.03  # the same for Adam's steps, from guessing; PyTorch's quickstart makes 5 %
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
     hopeless: float = 1e-8  # logged rate all along; the gentlest recipes (DPO) begin at 5e-7
@@ -352,10 +353,11 @@ class LearningRateTooLow(Rule):
         late, early = middle - last, first - middle
         path = _path(course, samples)
         if path < self.whole_path:
-            whole = f"all steps together move the weights by {path:.1%} of their size, and the loss still falls"
-            return whole if late >= self.undiminished_plain * early else ""
+            return _still_falls(path) if late >= self.undiminished_plain * early else ""
         if not event.optimizer.adaptive:
             return ""
+        if path < self.short_path and self._guesses and late >= self.undiminished * early:
+            return _still_falls(path)
         turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
         enough = 4 * len(turns) >= self.slow_samples and late >= self.undiminished * early
         return ENDS_EARLY if enough and median(turns) >= self.held_straight else ""
@@ -441,6 +443,10 @@ def _path(course: Course, samples: list[_Sample]) -> float:
     """Weights' sizes that all steps would make if they went one way; a step is in proportion to its rate."""
     rates = sum(each.steps * each.rate for each in course.stretches)
     return rates * median(each.update / each.lr if each.lr else 0.0 for each in samples)
+
+
+def _still_falls(path: float) -> str:
+    return f"all steps together move the weights by {path:.1%} of their size, and the loss still falls"
 
 
 def _measure(event: NumbersSampled) -> _Sample | None:

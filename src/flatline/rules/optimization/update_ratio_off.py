@@ -154,7 +154,7 @@ class UpdateRatioOff(Rule):
             past.add(event.index, median(each.update_ratio or 0.0 for each in moving))
             self._typical[event.optimizer.key] = event, past
         layers = [each for each in moving if self._comparable(each, event)]
-        if event.index < self.first_index or len(layers) <= self.others:
+        if event.index < self.first_index or len(layers) < self.others:
             return
         for layer in moving:
             self._ratios.setdefault((event.optimizer.key, layer.name), History(32)).add(
@@ -163,7 +163,8 @@ class UpdateRatioOff(Rule):
         typical = {layer.name: self._ratios[event.optimizer.key, layer.name] for layer in layers}
         if min(past.count for past in typical.values()) >= self.samples_needed:
             ratios = {name: past.location for name, past in typical.items()}
-            yield from self._compare(event, layers, ratios)
+            if len(layers) > self.others:
+                yield from self._compare(event, layers, ratios)
             yield from self._as_drawn(event, moving, ratios)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
