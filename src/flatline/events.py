@@ -7,7 +7,7 @@ A training loop, with every event at its place::
     model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
                                                    # OptimizerBeganAnew, ScheduleBeganAnew, StateAliased
     for inputs, targets in loader:                 # PassEnded, when it begins again; AugmentedApart,
-                                                   # CollatedApart
+                                                   # CollatedApart, RowsMispaired
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
@@ -1133,6 +1133,22 @@ class PathsMispaired(Event):
     second: str = "case10_mask.npy"  # at the same place
     apart: int = 0  # pairs of other numbers
     total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RowsMispaired(Event):
+    """The windows of a data set go through all of one array, and its items never leave the first rows of another, as long one."""
+
+    absent = "no data set makes its items of other rows of two arrays"
+    defect = True
+    text: str = "self.labels[i]"  # the index that stops early
+    inputs: str = "self.signal"
+    labels: str = "self.labels"
+    item: int = 0  # one of them
+    first: int = 0  # row of the inputs at which it begins
+    second: int = 0  # row of the labels
+    rows: int = 0  # of both
+    share: float = 0.0  # of the labels that is ever asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

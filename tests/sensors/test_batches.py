@@ -241,9 +241,9 @@ def text_run(labels):
 def test_ids_are_told_of_where_a_statement_tears_them_apart(monkeypatch):
     torch.manual_seed(0)
     labels = torch.randint(0, 2, (2000,))
-    monkeypatch.setattr(data_sensor, "_torn_apart", lambda where, rows: ("", None))
+    monkeypatch.setattr(data_sensor, "_torn_apart", lambda where, *more: ("", None))
     assert seen(lambda: text_run(labels), PairingProbed) == []
-    monkeypatch.setattr(data_sensor, "_torn_apart", lambda where, rows: ("x[torch.randperm(n)]", where))
+    monkeypatch.setattr(data_sensor, "_torn_apart", lambda where, *more: ("x[torch.randperm(n)]", where))
     told = seen(lambda: text_run(labels), PairingProbed)
     assert told
     assert told[0].rows >= 150

@@ -21,6 +21,7 @@ from flatline.events import (
     PairingProbed,
     PassEnded,
     PathsMispaired,
+    RowsMispaired,
     TargetsObserved,
     Where,
     WorkersAlike,
@@ -32,7 +33,9 @@ from flatline.sensors.callers import caller, is_users, users_frame
 from flatline.sensors.collated_apart import Collations
 from flatline.sensors.collected import collected_shuffled
 from flatline.sensors.drawn_twice import drawn_twice
+from flatline.sensors.item_rows import rows_apart
 from flatline.sensors.lengths import length_of
+from flatline.sensors.image_ranges import ImageRanges
 from flatline.sensors.lone_batch import LoneBatches
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary
@@ -124,13 +127,15 @@ def own_collation(loader: Any) -> Collations | None:
     return Collations(collate)
 
 
-def _torn_apart(where: Where | None, rows: int) -> tuple[str, Where | None]:
+def _torn_apart(where: Where | None, rows: int, dataset: Any) -> tuple[str, Where | None]:
     """The statement that moves the rows of one side alone; an order by text may be the right one, so it takes many rows."""
     if where is None:
         return "", None
     text, place = lone_permutation(where.file, where.line)
     if not text:
         text, place = collected_shuffled(where.file)
+    if not text and (found := rows_apart(dataset)) is not None:
+        text, place = found.text, found.where
     return (text, place) if text or rows < MANY_ROWS else sorted_by_text(where.file)
 
 
@@ -204,6 +209,7 @@ class DataSensor:
         self.waiting = Waiting(loop, patches)
         self.lone = LoneBatches(loop)
         self._scaled = ScaledApartSensor(loop)
+        self._ranges = ImageRanges(loop)
         self.sentinels = Sentinels(loop)
         self.loaders: dict[int, Loader] = {}
         self.losses: Iterable[float] = ()  # the newest ones
@@ -449,6 +455,7 @@ class DataSensor:
             self.newest.told = True
             self._tell_workers(self.newest, where)
             self._tell_paths(self.newest)
+            self._tell_rows(self.newest)
         batch, self._batch, self._held = self._batch, None, None
         self._origins.clear()
         batches_fed, self._fed = len(self._fed), set()
@@ -497,6 +504,24 @@ class DataSensor:
             )
             self.loop.emit(told)
 
+    def _tell_rows(self, loader: Loader) -> None:
+        found = rows_apart(getattr(loader.ref(), "dataset", None)) if self.loop.wants(RowsMispaired) else None
+        if found is not None and found.certain:
+            self.loop.emit(
+                RowsMispaired(
+                    step=self.loop.step,
+                    where=found.where,
+                    text=found.text,
+                    inputs=found.inputs,
+                    labels=found.labels,
+                    item=found.item,
+                    first=found.first,
+                    second=found.second,
+                    rows=found.rows,
+                    share=found.share,
+                )
+            )
+
     def _tell_workers(self, loader: Loader, where: Where | None) -> None:
         """A training loader with several workers: does its data set draw from a generator that each of them copies?"""
         if loader.workers < 2:
@@ -523,6 +548,7 @@ class DataSensor:
         """A model ran without gradients."""
         self.lone.validated(model, first)
         self._scaled.validated(model, first)
+        self._ranges.validated(model, first)
 
     def _inputs(self, model: str, tensors: list[Any], module: Any) -> None:
         """A model that is being trained was called."""
@@ -536,6 +562,7 @@ class DataSensor:
             return
         self.lone.called(model, first, content=content)
         self._scaled.called(model, first)
+        self._ranges.called(model, first)
         self._input = step, weakref.ref(first)
         self._held = first if first.numel() <= HELD and not first.requires_grad else None
         rows, features = batches.layout(tensors)
@@ -694,7 +721,7 @@ class DataSensor:
         pairing.add(step, inputs, labels, surprise)
         if not pairing.at_chance(step):
             return
-        text, place = _torn_apart(where, pairing.probe.rows)
+        text, place = _torn_apart(where, pairing.probe.rows, self._dataset_of(step))
         apart = self._origins.apart(inputs, target)
         if are_ids(inputs) and not text and not apart:
             return  # the order of ids may tell what no count of them does
@@ -738,7 +765,7 @@ class DataSensor:
         if not pairing.at_chance(step):
             return
         by_line, by_neighbours = pairing.probe.correlations()
-        text, line = _torn_apart(where, pairing.probe.rows)
+        text, line = _torn_apart(where, pairing.probe.rows, self._dataset_of(step))
         self.loop.emit(
             PairingProbed(
                 step=step,
@@ -754,6 +781,11 @@ class DataSensor:
                 permuted_where=line,
             )
         )
+
+    def _dataset_of(self, step: int) -> Any:
+        """Of the loader of the step in progress."""
+        loader = self._loader_of(step)
+        return getattr(loader.ref(), "dataset", None) if loader is not None else None
 
     def _loader_of(self, step: int) -> Loader | None:
         """The loader that the step in progress took its batch from."""

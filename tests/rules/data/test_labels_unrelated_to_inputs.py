@@ -7,6 +7,7 @@ from flatline.events import (
     OptimizerFacts,
     PairingProbed,
     PathsMispaired,
+    RowsMispaired,
     RunEnded,
     ValidationTold,
     Where,
@@ -246,6 +247,19 @@ def test_warns_of_files_that_are_paired_by_place():
         "33 of 40 files are paired with the file of another number, case1.npy with case10_mask.npy"
     )
     assert r"re.search(r'\d+', path.stem)" in finding.fix
+
+
+def test_warns_of_labels_by_the_number_of_the_item():
+    told = RowsMispaired(
+        step=1, where=Where("data.py", 9, "__getitem__"), text="self.y[i]", inputs="self.x", labels="self.y",
+        item=3979, first=39790, second=3979, rows=39834, share=0.1,
+    )  # fmt: skip
+    (finding,) = play(LabelsUnrelatedToInputs, told)
+    assert (finding.severity, finding.where.line) == ("warning", 9)
+    assert finding.message == (
+        "item 3,979 begins at row 39,790 of `self.x`, and its label is row 3,979 of `self.y`: both have 39,834 rows, and "
+        "`self.y[i]` never gets beyond the first 10%"
+    )
 
 
 def measured_run(later, first=9.0):

@@ -14,6 +14,7 @@ from flatline.events import (
     LossesRead,
     PairingProbed,
     PathsMispaired,
+    RowsMispaired,
     RunEnded,
     ValidationTold,
 )
@@ -144,6 +145,21 @@ class LabelsUnrelatedToInputs(Rule):
             key="paths",
             apart=event.apart,
             total=event.total,
+        )
+
+    def on_rows_mispaired(self, event: RowsMispaired) -> Iterator[Finding]:
+        """Two arrays of one length, of which an item takes other rows."""
+        yield self.finding(
+            event,
+            f"item {event.item:,} begins at row {event.first:,} of `{event.inputs}`, and its label is row {event.second:,} of "
+            f"`{event.labels}`: both have {event.rows:,} rows, and `{event.text}` never gets beyond the first {event.share:.0%}",
+            cause="windows go on by their stride, and labels by one row for each item: the number of the item was taken for "
+            "the number of the row",
+            fix="index both from one start: `start = i * self.stride; x, y = self.x[start : start + n], self.y[start + n // 2]`",
+            key="rows",
+            item=event.item,
+            first=event.first,
+            second=event.second,
         )
 
     def on_collated_apart(self, event: CollatedApart) -> Iterator[Finding]:
