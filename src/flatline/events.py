@@ -1103,6 +1103,15 @@ class PenaltySubtracted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TermsWeighed(Event):
+    """Numbers stand before terms of a loss, at one closely watched step."""
+
+    absent = "no term of a loss was multiplied with a number"
+    defect = True
+    weights: tuple[float, ...] = ()  # in the order of the graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PairingProbed(Event):
     """How well simple rules tell the labels from the inputs, where the model itself is at chance."""
 

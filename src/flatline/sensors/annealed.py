@@ -14,14 +14,18 @@ AT_FIRST = 3  # looks, of which each sees it higher than the one before
 class AnnealedSensor:
     """Told of the losses of closely watched steps; called after sampled ones."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, *, looks: int = LOOKS) -> None:
         self.loop = loop
         self._seen: list[tuple[int, float]] = []  # step, factor
-        self._left = LOOKS
+        self._left = looks
 
     def after_losses(self, found: list[LossComputed]) -> None:
         """The first factor of a step, while it only grows."""
         factor = next((each.factor for each in found if each.kind == "cross_entropy" and each.factor > 0), 0.0)
+        self.note(factor)
+
+    def note(self, factor: float) -> None:
+        """What is multiplied with now; 0 if that is not known."""
         if factor and (not self._seen or self._seen[-1][0] < self.loop.step):
             self._seen = [*self._seen, (self.loop.step, factor)] if self._higher(factor) else [(self.loop.step, factor)]
 

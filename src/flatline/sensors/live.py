@@ -49,6 +49,7 @@ from flatline.sensors.signs import SignsSensor
 from flatline.sensors.symmetry import SymmetrySensor
 from flatline.sensors.told_rates import MisplacedRates
 from flatline.sensors.unused_adapters import UnusedAdapters
+from flatline.sensors.weighed_terms import WeighedTerms
 
 NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
 Broken = Callable[[str, Exception], None]
@@ -80,6 +81,7 @@ class LiveSensors:
         self.clipping = ClipSensor(loop, self.patches, self.backward)
         self.class_weights = ClassWeights(loop)
         self.penalties = Penalties(loop, self.models)
+        self.weighed = WeighedTerms(loop)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
         self.symmetry = SymmetrySensor(loop, self.models, self.audit)
         self.derivatives = DerivativeSensor(loop, self.models, self.backward, self.audit)
@@ -133,6 +135,7 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.restored.after_step))
         self.optimizers.after_sample.append(guard(self.padded_states.after_step))
         self.optimizers.after_sample.append(guard(self.backward.annealed.after_step))
+        self.optimizers.after_sample.append(guard(self.weighed.again.after_step))
         self.backward.outliers.position = self.data.place
         self.data.losses = self.backward.outliers.recent
         self.models.on_leave.append(guard(self.activations.after_module))
@@ -189,6 +192,7 @@ class LiveSensors:
         self.backward.on_backward.append(guard(self.recurrence.after_backward))
         self.backward.on_graph.append(guard(self.class_weights.after_graph))
         self.backward.on_graph.append(guard(self.penalties.after_graph))
+        self.backward.on_graph.append(guard(self.weighed.after_graph))
         self.backward.on_graph.append(guard(self.left_out.after_graph))
 
     def _expect_hooks(self) -> None:

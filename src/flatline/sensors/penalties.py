@@ -120,8 +120,14 @@ def _operands(node: Node) -> list[Node | None]:
 
 def _sign_of(factor: Any) -> int:
     """Of a number; 0 where it is not known."""
+    number = number_of(factor)
+    return (number > 0) - (number < 0)
+
+
+def number_of(factor: Any) -> float:
+    """That a graph saved; 0 where it is not known, or lies on a device, or is learned."""
     if isinstance(factor, torch.Tensor):
         if factor.dim() or not factor.is_cpu or factor.requires_grad:
-            return 0
+            return 0.0
         factor = factor.item()
-    return (factor > 0) - (factor < 0) if isinstance(factor, (int, float)) else 0
+    return float(factor) if isinstance(factor, (int, float)) else 0.0

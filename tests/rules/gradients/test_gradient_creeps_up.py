@@ -1,6 +1,18 @@
 from dataclasses import replace
 
-from flatline.events import Curve, CurvesUpdated, LayerNumbers, LossComputed, NumbersSampled, OptimizerFacts
+import pytest
+
+from flatline.events import (
+    Curve,
+    CurvesUpdated,
+    LayerNumbers,
+    LossComputed,
+    LossesRead,
+    NumbersSampled,
+    OptimizerFacts,
+    RunEnded,
+    TermsWeighed,
+)
 from flatline.rules.gradients.gradient_creeps_up import GradientCreepsUp
 from flatline.testing import play
 
@@ -160,3 +172,67 @@ def test_near_miss_a_factor_that_grows_while_nothing_suffers():
     assert play(GradientCreepsUp, *sharpened(GROWS, losses=(2.0, 0.5, 0.6))) == []
     assert play(GradientCreepsUp, *sharpened(GROWS, losses=(2.0, 0.001, 0.01))) == []
     assert play(GradientCreepsUp, *sharpened(GROWS, gradients=(1e-3, 2e-3))) == []
+
+
+OF_PENALTY = OptimizerFacts(key=1, name="Adam", adaptive=True)
+LOOKED = (1, 2, 3, 4, 5, 6, 8, 12, 17, 24, 34, 48, 67, 94, 132, 185, 259, 363, 508, 711, 800)
+
+
+def penalised(weight=lambda step: 0.1 * 1.006**step, losses=(0.6, 0.2, 0.8), gradients=(0.1, 0.5), **facts):
+    """A run of 1000 steps: the weight of a term, the loss at first, at its lowest and at the end, the gradient."""
+    steps = 1000
+    first, lowest, end = losses
+    course = [
+        first if at < 50 else lowest if at < 400 else lowest + (end - lowest) * (at - 400) / 600 for at in range(steps)
+    ]
+    begun, ended = gradients
+    numbers = [
+        NumbersSampled(
+            index=at + 1,
+            step=at + 1,
+            optimizer=OF_PENALTY,
+            loss=course[at],
+            layers=(LayerNumbers(gradient_rms=begun + (ended - begun) * at / steps),),
+        )
+        for at in range(0, steps, 10)
+    ]
+    looks = [TermsWeighed(step=step, weights=(0.5, weight(step))) for step in facts.get("looks", LOOKED)]
+    read = LossesRead(optimizer=OF_PENALTY, steps=tuple(range(steps)), losses=tuple(course), rates=(1e-3,) * steps)
+    return [*numbers, *looks, read, RunEnded(step=steps, how=facts.get("how", "finished"))]
+
+
+def test_fires_on_a_weight_that_is_raised_without_end():
+    (finding,) = play(GradientCreepsUp, *penalised())
+    assert finding.message.startswith(
+        "a term of the loss is multiplied with a number that grew by 0.60% at every step, from 0.101 (step 1) to 12 (step 800)"
+    )
+    assert {"C2", "O28"} <= set(finding.consequences)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"weight": lambda step: min(2.0, 0.1 * 1.006**step)},
+        {"weight": lambda step: 0.1 + 0.02 * step},
+        {"weight": lambda step: 0.1 * 3.0 ** (step // 100)},
+        {"weight": lambda step: 0.001 * 1.006**step},
+        {"losses": (0.6, 0.2, 0.3)},
+        {"losses": (0.6, 0.2, 0.1)},
+        {"gradients": (0.5, 0.5)},
+        {"looks": LOOKED[:15]},
+        {"how": "interrupted"},
+    ],
+    ids=[
+        "bounded",
+        "along a line",
+        "in rounds",
+        "small",
+        "rises little",
+        "falls",
+        "gradient stands",
+        "not seen",
+        "stopped",
+    ],
+)
+def test_near_miss_a_weight_that_is_raised(facts):
+    assert play(GradientCreepsUp, *penalised(**facts)) == []

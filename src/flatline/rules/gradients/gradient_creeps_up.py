@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise, takewhile
 
-from flatline.events import CurvesUpdated, LossComputed, NumbersSampled
+from flatline.events import (
+    CurvesUpdated,
+    Event,
+    LossComputed,
+    LossesRead,
+    NumbersSampled,
+    RunEnded,
+    TermsWeighed,
+    Where,
+)
 from flatline.findings import Finding
-from flatline.history import History, median
+from flatline.history import Course, History, fmean, median
 from flatline.rules import Rule
 from flatline.trends import falling_is_due, kendall, main, trend
 
@@ -24,12 +35,13 @@ class GradientCreepsUp(Rule):
     ----------
     Something feeds on itself: weights, logits or activations grow, and with them the gradient, until a step is too large to
     come back from. A rate at the edge of stability, missing weight decay or an unbounded loss term are the usual reasons;
-    so is a temperature that is lowered without end: scores and gradients are divided by it.
+    so are a temperature that is lowered without end, as scores and gradients are divided by it, and the weight of a
+    penalty that is raised at every step without an end: it drowns the rest of the loss.
 
     Fix
     ---
     Lower the learning rate, clip the norm, and bound what grows: weight decay, a normalisation layer, z-loss on logits, a
-    floor for the temperature.
+    floor for the temperature, an upper bound for the weight of a penalty.
 
     Example
     -------
@@ -48,7 +60,8 @@ class GradientCreepsUp(Rule):
     Gradients that grow while the loss falls, as they do from a small initialisation; warm-up; adversarial losses, where one
     side's gradient grows with the other side's skill; a gradient that was near zero when it began; a log-likelihood or a
     similarity, whose negative falls below zero and settles; an image made to please a network; a temperature that is lowered
-    to a floor, or while the loss goes on falling.
+    to a floor, or while the loss goes on falling; the weight of a term that is raised up to a bound, along a line or
+    from round to round (KL annealing, consistency ramps, augmented Lagrangians), or while the loss falls.
 
     References
     ----------
@@ -58,6 +71,7 @@ class GradientCreepsUp(Rule):
     code = "G8"
     severity = "warning"
     consequences = ("N1", "N2", "C1", "C3", "C6")
+    of_weight = ("C2", "O28", "W1")  # besides, where a term of the loss weighs more and more
     of_factor = ("W1", "C2", "O28")  # besides, where scores are multiplied with more and more
 
     samples_needed: int = 40  # fewer say nothing about a trend
@@ -75,6 +89,14 @@ class GradientCreepsUp(Rule):
     lost: float = 3.0  # loss over its lowest, since then
     still: float = 0.25  # of the first loss: one that is lower has learned, whatever its noise
 
+    weight_grown: float = 10.0  # weight of a term over what it was at first
+    weight_last: float = 1.0  # its size at least: under that it does not drown the others
+    weight_looks: int = 10  # each higher than the one before, also from a step to the next: no schedule of rounds
+    even: float = 0.5  # growth for each step in the later looks, as a share of that in the earlier; a line slows down
+    lasting: float = 0.5  # of the run, up to the last look
+    loss_rose: float = 2.0  # loss at the end over its lowest
+    grown_since: float = 2.0  # gradient at the end over its lowest
+
     points_needed: int = 100  # of a logged norm
     steady: float = 5.0  # Mann and Kendall's z of the logged norm
 
@@ -83,6 +105,10 @@ class GradientCreepsUp(Rule):
         self._losses: dict[int, History] = {}
         self._rates: dict[int, float] = {}
         self._factors = History()  # of the scores, while it only grows
+        self._weights: list[tuple[int, tuple[float, ...]]] = []  # step, and what stands before the terms of the loss
+        self._weighed_at: Where | None = None
+        self._told = False  # of one of them
+        self._courses: dict[int, Course] = {}
 
     def on_loss_computed(self, event: LossComputed) -> None:
         """A constant that multiplies the scores of a cross entropy, and grows from look to look."""
@@ -114,16 +140,21 @@ class GradientCreepsUp(Rule):
         if self._runs_down(losses) and all(each.depth >= 0 for each in event.layers if each.matrix):
             yield self._tell_bottomless(event, gradients, losses)
         elif self._no_better(losses) and gradients.last >= self.growth * usual * losses.last / losses.first:
-            yield self.finding(
-                event,
-                f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to "
-                f"{gradients.last:.2g}), steadily, while the loss went from {losses.first:.4g} to {losses.last:.4g}",
-                cause="something feeds on itself: weights or activations grow, and the gradient grows with them",
-                fix="lower lr, clip with clip_grad_norm_(model.parameters(), 1.0), and bound what grows: weight decay, a "
-                "normalisation layer, z-loss on the logits",
-                usual=usual,
-                last=gradients.last,
-                rising=gradients.rising(self.lately),
+            weights = self._raised()
+            yield (
+                self._tell_weight(event, weights)
+                if weights
+                else self.finding(
+                    event,
+                    f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to "
+                    f"{gradients.last:.2g}), steadily, while the loss went from {losses.first:.4g} to {losses.last:.4g}",
+                    cause="something feeds on itself: weights or activations grow, and the gradient grows with them",
+                    fix="lower lr, clip with clip_grad_norm_(model.parameters(), 1.0), and bound what grows: weight decay, a "
+                    "normalisation layer, z-loss on the logits",
+                    usual=usual,
+                    last=gradients.last,
+                    rising=gradients.rising(self.lately),
+                )
             )
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
@@ -153,6 +184,76 @@ class GradientCreepsUp(Rule):
                 begin=begin,
                 last=end,
             )
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """Loss and rate of every step."""
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
+
+    def on_terms_weighed(self, event: TermsWeighed) -> None:
+        """Weights of the terms, while there are equally many and one is looked at in every step."""
+        if self._weights and len(self._weights[-1][1]) != len(event.weights):
+            self._weights = []
+        if not self._weights or event.step > self._weights[-1][0]:
+            self._weights.append((event.step, event.weights))
+            self._weighed_at = event.where
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """The weight of a term grew at every look, by the same share for each step, and the loss went up with it."""
+        courses, gradients = list(self._courses.values()), list(self._gradients.values())
+        alone = not self._told and len(courses) == len(gradients) == 1
+        if event.how not in ("finished", "non-finite") or not alone or not self._rises_to_the_end(courses[0]):
+            return
+        weights = self._raised() if self._weights and self._weights[-1][0] >= self.lasting * event.step else ()
+        if weights and gradients[0].last >= self.grown_since * gradients[0].lowest > 0:
+            yield self._tell_weight(event, weights)
+
+    def _raised(self) -> tuple[float, ...]:
+        """The one weight that grows without an end, as it was at each look."""
+        if len(self._weights) < self.weight_looks:
+            return ()
+        kept = zip(*(weights for _, weights in self._weights), strict=True)
+        grown = [weights for weights in kept if self._without_end([step for step, _ in self._weights], weights)]
+        return grown[0] if len(grown) == 1 else ()
+
+    def _rises_to_the_end(self, course: Course) -> bool:
+        losses = list(takewhile(math.isfinite, (each.loss for each in course.stretches)))
+        if len(losses) < self.lately:
+            return False
+        part = len(losses) // 8
+        levels = [fmean(losses[at : at + part]) for at in range(len(losses) - part + 1)]
+        lowest, before, end = min(levels), levels[-1 - 2 * part], levels[-1]
+        return bool(end >= self.loss_rose * lowest > 0 and end > before > lowest)
+
+    def _without_end(self, steps: list[int], weights: tuple[float, ...]) -> bool:
+        """Higher at each look, and by about the same share for each step."""
+        rising = all(0 < earlier < later for earlier, later in pairwise(weights))
+        if not rising or weights[-1] < max(self.weight_last, self.weight_grown * weights[0]):
+            return False
+        logs = [math.log(weight) for weight in weights]
+        middle = next(at for at, step in enumerate(steps) if 2 * step >= steps[-1])
+        early = (logs[middle] - logs[0]) / (steps[middle] - steps[0])
+        late = (logs[-1] - logs[middle]) / max(1, steps[-1] - steps[middle])
+        return late >= self.even * early
+
+    def _tell_weight(self, event: Event, weights: tuple[float, ...]) -> Finding:
+        self._told, steps = True, [step for step, _ in self._weights]
+        (losses,), (gradients,) = self._losses.values(), self._gradients.values()
+        each = (weights[-1] / weights[0]) ** (1 / (steps[-1] - steps[0])) - 1
+        found = self.finding(
+            event,
+            f"a term of the loss is multiplied with a number that grew by {each:.2%} at every step, from "
+            f"{weights[0]:.3g} (step {steps[0]:,}) to {weights[-1]:.3g} (step {steps[-1]:,}); the gradient grew "
+            f"{gradients.last / gradients.lowest:.2g}-fold since it was lowest, and the loss from {losses.lowest:.4g} to "
+            f"{losses.last:.4g}",
+            where=self._weighed_at,
+            cause="the weight of a penalty has no upper bound: in the end the rest of the loss counts for nothing beside it",
+            fix="bound it, weight = min(weight * growth, most), or raise it only while the penalty is too large",
+            key="weight",
+            weight=weights[-1],
+            first=weights[0],
+            loss=losses.last,
+        )
+        return replace(found, consequences=self.consequences + self.of_weight)
 
     def _sharpened(self, event: NumbersSampled, gradients: History, losses: History) -> bool:
         """The scores' factor grew from look to look, to far over what is useful, and gradient and loss grow with it."""
