@@ -230,7 +230,10 @@ class ParametersAudited(Event):
     norms: tuple[NormLayerFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     stale: int = 0  # tensors held by an optimizer that no loss reached and no model owns
-    held: int = 0  # tensors held by the optimizers
+    held: int = 0  # tensors held by the optimizers, but for idle ones
+    hollow: bool = False  # all optimizers that are not idle found no gradient at all when they last stepped
+    twins: int = 0  # stale tensors (if hollow, held ones) with the shape of one that learns and that nobody holds
+    idle: tuple[int, ...] = ()  # keys of optimizers that took no step since the one that stepped took its first
     astray: tuple[ParameterFacts, ...] = ()  # the stale ones whose module ran all the same
     opaque: bool = False  # part of the graph cannot be seen (reentrant checkpoint, compiled code)
     backward_where: Where | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ RECENT = 60  # steps within which an optimizer counts as active
 LONG_FROZEN = 3  # looks in a row
 LONG_TRAINED = 100  # steps
 SLOWER = 1e-2  # of the highest rate
+HOLLOW = 2  # looks in a row at which an optimizer found no gradient: one may be a call that only warms up a schedule
 STALE = 64  # tensors of optimizers that no loss reaches, and that are told
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
@@ -83,6 +85,7 @@ class AuditSensor:
         self._trained_long: frozenset[int] = frozenset()  # of those and of idle ones that had stepped often
         self._trained_values: set[tuple[tuple[int, ...], tuple[float, ...]]] = set()  # shapes, and elements of those
         self._paces: dict[int, dict[int, int]] = {}  # by key: steps of all other optimizers at its own first one
+        self._empty: dict[int, int] = {}  # by key: looks in a row at which an optimizer found no gradient
         self._audited: dict[int, Any] = {}  # id of a parameter of an optimizer -> weak reference, at the newest audit
         self._norms: dict[int, tuple[Any, list[Tensor], Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
@@ -168,10 +171,18 @@ class AuditSensor:
         ratios = self.numbers.changes
         self._moved_at_step.update(key for key, ratio in ratios.items() if ratio > 0)
         self._moved_frozen.update(id(p) for p in state.parameters if not p.requires_grad and ratios.get(id(p), 0) > 0)
+        self._empty[state.key] = 0 if self._had_something(state) else self._empty.get(state.key, 0) + 1
         if self._complete(state):
             self._compare()
             self._audit(state)
             self.loop.audited = True
+
+    def _had_something(self, state: OptimizerState) -> bool:
+        """A gradient that is not zero, when its step began or, where a closure made it, when that was over."""
+        gradients = {id(p): p.grad for p in state.parameters if p.grad is not None}
+        found = self.gradients or _norms(gradients)
+        unread = state.by_hand or not all(_plain(gradient) for gradient in gradients.values())
+        return unread or any(norm != 0.0 for norm in found.values())
 
     def _complete(self, state: OptimizerState) -> bool:
         others = [s for s in self.loop.states if s.backwards and s.idle_cycles < 2]
@@ -203,28 +214,39 @@ class AuditSensor:
     def _audit(self, state: OptimizerState) -> None:
         owners = self._owners()
         self._trained_before = frozenset().union(*(state.held for state in self.loop.retired))
-        long = frozenset().union(*(s.held for s in self._over(state) if s.steps >= LONG_TRAINED))
+        over = self._over(state)
+        long = frozenset().union(*(s.held for s in over if s.steps >= LONG_TRAINED))
         self._trained_long = long.intersection(self._audited)
         self._trained_values = {_values_of(p) for key in self._trained_long if (p := self._audited[key]()) is not None}
         seen: set[int] = set()
-        facts = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
-        held = {id(p): p for s in self.loop.states for p in s.parameters}
-        self._audited.update((key, weakref.ref(p)) for key, p in held.items())
-        stale = [p for key, p in held.items() if not self.backward.reaches(p) and key not in seen]
+        every = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
+        facts = [fact for fact in every if fact is not None]
+        self._audited.update((id(p), weakref.ref(p)) for s in self.loop.states for p in s.parameters)
+        active = [s for s in self.loop.states if s not in over]
+        held = {id(p): p for s in active for p in s.parameters}
+        stale = [p for key, p in held.items() if key not in seen and not self._fed(p)]
+        hollow = all(self._empty.get(s.key, 0) >= HOLLOW for s in active)
         self.loop.emit(
             ParametersAudited(
                 step=self.loop.step,
                 where=state.where,
-                parameters=tuple(fact for fact in facts if fact is not None),
+                parameters=tuple(facts),
                 norms=tuple(self._norm_facts()),
                 optimizers=tuple(s.facts for s in self.loop.states),
+                idle=tuple(s.key for s in over),
                 stale=len(stale),
                 held=len(held),
+                twins=_twins(list(held.values()) if hollow else stale, facts),
+                hollow=hollow,
                 astray=tuple(self._astray(stale, owners)),
                 opaque=self.backward.opaque,
                 backward_where=self.backward.where,
             )
         )
+
+    def _fed(self, parameter: Tensor) -> bool:
+        """A loss reached it, or it had a gradient."""
+        return self.backward.reaches(parameter) or id(parameter) in self._had_gradient
 
     def _over(self, state: OptimizerState) -> list[OptimizerState]:
         """Optimizers that are gone, and those that took no step since this one took its first."""
@@ -388,6 +410,12 @@ class AuditSensor:
             copied=not torch.equal(weights.cpu(), _affine(layer).cpu()),
             ran=id(layer) in model.ran,
         )
+
+
+def _twins(unreached: list[Tensor], facts: list[ParameterFacts]) -> int:
+    """How many of the tensors that no loss reaches have the shape of one that gets gradients and that no optimizer holds."""
+    left_out = Counter(p.shape for p in facts if p.trainable and p.reached and p.has_gradient and not p.optimizers)
+    return sum((Counter(tuple(p.shape) for p in unreached) & left_out).values())
 
 
 def _norms(gradients: dict[int, Any]) -> dict[int, float]:

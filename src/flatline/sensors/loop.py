@@ -27,6 +27,7 @@ LEAD_PATIENCE = 8  # steps of other optimizers, before one of them leads
 TIMED_EVERY = 128  # light steps
 WATCHED_EVERY = 4, 32  # light steps, at first and at most
 WATCHED_SHARE = 64  # in between, that part of the steps so far
+STARVED = 2  # close looks that are taken because an optimizer finds no gradient any more
 WATCHED = 8  # parameters whose requires_grad is compared then
 DECOUPLED = ("AdamW", "NAdamW", "Lion", "Muon", "RAdamW", "AdaBelief", "StableAdamW", "Adan", "LAMB", "Lamb")
 ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Rprop", "Muon")
@@ -132,6 +133,7 @@ class OptimizerState:
         self.idle_cycles = 0  # zeroings that threw gradients away, with no step between
         self._next_watched = 0
         self._trainable: dict[int, bool] = {}
+        self._starved = 0
         self.rate: Any = None  # of its first group at its newest step
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
@@ -185,6 +187,12 @@ class OptimizerState:
             changed = changed or self._trainable.get(id(parameter), now) is not now
             self._trainable[id(parameter)] = now
         return changed
+
+    def starves(self) -> bool:
+        """The gradients that tell of its backwards are gone after a step: told a few times."""
+        gone = bool(self.probes) and all(p.grad is None for p in self.probes)
+        self._starved += gone
+        return gone and self._starved <= STARVED
 
     def learned_from(self, loss: float | None) -> None:
         """A backward from a loss of this value reached it."""
@@ -360,6 +368,8 @@ class Loop:
             self.on_watch()
             if state.refrozen():
                 self._dense_until = max(self._dense_until, self.steps + 2)
+            if state.starves():
+                self.look_closely()
         self._choose()
         self._choose_numbers()
         if self.steps >= self._next_watch:

@@ -115,6 +115,48 @@ def test_near_miss_backwards_that_nobody_looked_at():
     assert play(ParameterNotInOptimizer, audit(HEAD, held=8, stale=8, optimizers=(OptimizerFacts(seen=False),))) == []
 
 
+LOADED = replace(HEAD, loaded=True)
+
+
+def test_fires_on_an_optimizer_of_a_model_that_a_loaded_one_took_the_place_of():
+    old = replace(BODY, name="base.weight", optimizers=(0,))
+    begun, stage = OptimizerFacts(key=0, seen=False), OptimizerFacts(key=1)
+    finding = found(old, LOADED, held=8, stale=8, twins=8, hollow=True, optimizers=(begun, stage), idle=(0,))
+    assert finding.severity == "error"
+    assert finding.message.startswith("none of the 8 tensors in the optimizer is reached by the loss")
+
+
+def test_fires_on_an_optimizer_that_was_left_to_an_earlier_fold():
+    finding = found(replace(HEAD, name="new.weight"), held=4, stale=0, twins=4, hollow=True)
+    assert finding.message.startswith("none of the 4 tensors in the optimizer is reached by the loss")
+
+
+def test_fires_on_a_loaded_encoder_that_took_the_place_of_another():
+    finding = found(BODY, replace(LOADED, after_optimizer=True), held=8, stale=4, twins=4)
+    assert "made after the optimizer was built" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {
+            "held": 8,
+            "stale": 8,
+            "twins": 3,
+            "hollow": True,
+        },  # other shapes: a network that the loss only passes through
+        {"held": 8, "stale": 8, "twins": 8},  # it found gradients
+        {"held": 8, "stale": 0, "twins": 0},
+    ],
+)
+def test_near_miss_loaded_and_in_no_optimizer(facts):
+    assert play(ParameterNotInOptimizer, audit(BODY, LOADED, **facts)) == []
+
+
+def test_near_miss_a_loaded_teacher_of_before_beside_a_part_without_a_use():
+    assert play(ParameterNotInOptimizer, audit(BODY, LOADED, held=8, stale=4, twins=4)) == []
+
+
 def test_near_miss_master_weights_whose_steps_are_rounded_away_for_some():
     """The loop copies them into the model: most of it moves, gains of 1 in bfloat16 do not."""
     moved = replace(HEAD, name="body.weight", moved=True)

@@ -57,16 +57,20 @@ class ParameterNotInOptimizer(Rule):
     severity = "error"
     cause = "the optimizer updates another set of tensors than the model runs with"
     fix = "build the optimizer after the model is complete, from its own parameters()"
-    consequences = ("O7", "C2", "O6")
+    consequences = ("O7", "C2", "O6", "C6")
+    mostly: float = 0.5  # share of the tensors without a use whose shapes come back in those that nobody holds
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Left-out parameters, optimizers of something else, optimizers of frozen tensors."""
         if not event.optimizers:
             return
-        left_out = [p for p in event.parameters if self._left_out(p)]
-        stale = event.held and event.stale == event.held and left_out and all(o.seen for o in event.optimizers)
-        if stale and any(p.reached and p.moved and not p.optimizers for p in event.parameters):
-            return  # somebody writes to them: master weights, whose steps bfloat16 rounds away for some
+        twins = self._are_twins(event)
+        replaced = [p for p in event.parameters if twins and (event.hollow or p.after_optimizer)]
+        left_out = [p for p in event.parameters if self._left_out(p) and (not p.loaded or p in replaced)]
+        seen = event.hollow or all(o.seen for o in event.optimizers if o.key not in event.idle)
+        stale = left_out and seen and event.held and (event.stale == event.held or (event.hollow and twins))
+        if stale and any(self._written_to(p) and not (p.loaded and event.hollow) for p in event.parameters):
+            return  # master weights, whose steps bfloat16 rounds away for some
         if stale:
             yield self._stale(event, left_out)
         elif left_out and any(p.optimizers and p.reached for p in event.parameters):
@@ -106,7 +110,15 @@ class ParameterNotInOptimizer(Rule):
 
     def _left_out(self, p: ParameterFacts) -> bool:
         wanted = p.trainable and p.reached and not p.optimizers and p.has_gradient
-        return wanted and not p.moved and not p.loaded and p.training
+        return wanted and not p.moved and p.training
+
+    def _are_twins(self, event: ParametersAudited) -> bool:
+        """What the optimizer holds without a use has the shapes of what learns nowhere: another object of the same model."""
+        unreached = event.held if event.hollow else event.stale
+        return event.twins > 0 and event.twins >= self.mostly * unreached
+
+    def _written_to(self, p: ParameterFacts) -> bool:
+        return p.reached and p.moved and not p.optimizers
 
     def _forgotten(self, event: ParametersAudited, left_out: Sequence[ParameterFacts]) -> Finding:
         new = [p for p in left_out if p.after_optimizer]
