@@ -1016,6 +1016,26 @@ class ScaledApart(Event):
     groups: int = 0  # columns or channels that were compared
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSpread:
+    """What numbers a batch of images is made of."""
+
+    means: tuple[float, ...] = (0.0,)  # of each channel
+    deviations: tuple[float, ...] = (1.0,)
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ImagesCompared(Event):
+    """A model that learns from images was validated on a batch of them."""
+
+    absent = "no model that learns from images was validated"
+    model: str = "model"
+    train: tuple[ImageSpread, ...] = (ImageSpread(),)  # of the first batches that were learned from
+    validation: ImageSpread = ImageSpread()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MissingTaught(Event):
     """A number that people write where one is missing stood among the targets, and the loss counted it."""

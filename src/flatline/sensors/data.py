@@ -33,9 +33,9 @@ from flatline.sensors.callers import caller, is_users, users_frame
 from flatline.sensors.collated_apart import Collations
 from flatline.sensors.collected import collected_shuffled
 from flatline.sensors.drawn_twice import drawn_twice
+from flatline.sensors.image_ranges import ImageRanges
 from flatline.sensors.item_rows import rows_apart
 from flatline.sensors.lengths import length_of
-from flatline.sensors.image_ranges import ImageRanges
 from flatline.sensors.lone_batch import LoneBatches
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor, fingerprint, readable, tensors_in, vocabulary

@@ -1,4 +1,8 @@
-from flatline.events import RunEnded, ScaledApart, ValidationTold
+from dataclasses import replace
+
+import pytest
+
+from flatline.events import ImagesCompared, ImageSpread, RunEnded, ScaledApart, ValidationTold
 from flatline.rules.vision.normalisation_mismatch import NormalisationMismatch
 from flatline.testing import play
 
@@ -35,3 +39,43 @@ def test_near_miss_of_on_run_ended_training_learns_nothing_either():
 
 def test_near_miss_one_scale():
     assert play(NormalisationMismatch, *ended()) == []
+
+
+RAW = ImageSpread(means=(0.48, 0.45, 0.4), deviations=(0.23, 0.22, 0.22), low=0.0, high=1.0)
+NORMAL = ImageSpread(means=(0.1, 0.0, -0.1), deviations=(1.0, 1.1, 0.9), low=-2.1, high=2.6)
+BYTES = ImageSpread(means=(120.0, 110.0, 104.0), deviations=(60.0, 58.0, 57.0), low=0.0, high=255.0)
+HALVES = ImageSpread(means=(-0.04, -0.1, -0.2), deviations=(0.44, 0.43, 0.45), low=-1.0, high=1.0)
+
+
+def images(train, *shown):
+    return [ImagesCompared(step=40 * n, train=(train, train), validation=each) for n, each in enumerate(shown, 1)]
+
+
+@pytest.mark.parametrize(
+    ("train", "shown"), [(NORMAL, RAW), (RAW, NORMAL), (RAW, BYTES), (NORMAL, BYTES), (HALVES, RAW)]
+)
+def test_fires_on_images_in_two_ranges(train, shown):
+    (finding,) = play(NormalisationMismatch, *images(train, shown, shown, shown))
+    assert (finding.severity, finding.step) == ("warning", 80)
+
+
+def test_says_the_numbers_of_images_that_are_validated_on_once():
+    (finding,) = play(NormalisationMismatch, *images(NORMAL, RAW), RunEnded(step=100))
+    assert finding.message == (
+        "model learns from images from -2.1 to 2.6 (mean 0, deviation 1), and is validated on images from 0 to 1 (mean 0.44, "
+        "deviation 0.22)"
+    )
+
+
+NOISY = replace(RAW, deviations=(0.6, 0.6, 0.6), low=-1.5, high=2.5)
+DARK = replace(RAW, means=(0.1, 0.1, 0.1), deviations=(0.05, 0.05, 0.05), high=0.4)
+ONE_CHANNEL = replace(NORMAL, means=(0.48, 0.0, -0.1))
+
+
+@pytest.mark.parametrize(("train", "shown"), [(NORMAL, NORMAL), (NOISY, RAW), (RAW, DARK), (ONE_CHANNEL, RAW)])
+def test_near_miss_of_on_images_compared_one_range(train, shown):
+    assert play(NormalisationMismatch, *images(train, shown, shown), RunEnded(step=100)) == []
+
+
+def test_near_miss_of_on_images_compared_a_second_validation_is_in_the_range():
+    assert play(NormalisationMismatch, *images(NORMAL, RAW, NORMAL), RunEnded(step=100)) == []
