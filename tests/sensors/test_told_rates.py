@@ -127,6 +127,14 @@ def test_a_rate_of_the_optimizer_that_nobody_reads(write, place):
     assert (event.place, event.first, event.lr) == (place, 0.1, 0.1)
 
 
+def test_a_warm_up_of_the_defaults():
+    (event,) = seen(
+        trained(lambda optimizer, rate: optimizer.defaults.update(lr=9 - 30 * rate), of_group=False), RateMisplaced
+    )
+    assert (event.place, event.lr) == ('optimizer.defaults["lr"]', 0.1)
+    assert event.first < event.value == event.highest
+
+
 @pytest.mark.parametrize(
     "write",
     [

@@ -21,6 +21,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 SETTING = (ast.Name, ast.Attribute, ast.Subscript)
 SYNONYM = re.compile(r"learning[ _-]?rate|LR|Lr|lrate|l_rate")
 ATTRIBUTE = "optimizer"  # the place of an attribute
+DEFAULTS = "optimizer.defaults"  # the place of what only groups to come are given: no other use is made of it
 MOVES = 8  # looks at which the value was a new one: a schedule
 SWING = 0.1  # of its highest value
 ALIKE = 0.1  # relative distance of its highest value to the rate in use: it is meant to be that one
@@ -69,8 +70,9 @@ class MisplacedRates:
             past.append(value)
         highest = max(past)
         meant = next((rate for rate in lr if abs(highest - rate) <= ALIKE * rate), None)
-        if len(past) <= MOVES or value > (1 - SWING) * highest or meant is None:
-            return  # on its way up, a warm-up is not yet at the rate that it is meant to be
+        rising = value > (1 - SWING) * highest  # a warm-up is not yet at the rate that it is meant to be
+        if len(past) <= MOVES or (place != DEFAULTS and (rising or meant is None)):
+            return
         self._told.add(state.key)
         place_of = _written(where.file, place, name) if where is not None else None
         self.loop.emit(
@@ -82,7 +84,7 @@ class MisplacedRates:
                 first=past[0],
                 value=value,
                 highest=highest,
-                lr=meant,
+                lr=lr[0] if meant is None else meant,
                 looks=len(past) - 1,
             )
         )
@@ -96,7 +98,7 @@ def _elsewhere(optimizer: Any) -> Iterator[tuple[str, str, Any, list[float]]]:
     rates = [group["lr"] for group in optimizer.param_groups]
     for name in [k for k in vars(optimizer) if k == "lr" or SYNONYM.fullmatch(k)]:
         yield ATTRIBUTE, name, vars(optimizer)[name], rates
-    yield "optimizer.defaults", "lr", optimizer.defaults.get("lr"), rates
+    yield DEFAULTS, "lr", optimizer.defaults.get("lr"), rates
 
 
 def _written(file: str, place: str, name: str) -> Where | None:

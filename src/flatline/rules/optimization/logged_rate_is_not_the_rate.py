@@ -173,10 +173,12 @@ class LoggedRateIsNotTheRate(Rule):
 
     def on_rate_misplaced(self, event: RateMisplaced) -> Iterator[Finding]:
         """The schedule goes where nothing reads it."""
-        if event.looks < self.calls_needed or _distance(event.value, event.highest) < self.moved:
+        moved = max(_distance(each, event.highest) for each in (event.first, event.value))
+        if event.looks < self.calls_needed or moved < self.moved:
             return
-        name, by_way = event.optimizer.name, f", by way of {event.highest:.3g}" if event.highest > event.first else ""
-        yield self.finding(
+        name, turned = event.optimizer.name, event.highest > max(event.first, event.value)
+        by_way = f", by way of {event.highest:.3g}" if turned else ""
+        found = self.finding(
             event,
             f"{event.place} went from {event.first:.3g} to {event.value:.3g}{by_way} in {event.step} steps, and {name} "
             f'reads group["lr"], which stayed at {event.lr:.3g}',
@@ -187,6 +189,7 @@ class LoggedRateIsNotTheRate(Rule):
             rate=event.lr,
             written=event.value,
         )
+        yield replace(found, consequences=(*self.consequences, "O7"))
 
     def on_rate_restored(self, event: RateRestored) -> Iterator[Finding]:
         """What the optimizer was built with is not what it uses: the end of the schedule of another run, or another one is told."""
