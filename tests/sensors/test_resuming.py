@@ -221,6 +221,36 @@ def test_near_miss_a_count_of_another_scope(script):
     assert script(ADAMW, loop.replace("step = 0\n", "step = checkpoint['epoch']\n"))
 
 
+TWICE = "it = 0\nif resume:\n    it, best = checkpoint['epoch'], 0\nwhile it < 20:\n    train()\n"
+HANDED = "def run(it):\n    while it < 20:\n        train()\nrun(checkpoint['epoch'])\n"
+RETURNED = """
+def restored(checkpoint):
+    first = checkpoint['epoch'] + 1
+    return net, first
+net, it = restored(checkpoint)
+for epoch in range(it, 20):
+    train()
+"""
+
+
+@pytest.mark.parametrize("loop", [TWICE, HANDED, RETURNED])
+def test_a_name_that_stands_at_the_count(script, loop):
+    assert [left.counter for left in script(f"it = 12\n{ADAMW}", loop)] == ["epoch"]
+    assert [left.counter for left in script(f"it = 13\n{ADAMW}", loop)] == ["epoch"]
+
+
+@pytest.mark.parametrize("loop", [TWICE, HANDED, RETURNED])
+def test_near_miss_a_name_that_stands_elsewhere(script, loop):
+    assert script(f"it = 1\n{ADAMW}", loop) == []
+    assert script(f"it = 14\n{ADAMW}", loop) == []
+
+
+def test_near_miss_a_count_of_one(script, tmp_path):
+    short = {"optim": torch.load(tmp_path / "last.pt")["optim"], "epoch": 1}
+    assert script(f"it = 1\n{ADAMW}", TWICE, instead=short) == []
+    assert len(script(f"it = 2\n{ADAMW}", TWICE, instead=short)) == 1
+
+
 WITH_STATE = "optimizer.load_state_dict(checkpoint['optim'])\n"
 UNTIL = "self.epoch = checkpoint['epoch']\nwhile self.epoch < {}:\n    train()\n"
 

@@ -16,7 +16,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
 from flatline.sensors.schedules import Schedule
 from flatline.sensors.sizes import reads
-from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of
+from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of, value_pairs
 
 FILES = 8
 WHOLE = 0.9  # of a schedule: one that came so far had its run
@@ -296,14 +296,48 @@ def _goes_on(file: Saved) -> str:
         return ""
     names = _names_of(tree, file.counts)
     found = next((key for key, _ in _ranges(tree, names, file.counts)), "")
-    return found or next((names[name] for name in _counted_by_while(tree, file.counts) if name in names), "")
+    return found or next((names[n] for n in _counted_by_while(tree, names, file.counts) if n in names), "")
 
 
 def _names_of(tree: ast.AST, counts: Mapping[str, int]) -> dict[str, str]:
     """What holds a count of the file."""
-    names = {ast.unparse(t): key for node in ast.walk(tree) if isinstance(node, ast.Assign) for t in node.targets
-             if (key := _key_in(node.value, counts))}  # fmt: skip
-    return {**names, **dict(_handed(tree, counts))}
+    pairs = [(ast.unparse(target), value) for target, value in _assigned(tree)]
+    names = {name: key for name, value in pairs if (key := _key_in(value, counts))} | dict(_handed(tree, counts))
+    return names | dict(_returned(tree, names, counts))
+
+
+def _assigned(scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Target and value; ``a, b = 1, 2`` is two of them."""
+    for node in (each for each in ast.walk(scope) if isinstance(each, ast.Assign)):
+        pairs = [pair for target in node.targets for pair in value_pairs(target, node.value)]
+        yield from ((target, value) for target, value in pairs if value is not None)
+
+
+def _returned(tree: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """``start`` of ``net, start = load(path)``, where that function returns a count, and ``start`` stands at it."""
+    given = {
+        (function.name, place): key
+        for function in ast.walk(tree) if isinstance(function, FUNCTIONS)
+        for node in own_nodes(function) if isinstance(node, ast.Return) and node.value is not None
+        for place, part in enumerate(_parts(node.value))
+        if (key := _key_in(part, counts) or names.get(ast.unparse(part), ""))
+    }  # fmt: skip
+    for target, value in _assigned(tree) if given else ():
+        called = called_name(value) if isinstance(value, ast.Call) else ""
+        for place, part in enumerate(_parts(target)):
+            key = given.get((called, place), "")
+            if key and _stands_at(ast.unparse(part), counts[key]):
+                yield ast.unparse(part), key
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _stands_at(name: str, count: int) -> bool:
+    """At this moment; 1 is no count to tell it by, as another one may have come there by itself."""
+    value = looked_up(name)
+    return type(value) is int and value > 1 and value in (count, count + 1)
 
 
 def _ranges(tree: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[tuple[str, ast.expr]]:
@@ -322,7 +356,9 @@ def _ends(file: Saved) -> Iterator[int]:
     names = _names_of(tree, file.counts) if tree is not None else {}
     stops = [stop for _, stop in _ranges(tree, names, file.counts)] if tree is not None else []
     stops += (
-        list(_stops_of_while(tree, set(_counted_by_while(tree, file.counts)) & set(names))) if tree is not None else []
+        list(_stops_of_while(tree, set(_counted_by_while(tree, names, file.counts)) & set(names)))
+        if tree is not None
+        else []
     )
     for stop in stops:
         yield from _values(stop, names, file.counts)
@@ -362,15 +398,17 @@ def _handed(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[tuple[str, str
         yield from ((name, key) for name, value in given if name in names and (key := _key_in(value, counts)))
 
 
-def _counted_by_while(tree: ast.AST, counts: Mapping[str, int]) -> Iterator[str]:
-    """What conditions compare: an attribute, or a name of the very scope that read it from the file, and sets it nowhere else."""
+def _counted_by_while(tree: ast.AST, names: Mapping[str, str], counts: Mapping[str, int]) -> Iterator[str]:
+    """What conditions compare: an attribute; a name of the very scope that read it from the file, and sets it nowhere else,
+    as to 0 for a run that begins, or that is seen to stand at the count."""
     for scope in (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *FUNCTIONS))):
         nodes = list(own_nodes(scope))
         made = [(ast.unparse(t), n.value) for n in nodes if isinstance(n, ast.Assign) for t in n.targets]
         for loop in (n for n in nodes if isinstance(n, ast.While) and isinstance(n.test, ast.Compare)):
             name = ast.unparse(loop.test.left)  # type: ignore[attr-defined]
             values = [value for target, value in made if target == name]
-            if "." in name or (len(values) == 1 and _key_in(values[0], counts)):
+            alone = len(values) == 1 and _key_in(values[0], counts)
+            if "." in name or alone or (name in names and _stands_at(name, counts[names[name]])):
                 yield name
 
 
