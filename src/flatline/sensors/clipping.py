@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,12 +81,12 @@ class ClipSensor:
         for name, callback in (("clip_grad_norm_", self._norm_clipped), ("clip_grad_value_", self._value_clipped)):
             self.patches.around(inner, name, after=callback, also=public)
         scaler = torch.amp.grad_scaler.GradScaler
-        self.patches.around(scaler, "scale", after=self._scaled)
-        self.patches.around(scaler, "unscale_", before=self._unscaling, after=self._unscaled)
-        left = self._scaler_left
-        self.patches.around(scaler, "step", before=self._scaler_stepping, after=self._scaler_stepped, failed=left)
+        around = partial(self.patches.around, scaler, light=_passes_through)
+        around("scale", after=self._scaled)
+        around("unscale_", before=self._unscaling, after=self._unscaled)
+        around("step", before=self._scaler_stepping, after=self._scaler_stepped, failed=self._scaler_left)
         if self.loop.wants(ScalerObserved):
-            self.patches.around(scaler, "update", after=self._updated)
+            around("update", after=self._updated)
 
     # ------------------------------------------------------------------ clipping
 
@@ -208,6 +209,11 @@ class ClipSensor:
                 lately=lately,
             )
         )
+
+
+def _passes_through(scaler: Any, *args: Any, **kwargs: Any) -> bool:
+    """One that is switched off: scripts keep it in their loop for a machine without half precision."""
+    return not getattr(scaler, "_enabled", True)
 
 
 def _capturing(scale: torch.Tensor) -> bool:
