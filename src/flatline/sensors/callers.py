@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from contextlib import suppress
 from functools import lru_cache
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 from flatline.events import Where
@@ -111,6 +111,11 @@ def closure_of(function: Any) -> dict[str, Any]:
         with suppress(ValueError):  # not bound yet
             found[name] = cell.cell_contents
     return found
+
+
+def methods_of(kind: type) -> list[FunctionType]:
+    """What a class itself does once it is built: its functions, but for its constructor."""
+    return [each for each in vars(kind).values() if isinstance(each, FunctionType) and each.__name__ != "__init__"]
 
 
 def users_line(traceback: TracebackType | None) -> Where | None:

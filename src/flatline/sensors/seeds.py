@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from flatline.events import SeedsObserved, Where
-from flatline.sensors.callers import is_users
+from flatline.sensors.callers import is_users, methods_of
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
 from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, own_nodes, tree_of
@@ -162,8 +162,7 @@ def _knows_its_worker(names: set[str]) -> bool:
 
 def _drawn_from(owner: Any) -> tuple[str, str] | None:
     """A generator that the methods of an object of the user's draw from, and do not seed for each sample or worker."""
-    methods = [m for m in vars(type(owner)).values() if isinstance(m, FunctionType) and m.__name__ != "__init__"]
-    methods = [m for m in methods if is_users(m.__code__.co_filename)]
+    methods = [m for m in methods_of(type(owner)) if is_users(m.__code__.co_filename)]
     names = {name for m in methods for name in _names(m.__code__)}
     if not names or names & {*SEEDING, "set_state", "setstate"} or _knows_its_worker(names):
         return None

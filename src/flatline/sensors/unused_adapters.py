@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from flatline.events import AdaptersUnused, Where
+from flatline.sensors.callers import methods_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.tree import entry, modules, parameters
@@ -47,8 +47,7 @@ def _around(idle: list[tuple[Built, list[Any]]], ran: dict[int, str]) -> Iterato
 
 def _words(kind: type) -> set[str]:
     """Names that a class's own methods use, but for its constructor."""
-    methods = [m for m in vars(kind).values() if isinstance(m, FunctionType) and m.__name__ != "__init__"]
-    return {name for method in methods for name in method.__code__.co_names}
+    return {name for method in methods_of(kind) for name in method.__code__.co_names}
 
 
 def _frozen(layer: Any) -> tuple[int, ...]:

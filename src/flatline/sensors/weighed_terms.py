@@ -9,9 +9,6 @@ from flatline.sensors.loop import Loop
 from flatline.sensors.penalties import KEEPING, number_of
 
 LOOKS = 14  # besides the usual ones, while a weight only grows
-LATER = (
-    1.25  # times the step of the last look: one that is bounded in the last fifth of a run is taken for one that is not
-)
 NODES = 500  # of one loss that are gone through: terms stand near its root
 SUMS = ("Add", "Sub", "Rsub")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flatline.events import Where
-from flatline.sensors.callers import closure_of, is_users
+from flatline.sensors.callers import closure_of, is_users, methods_of
 from flatline.sensors.sources import tree_of
 
 DRAWS = {
@@ -214,7 +214,7 @@ def _functions(dataset: Any) -> list[FunctionType]:
     parts = [dataset, *getattr(dataset, "__dict__", {}).values()]
     found = [part for part in parts if isinstance(part, FunctionType)]
     for part in parts:
-        found += [m for m in vars(type(part)).values() if isinstance(m, FunctionType) and m.__name__ != "__init__"]
+        found += methods_of(type(part))
     found = [each for each in found if is_users(each.__code__.co_filename)]
     for _ in range(DEPTH):
         called = [each.__globals__.get(name) for each in found for name in _names(each.__code__)]
