@@ -1153,6 +1153,8 @@ class PairingProbed(Event):
     )
     permutation: str = ""  # the statement that puts the inputs or the labels, and not both, into random order
     permuted_where: Where | None = None
+    order: str = ""  # that under which the labels, or the inputs, are told by the nearest class mean
+    by_order: float = 0.0  # in so large a share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -44,6 +44,7 @@ from flatline.sensors.paired_paths import mispaired
 from flatline.sensors.pairing import COLUMNS, Measured, Pairing, are_ids, lone_permutation
 from flatline.sensors.patching import Patches
 from flatline.sensors.ranked import Place, Rankings, sliced_place
+from flatline.sensors.repaired import Repaired, repaired
 from flatline.sensors.revisited import Learned, Revisits, base, glimpse, held_out, made_alike
 from flatline.sensors.scaled_apart import ScaledApartSensor
 from flatline.sensors.seeds import copied_generator, lost_step, seeded_draw
@@ -723,7 +724,8 @@ class DataSensor:
             return
         text, place = _torn_apart(where, pairing.probe.rows, self._dataset_of(step))
         apart = self._origins.apart(inputs, target)
-        if are_ids(inputs) and not text and not apart:
+        again = self._repair(pairing, step)
+        if are_ids(inputs) and not text and not apart and again is None:
             return  # the order of ids may tell what no count of them does
         by_means, by_neighbours, commonest = pairing.probe.accuracy()
         self.loop.emit(
@@ -740,8 +742,17 @@ class DataSensor:
                 apart=apart,
                 permutation=text,
                 permuted_where=place,
+                order=again.order if again is not None else "",
+                by_order=again.right if again is not None else 0.0,
             )
         )
+
+    def _repair(self, pairing: Pairing | Measured, step: int) -> Repaired | None:
+        """Another pairing, looked for once."""
+        if pairing.repaired:
+            return None
+        pairing.repaired = True
+        return repaired(self._dataset_of(step), users_frame())
 
     def _pair_measured(self, place: int, scores: Any, target: torch.Tensor, step: int, where: Where | None) -> None:
         """The same for the targets of a regression."""
@@ -765,6 +776,7 @@ class DataSensor:
         if not pairing.at_chance(step):
             return
         by_line, by_neighbours = pairing.probe.correlations()
+        again = self._repair(pairing, step)
         text, line = _torn_apart(where, pairing.probe.rows, self._dataset_of(step))
         self.loop.emit(
             PairingProbed(
@@ -779,6 +791,8 @@ class DataSensor:
                 apart=self._origins.apart(inputs, target),
                 permutation=text,
                 permuted_where=line,
+                order=again.order if again is not None else "",
+                by_order=again.right if again is not None else 0.0,
             )
         )
 

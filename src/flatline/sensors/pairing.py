@@ -21,6 +21,7 @@ IDS = (torch.int64, torch.int32)
 BUCKETS = 256  # in which the ids of a text are counted: words that tell a class seldom share one
 TOLD_APART = 4_096  # numbers by which one sample is told from another
 NEIGHBOURS = 5
+SCATTER, SCATTERED = 37, 101  # scatter rows over two halves
 ENOUGH_ROWS = 150
 ENOUGH_STEPS = 25
 ENOUGH_MEASURED = 300  # rows of a regression
@@ -51,6 +52,7 @@ class Pairing:
         self.probe = Probe()
         self.counts: Counter[int] = Counter()
         self.learned = False
+        self.repaired = False  # other pairings were tried
         self._surprises: deque[float] = deque(maxlen=RECENT)
 
     def add(self, step: int, inputs: Tensor, labels: Tensor, surprise: float) -> None:
@@ -87,6 +89,7 @@ class Measured:
     def __init__(self) -> None:
         self.probe = Probe()
         self.learned = False
+        self.repaired = False  # other pairings were tried
         self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)  # variance of what is left, and of the targets
 
     def add(self, step: int, inputs: Tensor, scores: Tensor, targets: Tensor) -> None:
@@ -131,10 +134,8 @@ class Probe:
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
         """One batch; samples that were there before are left out."""
-        flat = inputs.detach().reshape(inputs.shape[0], -1)
+        flat, spread = inputs.detach().reshape(inputs.shape[0], -1), features(inputs)
         width = flat.shape[1]
-        spread = flat[:, :: -(-width // FEATURES)].float().cpu()
-        spread = torch.cat([spread, _counts(flat.cpu())], 1) if are_ids(inputs) else spread
         keys = _keys(flat.cpu() if width <= TOLD_APART else spread)
         new = [at for at, key in enumerate(keys) if key not in self._known and key - key == 0.0][: ROWS - self.rows]
         self._known.update(keys[at] for at in new)
@@ -171,6 +172,13 @@ def are_ids(inputs: Tensor) -> bool:
     return inputs.dim() == 2 and inputs.dtype in IDS
 
 
+def features(inputs: Tensor) -> Tensor:
+    """Some numbers of each row, and how often it holds each id."""
+    flat = inputs.detach().reshape(inputs.shape[0], -1)
+    spread = flat[:, :: -(-flat.shape[1] // FEATURES)].float().cpu()
+    return torch.cat([spread, _counts(flat.cpu())], 1) if are_ids(inputs) else spread
+
+
 def _counts(ids: Tensor) -> Tensor:
     """How often each id is in a row, some of them in one bucket."""
     return torch.zeros(len(ids), BUCKETS).scatter_add_(1, ids.long() % BUCKETS, torch.ones(ids.shape))
@@ -180,6 +188,26 @@ def _keys(rows: Tensor) -> list[float]:
     """One number for each row; rows of zeros and ones have others, too, where they differ in two places."""
     found: list[float] = (rows.double() * torch.sin(1.7 * torch.arange(1, rows.shape[1] + 1))).sum(1).tolist()
     return found
+
+
+def told_by_means(inputs: Tensor, labels: Tensor) -> float:
+    """Share that the nearest class mean tells, of each half by the other."""
+    halves = _halves(inputs, labels)
+    return sum(_class_means(*one, *other) for one, other in (halves, halves[::-1])) / len(labels)
+
+
+def told_by_line(inputs: Tensor, targets: Tensor) -> float:
+    """Correlation of measured targets with a linear fit to the other half."""
+    halves = _halves(inputs, (targets[:, None] - targets.mean()) / targets.std().clamp(min=1e-12))
+    told = [_alike(_linear(*one, other[0]), other[1]) for one, other in (halves, halves[::-1])]
+    return sum(told) / 2
+
+
+def _halves(inputs: Tensor, labels: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Scattered over all rows, as neighbours, or every second one, may belong together."""
+    inputs = (inputs - inputs.mean(0)) / inputs.std(0).clamp(min=1e-12)
+    one = torch.arange(len(labels)) * SCATTER % SCATTERED < SCATTERED // 2
+    return (inputs[one], labels[one]), (inputs[~one], labels[~one])
 
 
 def _linear(inputs: Tensor, targets: Tensor, others: Tensor) -> Tensor:

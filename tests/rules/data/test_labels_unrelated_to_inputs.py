@@ -262,6 +262,20 @@ def test_warns_of_labels_by_the_number_of_the_item():
     )
 
 
+def test_warns_of_pairs_that_another_order_mends():
+    again = probed(permutation="", order="`order`", by_order=0.93)
+    (finding,) = played(LabelsUnrelatedToInputs, again)
+    assert (finding.severity, finding.key) == ("warning", "order")
+    assert finding.message.endswith("the commonest class in 27%. Paired again in the order of `order`, 93% are right")
+    assert len(play(LabelsUnrelatedToInputs, probed(order="`order`", by_order=0.93), probed())) == 1
+    (of_regression,) = play(LabelsUnrelatedToInputs, measured(permutation="", order="`order`", by_order=0.81))
+    assert of_regression.message.endswith("Paired again in the order of `order`, the fit correlates 0.81")
+
+
+def test_near_miss_another_order_where_the_labels_are_told_as_they_are():
+    assert play(LabelsUnrelatedToInputs, probed(order="`order`", by_order=0.93, by_means=0.6)) == []
+
+
 def measured_run(later, first=9.0):
     """A regression that begins far above guessing, and what becomes of it."""
     probe = probed(

@@ -119,13 +119,18 @@ class LabelsUnrelatedToInputs(Rule):
         self._waiting: list[PairingProbed] = []
         self._probed: PairingProbed | None = None  # the newest one that was at chance
         self._newest: deque[float] = deque(maxlen=self.window)
+        self._proven = False  # another pairing was found that is the right one
         self._unexplained: PairingProbed | None = None  # no statement tears the pairs apart
         self._validation: tuple[float, ...] = ()
         self._losses: dict[int, list[tuple[int, float]]] = {}
 
-    def on_pairing_probed(self, event: PairingProbed) -> None:
-        """Model, class means and neighbours, all at chance."""
+    def on_pairing_probed(self, event: PairingProbed) -> Iterator[Finding]:
+        """Model, class means and neighbours, all at chance; in another order, the class means are not."""
         known = event.permutation or event.apart
+        if event.order and self._nothing_tells(event):
+            self._proven = True
+            yield self._of_order(event)
+            return
         if self._at_chance(event):
             self._probed = event
             if known or event.rows >= self.rows_for_a_hint:
@@ -224,6 +229,7 @@ class LabelsUnrelatedToInputs(Rule):
             yield from self._judge_at(probe, median(self._newest) if self._newest else math.inf)
         if (
             self._probed is not None
+            and not self._proven
             and self._probed.classes
             and len(self._losses) == 1
             and len(self._validation) >= self.validations
@@ -262,6 +268,8 @@ class LabelsUnrelatedToInputs(Rule):
 
     def _judge(self, event: PairingProbed) -> Iterator[Finding]:
         """A warning where a statement tears the pairs apart."""
+        if self._proven:
+            return
         seen = self._seen(event)
         if event.apart:
             yield self._of_two_loaders(event, seen, *event.apart)
@@ -271,6 +279,16 @@ class LabelsUnrelatedToInputs(Rule):
             yield self._told(event, message, where=event.permuted_where, fix=fix)
         else:
             self._unexplained = event
+
+    def _of_order(self, event: PairingProbed) -> Finding:
+        then = f"{event.by_order:.0%} are right" if event.classes else f"the fit correlates {event.by_order:.2f}"
+        return self._told(
+            event,
+            f"{self._seen(event)}. Paired again in the order of {event.order}, {then}",
+            where=event.permuted_where or event.where,
+            cause="inputs or labels were put into this order without the other, so that each input carries some other one's label",
+            key="order",
+        )
 
     def _of_statement(self, text: str) -> tuple[str, str]:
         """What it does to one side, and the fix."""
