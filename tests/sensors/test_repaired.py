@@ -104,6 +104,8 @@ def test_near_miss_nothing_belongs_together():
     ranks = np.argsort(np.argsort(noise[:, 0]))
     assert found(tensors(noise, LABELS), order=At.one, first=scores, second=ranks) is None
     assert found(tensors(noise, LABELS), first=np.argsort(np.argsort(scores)), second=ranks) is None
+    signs, part = (scores > np.median(scores)).astype(int), slice(0, 300)
+    assert found(tensors(noise[part], signs[part]), first=np.argsort(np.argsort(scores)), second=ranks) is None
     assert found(tensors(noise, scores), first=np.argsort(np.argsort(scores)), second=ranks) is None
 
 

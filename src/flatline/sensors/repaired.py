@@ -53,7 +53,7 @@ def repaired(dataset: Any, frame: FrameType | None) -> Repaired | None:
     if inputs is None or labels is None or not ENOUGH_ROWS <= len(labels) <= MOST:
         return None
     first, step = torch.arange(min(ROWS, len(labels))), max(1, len(labels) // ROWS)
-    sides = [_numbers(inputs, first), labels[:ROWS, None].float()]
+    sides = [_numbers(inputs, first), labels[:, None].float()]
     if not all(side is not None and _orderless(side) for side in sides):
         return None
     rows = torch.arange(0, len(labels), step)[:ROWS]
@@ -85,7 +85,7 @@ def _told(inputs: Tensor, labels: Tensor, places: Tensor) -> tuple[float, int] |
 
 def _sorts(order: Order, labels: Tensor) -> bool:
     """It was made from the labels: with it everything that goes up seems to tell them."""
-    moved = [labels[places[places < len(labels)][:ROWS], None].float() for places in (order.places, order.back)]
+    moved = [labels[places[places < len(labels)], None].float() for places in (order.places, order.back)]
     return not all(_orderless(side) for side in moved)
 
 
