@@ -52,6 +52,7 @@ FULL = Plan(restarts=3, rounds=12, seconds=0.8, repeats=7)
 QUICK = Plan(restarts=1, rounds=3, seconds=0.1, repeats=3)
 SOME = 24  # steps of a process whose memory is measured
 WARM = 64  # steps at the start, counted apart: flatline looks at the first ones closely
+BOTH = ("plain", "flatline")
 
 
 # --------------------------------------------------------------------------- what is trained
@@ -234,30 +235,33 @@ Samples = dict[str, list[tuple[float, float]]]
 
 
 def step_rows(model: str, plan: Plan, contenders: list[str], peer: str | None) -> Iterator[Row]:
-    """Seconds of a step, in steady state and at the start."""
+    """Seconds of a step: at the start, in the first ten seconds, for which flatline has a grant, and from then on."""
+    first: Samples = {name: [] for name in BOTH}
+    early: Samples = {name: [] for name in BOTH}
     steady: Samples = {name: [] for name in contenders}
-    first: Samples = {name: [] for name in contenders}
     tensors = 0
     for _ in range(plan.restarts):
-        tensors = measure(model, plan, contenders, peer, steady=steady, first=first)
+        tensors = measure(model, plan, peer, first=first, early=early, steady=steady)
     yield from compared(f"{model}, {tensors} tensors", steady)
-    yield from (
-        row for row in compared(f"{model}, first {WARM} steps", first) if row.contender in ("plain", "flatline")
-    )
+    yield from compared(f"{model}, first {plan.rounds * plan.seconds:.2g} s", early)
+    yield from compared(f"{model}, first {WARM} steps", first)
 
 
-def measure(model: str, plan: Plan, contenders: list[str], peer: str | None, *, steady: Samples, first: Samples) -> int:
+def measure(model: str, plan: Plan, peer: str | None, *, first: Samples, early: Samples, steady: Samples) -> int:
     """One process for each contender, all rounds; adds to the samples."""
     with ExitStack() as stack:
-        turns = {name: Turn(model, name, peer) for name in contenders}
+        turns = {name: Turn(model, name, peer) for name in steady}
         for turn in turns.values():
             stack.callback(turn.close)
-        for name in shuffled(contenders):
-            first[name].append(turns[name].run(WARM))
+        for name in shuffled([*turns]):
+            taken = turns[name].run(WARM)
+            if name in first:
+                first[name].append(taken)
         steps = max(2, round(plan.seconds / turns["plain"].run(8)[0]))
-        for _ in range(plan.rounds):
-            for name in shuffled(contenders):
-                steady[name].append(turns[name].run(steps))
+        for samples in (early, steady):
+            for _ in range(plan.rounds):
+                for name in shuffled([*samples]):
+                    samples[name].append(turns[name].run(steps))
     return turns["plain"].tensors
 
 
