@@ -204,6 +204,7 @@ class ParameterFacts:
     cut_proven: bool = True  # by a shared storage or by the grad mode, not only by an input that starts anew
     kind: str = "Linear"  # class of its module
     norm: bool = False  # belongs to a normalisation layer
+    zero: bool = False  # a frozen matrix in no optimizer, all of whose numbers are exactly zero
     drawn: bool = False  # of a group with a far lower rate than others: each number was drawn on its own
     model: str = "model"
 

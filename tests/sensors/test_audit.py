@@ -92,3 +92,41 @@ def test_near_miss_gradients_that_a_closure_makes():
             optimizer.zero_grad()
 
     assert not last_audit(run).hollow
+
+
+def adapted(zero, frozen=True):
+    """An audit of a head on a frozen layer with two matrices beside it."""
+
+    def run():
+        body, down, up, head = (
+            nn.Linear(6, 6),
+            nn.Linear(6, 2, bias=False),
+            nn.Linear(2, 6, bias=False),
+            nn.Linear(6, 3),
+        )
+        model = nn.Sequential(body, nn.Sequential(down, up), head)
+        nn.init.zeros_(up.weight) if zero else None
+        for part in (body, down, up):
+            part.requires_grad_(not frozen)
+        train(model, torch.optim.SGD(head.parameters(), 0.1))
+
+    return {p.name: p.zero for p in last_audit(run).parameters}
+
+
+def test_a_frozen_matrix_of_zeros():
+    assert [name for name, zero in adapted(zero=True).items() if zero] == ["1.1.weight"]
+    assert not any(adapted(zero=False).values())
+    assert not any(adapted(zero=True, frozen=False).values())
+
+
+def test_a_group_that_is_added_late_is_looked_at():
+    def run():
+        body, head = nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 3)
+        model = nn.Sequential(body, head)
+        optimizer = torch.optim.SGD(head.parameters(), 0.1)
+        train(model, optimizer, 400)
+        body.requires_grad_(True)
+        optimizer.add_param_group({"params": list(body.parameters())})
+        train(model, optimizer, 40)
+
+    assert all(p.optimizers for p in last_audit(run).parameters)

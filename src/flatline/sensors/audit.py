@@ -346,9 +346,15 @@ class AuditSensor:
             cut_proven=model is not None and (id(before) in model.cuts or id(before) in model.ran_without_grad),
             kind=type(owner).__name__ if owner is not None else "" if isinstance(p, nn.Parameter) else "tensor",
             norm=owner is not None and is_norm(owner),
+            zero=not p.requires_grad and not holders and p.dim() > 1 and self._is_zero(p),
             drawn=self._far_slower(holders) and readable(p) and drawn_alone(p),
             model=model.label if model is not None else "",
         )
+
+    def _is_zero(self, p: Tensor) -> bool:
+        """All of it; asked only where the few elements that are remembered are."""
+        known = self._first.get(id(p))
+        return known is not None and known[0]() is p and not known[1].any() and not bool(p.detach().any())
 
     def _far_slower(self, holders: list[tuple[OptimizerState, float, float]]) -> bool:
         """Its rate is far lower than that of another group of the same optimizer."""

@@ -133,7 +133,7 @@ class OptimizerState:
         self.idle_cycles = 0  # zeroings that threw gradients away, with no step between
         self._next_watched = 0
         self._trainable: dict[int, bool] = {}
-        self._starved = 0
+        self._starved = self._groups = 0
         self.rate: Any = None  # of its first group at its newest step
         self.probes: list[Any] = []  # a few parameters whose gradients tell whether a backward reached us
         self.signature = (0, 0)  # of the first probe's gradient, before the backward in progress
@@ -175,12 +175,13 @@ class OptimizerState:
         return self._ids
 
     def refrozen(self) -> bool:
-        """Whether some parameter was frozen or unfrozen. Looks at a few of them, in turn."""
+        """Whether some parameter was frozen or unfrozen, or a group added. Looks at a few of them, in turn."""
         optimizer = self.ref()
         groups = optimizer.param_groups if optimizer is not None else [{"params": []}]
         group = groups[self._next_watched % len(groups)]["params"]
         self._next_watched += 1
-        changed = False
+        changed = len(groups) != (self._groups or len(groups))
+        self._groups = len(groups)
         for at in range(min(WATCHED, len(group))):
             parameter = group[(self._next_watched * WATCHED + at) % len(group)]
             now = parameter.requires_grad

@@ -290,3 +290,64 @@ def test_near_miss_gates():
         play(AdapterNotWired, audit(replace(BASE, trainable=True, optimizers=(0,)), *gated(0), *gated(1), HEAD)) == []
     )
     assert play(AdapterNotWired, audit(BASE, *gated(0), *gated(1, gradient_zero=False), HEAD)) == []
+
+
+# --------------------------------------------------------------------------- adapters that are frozen with the rest
+
+AS_MADE = {"trainable": False, "optimizers": (), "reached": False, "has_gradient": False, "moved": False}
+LEFT = [
+    replace(p, name=p.name.replace("0", layer), zero=p is B, **(AS_MADE if p is not BASE else {}))
+    for layer in "01"
+    for p in (BASE, A, B)
+]
+LEARNS = parameter("head.weight", 2, 64, gradient_zero=False)
+END = RunEnded(step=30)
+
+
+def test_fires_on_adapters_that_are_frozen_with_the_rest():
+    (finding,) = play(AdapterNotWired, audit(*LEFT, LEARNS, where=Where("train.py", 40)), END)
+    assert (finding.severity, finding.where) == ("warning", Where("train.py", 40))
+    assert finding.message == (
+        "all 2 adapters (first blocks.0.q.lora_a and blocks.0.q.lora_b) are frozen and in no optimizer, and as "
+        "blocks.0.q.lora_b is exactly zero they change nothing: only head.weight train"
+    )
+
+
+def test_fires_on_adapters_that_stand_alone():
+    down, up = (replace(DOWN, **AS_MADE), replace(UP, zero=True, **AS_MADE))
+    two = [replace(p, name=f"{layer}.{p.name}") for layer in "ab" for p in (down, up)]
+    body = replace(BASE, name="body.weight")
+    assert len(play(AdapterNotWired, audit(body, *two, LEARNS), END)) == 1
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"zero": False},  # it came from somewhere, and does what it learned there
+        {"loaded": True},
+        {"moved": True},
+        {"ran": False},
+        {"trainable": True},
+        {"shape": (4, 4), "numel": 16},
+    ],
+)
+def test_near_miss_frozen_adapters(facts):
+    parts = [replace(p, **facts) if "lora" in p.name else p for p in LEFT]
+    assert play(AdapterNotWired, audit(*parts, LEARNS), END) == []
+
+
+@pytest.mark.parametrize("how", ["interrupted", "crashed", "max-steps"])
+def test_near_miss_frozen_adapters_of_a_run_that_did_not_come_to_its_end(how):
+    assert play(AdapterNotWired, audit(*LEFT, LEARNS), RunEnded(step=30, how=how)) == []
+    assert play(AdapterNotWired, audit(*LEFT, LEARNS), RunEnded(step=24)) == []
+
+
+def test_near_miss_adapters_that_learn_before_or_later():
+    learning = audit(BASE, A, replace(B, gradient_zero=False), LEARNS)
+    assert play(AdapterNotWired, audit(*LEFT, LEARNS), learning, END) == []
+    assert play(AdapterNotWired, learning, audit(*LEFT, LEARNS), END) == []
+
+
+def test_near_miss_one_frozen_pair_of_matrices():
+    assert play(AdapterNotWired, audit(*LEFT[:3], LEARNS), END) == []
+    assert play(AdapterNotWired, audit(*LEFT), END) == []

@@ -61,7 +61,7 @@ class FrozenLayersForgotten(Rule):
     code = "F1"
     severity = "warning"
     cause = "the loop is over before the condition is true"
-    consequences = ("O7", "C2", "O28")
+    consequences = ("O7", "C2", "O28", "O21")
     named: int = 4  # words and parts that are told
     most: float = 0.5  # share of the elements that are frozen: less, and the model trains all the same
 

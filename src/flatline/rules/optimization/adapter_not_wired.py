@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import combinations
 
 from flatline.events import (
     AdaptersNotMade,
@@ -35,6 +36,7 @@ class AdapterNotWired(Rule):
     the other: if both start at zero, or the scale is zero, neither ever gets one. And freezing the whole base model
     also freezes a head that the checkpoint does not have: its random weights then stay what they are.
 
+    Where the parameters that are to train are picked by names, adapters with other names are frozen with the rest.
     Names that are looked for and match no layer leave the model without any adapter, and so does a
     ``forward`` that never calls them, a hook that returns nothing, or a loop that gives a wrapped layer to its own
     variable and not to the model: then only the head learns. A soft prompt that
@@ -65,7 +67,7 @@ class AdapterNotWired(Rule):
     Adapters of several tasks that take turns; one of the two matrices at zero, as LoRA starts; a gate that opens in
     the first steps; frozen towers that came from another file; linear probing; several adapters of which one is in use;
     adapters that join in a later stage; random targets and fixed projections without a checkpoint; a pool of prompts
-    of which one is chosen.
+    of which one is chosen; adapters that are frozen in one stage, or in one of several runs.
 
     References
     ----------
@@ -78,10 +80,13 @@ class AdapterNotWired(Rule):
     consequences = ("O7", "G2", "O22", "W7")
     mostly: float = 0.5  # share of the elements that are frozen: the model is left to its adapters
     settled: int = 4  # steps after which a gate or a warm-up from zero has let gradients through
+    several: int = 2  # adapters: one pair of matrices may be anything
     long: int = 20  # steps of an optimizer, through which something that never gets a gradient is shut off for good
 
     def __init__(self) -> None:
         self._unreached: Finding | None = None
+        self._frozen: tuple[int, Finding] | None = None  # the step at which that was seen first, what to tell
+        self._learned = False  # adapters were in an optimizer, at any time: they had their turn, or will have it
         self._shut: tuple[int, int, Finding] | None = None  # optimizer, its matrices that are shut off, what to tell
         self._zeros: dict[
             int, tuple[int, int]
@@ -93,6 +98,9 @@ class AdapterNotWired(Rule):
             return
         families, astray = _families(event.parameters), _families(event.astray)
         self._unreached = next(self._not_reached(event, [*families, *astray]), None)
+        self._learned = self._learned or any(_bottleneck(family) is not None for family in families)
+        found = next(self._frozen_too(event, families), None)
+        self._frozen = (self._frozen[0] if self._frozen else event.step, found) if found is not None else None
         zeros = list(self._no_gradient(event, families))
         self._shut = next(self._shut_off(event), None) if not zeros else None
         yield from zeros
@@ -101,6 +109,9 @@ class AdapterNotWired(Rule):
         """Adapters that no loss had reached when they were last looked at: one stage without them is no defect."""
         if self._unreached is not None:
             yield self._unreached
+        if self._frozen is not None and event.how == "finished" and not self._learned:
+            began, finding = self._frozen
+            yield from [finding] if event.step >= began + self.long else []
         if self._shut is not None:
             key, tensors, finding = self._shut
             fewest, step = self._zeros.get(key, (0, 0))
@@ -137,6 +148,28 @@ class AdapterNotWired(Rule):
         )
         cut = any(p.cut and p.cut_proven for pair in waiting for p in pair)
         yield finding if cut else replace(finding, consequences=(*self.consequences, "O3"))
+
+    def _frozen_too(self, event: ParametersAudited, families: list[list[ParameterFacts]]) -> Iterator[Finding]:
+        """All adapters are frozen with the model that they were made for, before the first of their steps."""
+        found = [pair for family in families if (pair := _without_effect(family)) is not None]
+        pairs = {min(first.name, second.name): (first, second) for first, second in found}
+        learns = [p for p in event.parameters if p.trainable and p.reached and p.optimizers]
+        frozen = sum(p.numel for p in event.parameters if not p.trainable)
+        if len(pairs) < self.several or not learns or frozen < self.mostly * _elements(event):
+            return
+        first, second = next(iter(pairs.values()))
+        zero = first.name if first.zero else second.name
+        yield self.finding(
+            event,
+            f"all {len(pairs)} adapters (first {first.name} and {second.name}) are frozen and in no optimizer, and as "
+            f"{zero} is exactly zero they change nothing: only {_list(tuple(p.name for p in learns))} train",
+            cause="what freezes the model took its adapters along: the names that are to train are others, or the adapters "
+            "were made before all was frozen",
+            fix="unfreeze the adapters, and compare the names that are looked for with [n for n, _ in model.named_parameters()]",
+            key="frozen",
+            adapters=len(pairs),
+            frozen=frozen,
+        )
 
     def _shut_off(self, event: ParametersAudited) -> Iterator[tuple[int, int, Finding]]:
         """All that learns in a frozen model, but for one layer, takes part and has never got a gradient that is not zero."""
@@ -293,12 +326,29 @@ def _bottleneck(family: list[ParameterFacts]) -> tuple[ParameterFacts, Parameter
     (one, other) = trainable
     if len(one.shape) > 2 or len(other.shape) > 2:
         return (one, other) if not frozen and _back(one.shape, other.shape) else None
+    return (one, other) if _of_low_rank(one, other, frozen) else None
+
+
+def _of_low_rank(one: ParameterFacts, other: ParameterFacts, beside: list[ParameterFacts]) -> bool:
+    """Into few dimensions, and back to those of a weight beside them, or to as many as before."""
     rank = min(one.shape)
-    ends = sorted(p.numel // max(1, rank) for p in trainable)
+    ends = sorted(p.numel // max(1, rank) for p in (one, other))
     if rank not in one.shape or rank not in other.shape or rank >= ends[0]:
+        return False
+    return ends == sorted(beside[0].shape) if beside else one.shape == other.shape[::-1]
+
+
+def _without_effect(family: list[ParameterFacts]) -> tuple[ParameterFacts, ParameterFacts] | None:
+    """Two frozen matrices of low rank, as they were made, one of which is zero: nothing comes of them, and nothing can."""
+    matrices = [p for p in family if len(p.shape) == 2]
+    if any(p.trainable for p in family) or len(matrices) > 3:
         return None
-    fits = ends == sorted(frozen[0].shape) if frozen else one.shape == other.shape[::-1]
-    return (one, other) if fits else None
+    for one, other in combinations(matrices, 2):
+        beside = [p for p in matrices if p is not one and p is not other]
+        as_made = not any(p.loaded or p.moved or p.has_gradient or p.optimizers for p in (one, other))
+        if as_made and one.zero is not other.zero and (one.ran or other.ran) and _of_low_rank(one, other, beside):
+            return one, other
+    return None
 
 
 def _back(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
