@@ -630,6 +630,8 @@ class ScaledLossRead(Event):
     statement: str = ""
     scale: float = 65536.0
     backwards: int = 0  # of a step, by which the loss was divided; 0 where a GradScaler scaled it
+    stops: str = ""  # the condition that ends the training by means of batches over the number of samples
+    level: float = 0.0  # below which it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

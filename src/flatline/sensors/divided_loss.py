@@ -9,6 +9,7 @@ from typing import NamedTuple
 from flatline.events import BackwardFacts, ScaledLossRead, Where
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.lost_rates import TELLERS
+from flatline.sensors.over_samples import stop_by_samples
 from flatline.sensors.scaled_loss import THROUGH, later_statements, paths, statements
 from flatline.sensors.sources import LOOPS, backward_name, called_name, function_around, tree_of
 
@@ -35,10 +36,13 @@ class DividedLosses:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self._read = False
+        self._read_whole = False
 
     def after_step(self, state: OptimizerState, _: Where | None) -> None:
         """On steps under close look."""
         backwards = state.window.backwards
+        if len(backwards) == 1 and abs(backwards[0].factor - 1) < CLOSE:
+            self._whole(backwards[0].where)
         if self._read or not self.loop.wants(ScaledLossRead) or not _shares(backwards):
             return
         self._read = True
@@ -47,6 +51,24 @@ class DividedLosses:
             scale, count = backwards[0].factor, len(backwards)
             self.loop.emit(
                 ScaledLossRead(step=self.loop.step, where=where, statement=statement, scale=scale, backwards=count)
+            )
+
+    def _whole(self, where: Where | None) -> None:
+        """Of a step with one backward, of the mean of a batch."""
+        if self._read_whole or not self.loop.wants(ScaledLossRead):
+            return
+        self._read_whole = True
+        found = stop_by_samples(where)
+        if found.condition:
+            self.loop.emit(
+                ScaledLossRead(
+                    step=self.loop.step,
+                    where=found.where,
+                    statement=found.division,
+                    scale=1.0,
+                    stops=found.condition,
+                    level=found.level,
+                )
             )
 
 

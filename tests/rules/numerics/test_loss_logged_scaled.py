@@ -1,4 +1,12 @@
-from flatline.events import LossNotFinite, ScaledLossRead, ScalerObserved, Where
+from flatline.events import (
+    LossComputed,
+    LossesRead,
+    LossNotFinite,
+    RunEnded,
+    ScaledLossRead,
+    ScalerObserved,
+    Where,
+)
 from flatline.rules.numerics.loss_logged_scaled import LossLoggedScaled
 from flatline.testing import play
 
@@ -26,3 +34,32 @@ def test_near_miss_a_scaler_alone():
 
 def test_near_miss_a_loss_that_is_not_finite():
     assert play(LossLoggedScaled, LossNotFinite(scaled=True)) == []
+
+
+def by_samples(*, reduction="mean", rows=128, loss=1.25, level=0.05):
+    """A sum of means over batches, divided by the number of samples, at the end of the run."""
+    told = ScaledLossRead(
+        step=1, statement="total / len(loader.dataset)", scale=1.0, stops="mean < TARGET", level=level
+    )
+    read = LossesRead(step=200, steps=tuple(range(1, 201)), losses=(loss,) * 200, rates=(0.1,) * 200)
+    return play(LossLoggedScaled, LossComputed(reduction=reduction, shape=(rows, 1)), told, read, RunEnded(step=200))
+
+
+def test_fires_on_a_stop_by_a_sum_of_means_over_samples():
+    (finding,) = by_samples()
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "`total / len(loader.dataset)` divides a sum of means over batches of 128 by the number of samples, and `if mean < "
+        "TARGET` ends the training by it: at a loss of 1.25, where 0.05 was asked for"
+    )
+
+
+def test_near_miss_a_stop_that_is_right():
+    assert by_samples(reduction="sum") == []
+    assert by_samples(rows=1) == []
+
+
+def test_near_miss_a_stop_that_was_not_reached_or_is_none():
+    assert by_samples(loss=0.04) == []
+    assert by_samples(loss=20.0) == []
+    assert play(LossLoggedScaled, LossComputed(shape=(128, 1)), RunEnded(step=200)) == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
-from flatline.events import ScaledLossRead
+from flatline.events import LossComputed, LossesRead, RunEnded, ScaledLossRead
 from flatline.findings import Finding
+from flatline.history import fmean
 from flatline.rules import Rule
 
 
@@ -21,7 +23,8 @@ class LossLoggedScaled(Rule):
     ----------
     ``scaler.scale(loss)`` returns the loss times the scale, 65536 at first. Its name took the place of the loss, and
     its number is what is logged, averaged, or given to a scheduler or to early stopping. With gradients accumulated over
-    several batches, ``loss / steps`` is what goes backward: a mean of that over all batches is divided twice.
+    several batches, ``loss / steps`` is what goes backward: a mean of that over all batches is divided twice. So is a sum
+    of means over batches that is divided by the number of samples; where a target ends the training, it ends far too soon.
 
     Fix
     ---
@@ -46,7 +49,7 @@ class LossLoggedScaled(Rule):
     -------------------
     A scaled loss that is only backpropagated; one that is divided by ``scaler.get_scale()`` first; a scaler that is
     off; a name that is given a new value before it is read; shares of a step that are summed over the step, or multiplied
-    by the number of them.
+    by the number of them; a sum over samples that is divided by their number; a stop that compares such means with each other.
 
     References
     ----------
@@ -59,8 +62,36 @@ class LossLoggedScaled(Rule):
     cause = "scaler.scale(loss) returns the loss times the scale"
     fix = "scaler.scale(loss).backward(), and log loss.item() of the loss itself"
 
+    newest: int = 256  # losses, whose mean is that at which the training ended
+    near: float = 1.5  # times the level: the last pass may have been a little lower than these losses
+
+    def __init__(self) -> None:
+        self._rows: set[int] = set()  # samples whose mean a loss is; 0 for sums
+        self._losses: deque[float] = deque(maxlen=self.newest)
+        self._stops: ScaledLossRead | None = None
+
+    def on_loss_computed(self, event: LossComputed) -> None:
+        """What the loss of a batch is a mean of."""
+        self._rows.add(event.shape[0] if event.shape and event.reduction == "mean" else 0)
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """The loss itself."""
+        self._losses.extend(event.losses)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """The quotient was below its level, and the loss was not."""
+        rows, told = max(self._rows, default=0), self._stops
+        if told is None or min(self._rows, default=0) == 0 or rows < 2 or not self._losses:
+            return
+        loss = fmean(self._losses)
+        if loss > self.near * told.level and loss / rows <= self.near * told.level:
+            yield self._over_samples(told, rows, loss)
+
     def on_scaled_loss_read(self, event: ScaledLossRead) -> Iterator[Finding]:
         """A number is read from the scaled loss."""
+        if event.stops:
+            self._stops = event
+            return
         if event.backwards:
             yield self._divided(event)
             return
@@ -80,4 +111,17 @@ class LossLoggedScaled(Rule):
             key="divided",
             scale=event.scale,
             backwards=event.backwards,
+        )
+
+    def _over_samples(self, event: ScaledLossRead, rows: int, loss: float) -> Finding:
+        return self.finding(
+            event,
+            f"`{event.statement}` divides a sum of means over batches of {rows} by the number of samples, and `if {event.stops}` "
+            f"ends the training by it: at a loss of {loss:.3g}, where {event.level:g} was asked for",
+            cause="loss.item() is a mean over its batch already; a sum over the samples is what their number divides",
+            fix="divide by the number of batches, len(loader); or add up loss.item() * len(x)",
+            key="samples",
+            rows=rows,
+            loss=loss,
+            level=event.level,
         )

@@ -1,0 +1,207 @@
+"""Means of batches that are added up and divided by the number of samples, where a stop is decided by the result."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from flatline.events import Where
+from flatline.sensors.scaled_loss import THROUGH, paths
+from flatline.sensors.sources import (
+    backward_name,
+    called_name,
+    function_around,
+    option_names,
+    own_nodes,
+    tree_of,
+    value_pairs,
+)
+
+STOPPING = ("exit", "_exit")
+
+
+class Stopped(NamedTuple):
+    """``running / len(loader.dataset)``, and the condition that asks how low it is."""
+
+    division: str
+    condition: str
+    level: float
+    where: Where | None
+
+
+NOTHING = Stopped("", "", 0.0, None)
+
+
+def stop_by_samples(where: Where | None) -> Stopped:
+    """For the backward at ``where``: the division, and the ``if`` that ends the training by it, at a level of its own."""
+    scope = function_around(where.file, where.line) if where is not None else None
+    tree = tree_of(where.file) if where is not None else None
+    if scope is None or tree is None or where is None:
+        return NOTHING
+    name = backward_name(scope, where.line)
+    loops = [n for n in own_nodes(scope) if isinstance(n, ast.For) and n.lineno < where.line <= (n.end_lineno or 0)]
+    loop = max(loops, key=lambda n: n.lineno, default=None)
+    for kept in _sums(loop, name) if loop is not None and name else ():
+        division = _division(scope, tree, loop, kept) if loop is not None else None
+        names = _results(scope, tree, division) if division is not None else set()
+        found = _stop(tree, names, division) if division is not None else None
+        if division is not None and found is not None:
+            place = Where(where.file, division.lineno, where.function)
+            return Stopped(ast.unparse(division), ast.unparse(found[0].test), found[1], place)
+    return NOTHING
+
+
+def _sums(loop: ast.For, name: str) -> list[str]:
+    """``running`` of ``running += loss.item()``; nothing that is set within the loop, or weighted with the samples."""
+    added = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
+    sums = [ast.unparse(n.target) for n in added if any(_is_number(path) for path in paths(n.value, name))]
+    set_again = {ast.unparse(t) for n in ast.walk(loop) if isinstance(n, ast.Assign) for t in n.targets}
+    return [each for each in sums if each not in set_again and sum(ast.unparse(n.target) == each for n in added) == 1]
+
+
+def _is_number(around: tuple[ast.AST, ...]) -> bool:
+    """``loss.item()``, ``float(loss.detach())``: nothing reckons."""
+    calls = [called_name(each) for each in around if isinstance(each, ast.Call)]
+    reckons = any(isinstance(each, (ast.BinOp, ast.IfExp, ast.Subscript)) for each in around)
+    return not reckons and all(each in THROUGH for each in calls)
+
+
+def _division(scope: ast.AST, tree: ast.AST, loop: ast.For, kept: str) -> ast.expr | None:
+    """The one place where the sum is divided, by the number of samples; nothing that is multiplied again."""
+    outside = [n for n in ast.walk(scope) if not any(n is inner for inner in ast.walk(loop))]
+    divided = [n for n in outside if _divides(n, kept)]
+    samples = _sample_counts(scope, tree, loop)
+    if len(divided) != 1 or ast.unparse(_divisor(divided[0])) not in samples:
+        return None
+    node = divided[0]
+    scaled = [
+        n for n in ast.walk(scope) if isinstance(n, ast.BinOp) and n is not node and any(i is node for i in ast.walk(n))
+    ]
+    return node if isinstance(node, ast.expr) and not scaled else None
+
+
+def _divides(node: ast.AST, kept: str) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and ast.unparse(node.left) == kept
+
+
+def _divisor(node: ast.AST) -> ast.expr:
+    return node.right if isinstance(node, ast.BinOp) else ast.Constant(None)
+
+
+def _sample_counts(scope: ast.AST, tree: ast.AST, loop: ast.For) -> set[str]:
+    """How the source may spell the number of samples that the loop goes through."""
+    sources = {ast.unparse(n) for n in ast.walk(loop.iter) if isinstance(n, (ast.Name, ast.Attribute))}
+    known = {f"len({each}.dataset)" for each in sources}
+    made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)]
+    for each in made:
+        call: ast.Call = each.value  # type: ignore[assignment]
+        if called_name(call) == "DataLoader" and call.args and sources & set(map(ast.unparse, each.targets)):
+            known.add(f"len({ast.unparse(call.args[0])})")
+    counted = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
+    known |= {ast.unparse(n.target) for n in counted if _is_size(n.value)}
+    named = {ast.unparse(n.targets[0]) for n in own_nodes(scope) if isinstance(n, ast.Assign)} - known
+    return known | {each for each in named if {_text(value) for value in _given(each, scope)} <= known}
+
+
+def _is_size(node: ast.expr) -> bool:
+    """``len(x)``, ``x.size(0)``, ``x.shape[0]``."""
+    text = ast.unparse(node)
+    return text.endswith((".size(0)", ".shape[0]")) or (isinstance(node, ast.Call) and called_name(node) == "len")
+
+
+def _results(scope: ast.AST, tree: ast.AST, division: ast.expr) -> set[str]:
+    """Names that hold nothing but the quotient, in this function and in those that it is returned to."""
+    names = {ast.unparse(n.targets[0]) for n in own_nodes(scope) if isinstance(n, ast.Assign) and n.value is division}
+    function = getattr(scope, "name", "")
+    for returned in (n.value for n in own_nodes(scope) if isinstance(n, ast.Return) and n.value is not None):
+        parts = returned.elts if isinstance(returned, ast.Tuple) else [returned]
+        places = [at for at, part in enumerate(parts) if part is division or ast.unparse(part) in names]
+        whole = not isinstance(returned, ast.Tuple)
+        names |= {name for at in places for name in _received(tree, function, None if whole else at)}
+    return {each for each in names if not _reckoned(tree, each) and not _is_other(tree, each, division, function)}
+
+
+def _is_other(tree: ast.AST, name: str, division: ast.expr, function: str) -> bool:
+    """Somewhere the name is given something else."""
+    plain = [each for each in _given(name, tree) if each is not division]
+    return any(not isinstance(each, ast.Call) or called_name(each) != function for each in plain)
+
+
+def _received(tree: ast.AST, function: str, place: int | None) -> Iterator[str]:
+    """What the result of a function is assigned to."""
+    for made in (n for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
+        target = made.targets[0]
+        if not function or called_name(made.value) != function:  # type: ignore[arg-type]
+            continue
+        if place is None:
+            yield ast.unparse(target)
+        elif isinstance(target, ast.Tuple) and place < len(target.elts):
+            yield ast.unparse(target.elts[place])
+
+
+def _reckoned(tree: ast.AST, name: str) -> bool:
+    """It is multiplied again: ``epoch_loss *= batch_size``."""
+    scaled = [n for n in ast.walk(tree) if isinstance(n, (ast.BinOp, ast.AugAssign)) and isinstance(n.op, ast.Mult)]
+    return any(isinstance(n, ast.expr) and ast.unparse(n) == name for each in scaled for n in ast.walk(each))
+
+
+def _stop(tree: ast.AST, names: set[str], division: ast.expr) -> tuple[ast.If, float] | None:
+    """``if epoch_loss < TARGET: break``, of a level that does not come from these losses themselves, and the level."""
+    for node in (n for n in ast.walk(tree) if isinstance(n, ast.If)):
+        ends = any(_ends(inner) for statement in node.body for inner in ast.walk(statement))
+        compares = [n for n in ast.walk(node.test) if isinstance(n, ast.Compare)]
+        levels = [level for each in compares if (level := _level_asked(each, names, division, tree)) > 0]
+        if ends and len(levels) == 1:
+            return node, levels[0]
+    return None
+
+
+def _ends(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Break, ast.Return)) or (isinstance(node, ast.Call) and called_name(node) in STOPPING)
+
+
+def _level_asked(node: ast.Compare, names: set[str], division: ast.expr, tree: ast.AST) -> float:
+    """That below which the quotient has to be, where the source tells it as a number; else 0."""
+    if len(node.comparators) != 1:
+        return 0.0
+    low, high = (node.left, node.comparators[0])
+    if isinstance(node.ops[0], (ast.Gt, ast.GtE)):
+        low, high = high, low
+    elif not isinstance(node.ops[0], (ast.Lt, ast.LtE)):
+        return 0.0
+    return _level(high, tree) if low is division or ast.unparse(low) in names else 0.0
+
+
+def _level(node: ast.expr, tree: ast.AST) -> float:
+    """A constant; a name, or a setting, that is given one and nothing else."""
+    given = [node] if isinstance(node, ast.Constant) else list(_given(ast.unparse(node), tree))
+    value = given[0].value if len(given) == 1 and isinstance(given[0], ast.Constant) else None
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _given(name: str, tree: ast.AST) -> Iterator[ast.expr | None]:
+    """All that a name, an attribute or an option of the command line of this name is given; None for what is not known."""
+    last = name.rpartition(".")[2]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            pairs = [pair for each in targets for pair in _value_pairs(each, node.value)]
+            yield from (value for target, value in pairs if _text(target).rpartition(".")[2] == last)
+        elif isinstance(node, (ast.For, ast.AugAssign, ast.NamedExpr, ast.comprehension)):
+            yield from (None for n in ast.walk(node.target) if _text(n).rpartition(".")[2] == last)
+        elif isinstance(node, ast.Call) and called_name(node) == "add_argument" and last in option_names(node):
+            yield next((each.value for each in node.keywords if each.arg == "default"), None)
+        elif isinstance(node, ast.Call):
+            yield from (each.value for each in node.keywords if each.arg == last)
+
+
+def _value_pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """``a, b = f()`` gives both of them what a call returns."""
+    for one, given in value_pairs(target, value):
+        parts = one.elts if isinstance(one, ast.Tuple) else [one]
+        yield from ((part, given) for part in parts)
+
+
+def _text(node: ast.AST | None) -> str:
+    return ast.unparse(node) if node is not None else ""

@@ -1,0 +1,101 @@
+"""A sum of means over batches, divided by the number of samples: does a stop depend on it?"""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+
+from flatline.events import Where
+from flatline.sensors.over_samples import NOTHING, stop_by_samples
+
+TRAIN = """
+TARGET = 0.05
+loader = DataLoader(train_set, batch_size=64, shuffle=True)
+for epoch in range(30):
+    total = seen = 0.0
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        loss.backward()
+        {add}
+        {count}
+    mean = {division}
+    print(mean)
+    if {condition}:
+        {end}
+"""
+FUNCTION = """
+def run(model, loader):
+    total = 0.0
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach())
+    n = len(loader.dataset)
+    {more}
+    return total / n, n
+def main(args):
+    parser.add_argument("--stop-at", type=float, default=0.01)
+    for epoch in range(args.epochs):
+        train_loss, _ = run(model, loader)
+        {scale}
+        if args.stop_at >= train_loss:
+            return
+"""
+
+
+def found(tmp_path, text):
+    file = tmp_path / "train.py"
+    file.write_text(text, encoding="utf-8")
+    linecache.checkcache()
+    line = 1 + text[: text.index("loss.backward")].count("\n")
+    return stop_by_samples(Where(str(file), line, "run"))
+
+
+def in_line(**parts):
+    usual = {
+        "add": "total += loss.item()", "count": "seen += len(x)", "division": "total / len(loader.dataset)",
+        "condition": "mean < TARGET", "end": "break",
+    }  # fmt: skip
+    return TRAIN.format(**{**usual, **parts})
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{}, {"division": "total / len(train_set)"}, {"division": "total / seen"}, {"condition": "epoch > 3 and 0.05 > mean"},
+     {"end": "sys.exit()"}],
+)  # fmt: skip
+def test_a_stop_by_samples(tmp_path, parts):
+    told = found(tmp_path, in_line(**parts))
+    assert told.level == 0.05
+    assert told.where.line == 11
+
+
+def test_of_what_a_function_returns(tmp_path):
+    told = found(tmp_path, FUNCTION.format(more="pass", scale="pass"))
+    assert told[:3] == ("total / n", "args.stop_at >= train_loss", 0.01)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"add": "total += loss.item() * len(x)"},
+        {"division": "total / len(loader)"},
+        {"division": "64 * (total / len(loader.dataset))"},
+        {"condition": "mean < best"},
+        {"condition": "mean > TARGET"},
+        {"condition": "epoch < 5"},
+        {"end": "save(model)"},
+        {"count": "total = 0.0"},
+        {"count": "TARGET = TARGET / 2"},
+        {"count": "mean = 64 * loss"},
+    ],
+)
+def test_near_misses(tmp_path, parts):
+    assert found(tmp_path, in_line(**parts)) == NOTHING
+
+
+@pytest.mark.parametrize("parts", [{"more": "n = len(loader)"}, {"scale": "train_loss *= 64"}])
+def test_near_misses_of_a_function(tmp_path, parts):
+    assert found(tmp_path, FUNCTION.format(**{"more": "pass", "scale": "pass", **parts})) == NOTHING
