@@ -18,7 +18,7 @@ from flatline.sensors.models import readable
 from flatline.sensors.pairing import ENOUGH_ROWS, are_ids, features, told_by_line, told_by_means
 
 Tensor = torch.Tensor
-ROWS = 1_024  # that are looked at
+ROWS = 512  # that are looked at
 MOST = 100_000  # rows of a data set
 ORDERS = 4  # in reach of the script, at most
 FRAMES = 6  # functions that it is in
