@@ -8,12 +8,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from flatline.events import Event, all_events
+from flatline.events import (
+    Event,
+    OptimizerFacts,
+    ParametersAudited,
+    RunEnded,
+    TrainingBegan,
+    TrainingsMixed,
+    all_events,
+)
 from flatline.findings import Finding
 from flatline.interruptions import of_the_scripts
 from flatline.rules import Rule
 
 Hook = Callable[[Event], Iterable[Finding] | None]
+Hooks = dict[type[Event], list[tuple[Rule, Hook]]]
 
 
 def hook_name(event: type[Event]) -> str:
@@ -37,6 +46,31 @@ def watched(rule: Rule | type[Rule]) -> tuple[type[Event], ...]:
 _watched: dict[type[Rule], tuple[type[Event], ...]] = {}
 
 
+def _hooks(rules: Iterable[Rule]) -> Hooks:
+    found: Hooks = defaultdict(list)
+    for rule in rules:
+        for event in watched(rule):
+            found[event].append((rule, getattr(rule, hook_name(event))))
+    return found
+
+
+class Training:
+    """Rules that judge one training of a run, and where it lies in it. To them the run begins with it."""
+
+    def __init__(self, rules: Iterable[Rule], began: TrainingBegan) -> None:
+        self.rules, self.key, self.began = tuple(rules), began.key, began.step
+        self.hooks = _hooks(self.rules)
+        self.over: TrainingBegan | None = None  # what followed
+
+    def local(self, event: Event) -> Event:
+        """The event as this training sees it: steps count from its beginning, and it is over where the next one begins."""
+        over = self.over
+        if isinstance(event, RunEnded) and over is not None:
+            known = {"first_loss": over.first_loss, "loss": over.last_loss, "how": "finished"}
+            event = dataclasses.replace(event, step=over.step, **known)  # type: ignore[arg-type]
+        return dataclasses.replace(event, step=event.step - self.began) if self.began else event
+
+
 class Engine:
     """Feeds rules. A rule that raises is switched off and told about, and never seen by the user's script."""
 
@@ -52,10 +86,8 @@ class Engine:
         self.broken: dict[str, str] = {}
         self._on_finding, self._on_broken = on_finding, on_broken
         self._findings: dict[tuple[str, str], Finding] = {}
-        self._hooks: dict[type[Event], list[tuple[Rule, Hook]]] = defaultdict(list)
-        for rule in self.rules:
-            for event in watched(rule):
-                self._hooks[event].append((rule, getattr(rule, hook_name(event))))
+        self._hooks = _hooks(rule for rule in self.rules if not rule.each_training)
+        self._trainings = [Training((rule for rule in self.rules if rule.each_training), TrainingBegan())]
 
     @property
     def findings(self) -> list[Finding]:
@@ -64,20 +96,40 @@ class Engine:
 
     def wants(self, event: type[Event]) -> bool:
         """Whether any rule watches this event."""
-        return event in self._hooks
+        return event in self._hooks or any(event in training.hooks for training in self._trainings)
 
     def emit(self, event: Event) -> None:
         """Show an event to every rule that watches it; of what they find in it, causes are kept before consequences."""
-        self.seen.add(type(event))
+        kind = type(event)
+        self.seen.add(kind)
         found: list[Finding] = []
-        for rule, hook in tuple(self._hooks.get(type(event), ())):
+        for rule, hook in tuple(self._hooks.get(kind, ())):
             self._show(event, rule, hook, found)
+        for training in self._concerned(event):
+            for rule, hook in tuple(training.hooks.get(kind, ())):
+                self._show(training.local(event), rule, hook, found, since=training.began)
         for finding in sorted(found, key=lambda one: any(one.code in other.consequences for other in found)):
             self._keep(finding)
+        if isinstance(event, TrainingBegan):
+            self._trainings[-1].over = event
+            self._trainings.append(Training((rule.anew() for rule in self._trainings[-1].rules), event))
+        elif isinstance(event, TrainingsMixed) and len(self._trainings) > 1:
+            self._trainings.pop()
+            self._trainings[-1].over = None
 
-    def _show(self, event: Event, rule: Rule, hook: Hook, found: list[Finding]) -> None:
+    def _concerned(self, event: Event) -> Sequence[Training]:
+        """All trainings at the end of the run; the one that an optimizer belongs to; the newest."""
+        if len(self._trainings) == 1 or isinstance(event, (RunEnded, ParametersAudited)):
+            return self._trainings
+        optimizer = getattr(event, "optimizer", None)
+        key = optimizer.key if isinstance(optimizer, OptimizerFacts) else None
+        known = [training for training in self._trainings if key is None or training.key <= key]
+        return known[-1:] or self._trainings[:1]
+
+    def _show(self, event: Event, rule: Rule, hook: Hook, found: list[Finding], *, since: int = 0) -> None:
         try:
-            found.extend(hook(event) or ())
+            told = hook(event) or ()
+            found.extend(dataclasses.replace(each, step=each.step + since) if since else each for each in told)
         except Exception as error:
             if of_the_scripts(error):
                 raise
@@ -94,6 +146,7 @@ class Engine:
 
     def _switch_off(self, rule: Rule, error: Exception) -> None:
         self.broken[rule.code] = f"{type(error).__name__}: {error}"
-        for hooks in self._hooks.values():
-            hooks[:] = [entry for entry in hooks if entry[0] is not rule]
+        for every in (self._hooks, *(training.hooks for training in self._trainings)):
+            for hooks in every.values():
+                hooks[:] = [entry for entry in hooks if entry[0].code != rule.code]
         self._on_broken(rule.code, error)

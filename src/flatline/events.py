@@ -1928,6 +1928,23 @@ class ScriptCrashed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TrainingBegan(Event):
+    """After one training another one: an optimizer of parameters that none had stepped on before."""
+
+    absent = "the script trained once"
+    key: int = 1  # of that optimizer
+    first_loss: float | None = None  # of the training that is over
+    last_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TrainingsMixed(Event):
+    """An optimizer of the training before goes on: the two are one."""
+
+    absent = "no training went on beside another"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunEnded(Event):
     """The script is over."""
 

@@ -21,6 +21,9 @@ class Rule:
     cause: ClassVar[str] = ""
     fix: ClassVar[str] = ""
     consequences: ClassVar[tuple[str, ...]] = ()
+    each_training: ClassVar[bool] = (
+        False  # a script may train several models in turn: each is judged by an instance of its own
+    )
 
     @classmethod
     def slug(cls) -> str:
@@ -37,6 +40,13 @@ class Rule:
         """The numbers that ``[tool.flatline.rules.CODE]`` may set, with their defaults."""
         names = [name for name in cls.__annotations__ if not name.startswith("_")]
         return {name: value for name in names if isinstance(value := getattr(cls, name, None), (int, float))}
+
+    def anew(self) -> Rule:
+        """Another instance with the same options, that has seen nothing."""
+        other = type(self)()
+        for name in self.options():
+            setattr(other, name, getattr(self, name))
+        return other
 
     def lacks(self, event: CurvesUpdated) -> str:
         """Why these curves are not enough to judge by, or nothing."""

@@ -89,7 +89,7 @@ class ActivationSensor:
         self._told: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()  # and at which step
         self._pass: list[tuple[LayerActivations, Tensor]] = []
         self._units: dict[Any, _Unit] = {}
-        self._heads: set[int] = set()  # output layers whose first loss was seen
+        self._heads: dict[int, Any] = {}  # output layers whose first loss was seen: weak references by identity
 
     # ------------------------------------------------------------------ the forward pass
 
@@ -122,11 +122,9 @@ class ActivationSensor:
         )
 
     def _untrained(self, model: Model) -> bool:
-        """No step so far, and no parameter came from a checkpoint."""
+        """No step was taken on it so far, and no parameter came from a checkpoint."""
         module = model.ref()
-        if module is None or self.loop.steps or any(state.steps for state in self.loop.states):
-            return False
-        return not any(id(parameter) in self.audit.loaded for parameter in parameters(module))
+        return module is not None and self.audit.untouched(list(parameters(module)))
 
     def _facts(self, model: Model, call: Call, args: Any, weight: Tensor | None) -> LayerActivations:
         module = call.module
@@ -135,7 +133,7 @@ class ActivationSensor:
             layer=call.path or model.label,
             kind=type(module).__name__,
             weighted=weight is not None,
-            gain=None if weight is None or self.loop.steps else gain_of(weight),
+            gain=None if weight is None or model in self._told else gain_of(weight),
             fan_in=0 if weight is None else _fan_in(weight),
             values=values,
             items=items,
@@ -148,7 +146,7 @@ class ActivationSensor:
         """Units that never answer; the scores under the first cross entropy."""
         if self.loop.wants(ForwardObserved):
             self._answers(graph, where)
-        if self.loop.wants(FirstCrossEntropy) and not self.loop.steps:
+        if self.loop.wants(FirstCrossEntropy):
             for node in graph.named("NllLoss", "NllLoss2D"):
                 self._first_loss(node, graph, where)
 
@@ -164,12 +162,11 @@ class ActivationSensor:
         made, _ = source(below) if below is not None and operation(below) == "LogSoftmax" else (None, [])
         factor, made = scaled(made)
         head = _head(made) if factor else None
-        if made is None or head is None or id(head[0]) in self._heads or self._touched(graph):
+        if made is None or head is None or not self._is_new(head[0]) or self._touched(graph):
             return
         weight, bias, product = head
         if factor != 1 and is_plain(weight) and _of_length_one(weight):
             return  # a temperature over directions
-        self._heads.add(id(weight))
         scores, target = saved(node, "self"), saved(node, "target")
         if not (is_plain(weight) and is_plain(scores) and isinstance(target, Tensor)) or scores.dim() < 2:
             return
@@ -195,11 +192,16 @@ class ActivationSensor:
             )
         )
 
+    def _is_new(self, weight: Tensor) -> bool:
+        known = self._heads.get(id(weight))
+        if known is not None and known() is weight:
+            return False
+        self._heads[id(weight)] = weakref.ref(weight)
+        return True
+
     def _touched(self, graph: Graph) -> bool:
-        """Some optimizer stepped already, or some parameter under the loss came from a checkpoint."""
-        if any(state.steps for state in self.loop.states):
-            return True
-        return not self.audit.loaded.isdisjoint(graph.leaves)
+        """Some optimizer stepped on a parameter under the loss, or one came from a checkpoint."""
+        return not self.audit.untouched(list(graph.leaves.values()))
 
 
 # --------------------------------------------------------------------------- one module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ LONG_TRAINED = 100  # steps
 SLOWER = 1e-2  # of the highest rate
 HOLLOW = 2  # looks in a row at which an optimizer found no gradient: one may be a call that only warms up a schedule
 STALE = 64  # tensors of optimizers that no loss reaches, and that are told
+INITIALISED = 8  # times that a fresh parameter was written to in place, at most
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
 Owners = dict[int, list[tuple[OptimizerState, float, float]]]  # id of a parameter -> optimizer, weight decay, rate
@@ -37,6 +38,10 @@ Owners = dict[int, list[tuple[OptimizerState, float, float]]]  # id of a paramet
 
 def _plain(tensor: Tensor) -> bool:
     return readable(tensor) and tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _no_tensor() -> None:
+    pass
 
 
 def _values_of(parameter: Tensor) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -195,6 +200,21 @@ class AuditSensor:
         """Whether the parameters of an optimizer that never stepped changed all the same."""
         self._compare()
         return any(key in self._moved for key in state.ids)
+
+    def untouched(self, parameters: Sequence[Tensor]) -> bool:
+        """No optimizer stepped on one of them, no checkpoint filled it, and none is the copy of one that was trained."""
+        held = frozenset().union(*(state.ids for state in self.loop.states if state.steps))
+        gone = frozenset().union(*(state.held for state in self.loop.retired))
+        for p in parameters:
+            past = self._audited.get(id(p))
+            if id(p) in held or id(p) in self.loaded or (id(p) in gone and (past is None or past() is p)):
+                return False
+        if not self.loop.steps:
+            return True
+        known = [each for key in (*held, *gone) if (each := self._audited.get(key, _no_tensor)()) is not None]
+        trained = {_values_of(p) for p in known if p.dim() > 1}
+        fresh = all(not p.is_inference() and p._version <= INITIALISED for p in parameters)
+        return fresh and not any(_values_of(p) in trained for p in parameters if p.dim() > 1)
 
     def _is_copy(self, parameter: Tensor) -> bool:
         """It began as the copy of one that was trained long."""

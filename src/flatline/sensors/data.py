@@ -56,6 +56,7 @@ from flatline.sensors.workers import leaves_alone, seeded_alike
 
 REMEMBERED = 8
 FEW_LOOKS = 6  # at labels, before one label alone is worth another
+LOOKS_AGAIN = 4
 LATER_STEPS = (50, 100, 200, 400)  # where to look again without a DataLoader
 PAIRINGS = 4  # losses whose inputs and labels are kept
 MANY_ROWS = 600  # of which simple rules tell nothing
@@ -229,12 +230,20 @@ class DataSensor:
         self._held: torch.Tensor | None = None  # and itself, until the step: nobody else may keep ``x[rows]``
         self._pairings: dict[int, Pairing] = {}
         self._measured: dict[int, Measured] = {}
+        self._begin()
+        loop.begins.append(self._begin)
+        self._origins = Origins()
+        self._rankings = Rankings(loop)
+
+    def _begin(self) -> None:
+        """What is known of one training's data."""
+        self._pairings.clear()
+        self._measured.clear()
         self._labels: set[int] = set()  # the first two different ones
         self._class_by_class = True  # no look saw labels that come and go within a batch
         self._looks = 0  # at labels
+        self._looks_again = LOOKS_AGAIN
         self._rows: set[int] = set()  # of the inputs of batches that no loader served
-        self._origins = Origins()
-        self._rankings = Rankings(loop)
 
     def attach(self) -> None:
         """Patch the base class of the iterators."""
@@ -446,8 +455,6 @@ class DataSensor:
         if (len(self._labels) == 1 or self._class_by_class) and self._looks_again:
             self._looks_again -= 1
             self.loop.look_closely()
-
-    _looks_again = 4
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Tell which batches the last steps learned from."""

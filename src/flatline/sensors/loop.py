@@ -280,6 +280,8 @@ class Loop:
         self._next_numbers = self._next_watch = 0
         self._first_of_pair = False
         self._dense_until = 0
+        self._begun, self._granted = 0, SAMPLE_GRANT  # step at which the newest training began; nanoseconds for numbers
+        self.begins: list[Callable[[], None]] = []  # called when another training begins
         self.lead: OptimizerState | None = None
         self.beside = 0  # steps of others since the lead's last one
         self.light = False  # an ordinary step, neither looked at closely nor timed
@@ -344,6 +346,15 @@ class Loop:
             state.retire()
             self.retired.append(state)
 
+    def begin(self) -> None:
+        """Another training begins: it is looked at as the first one was."""
+        self.first_loss, self.largest_loss = None, 0.0
+        self._begun = self._next_numbers = self._next_watch = self.steps
+        self._granted += SAMPLE_GRANT
+        self.look_closely()
+        for callback in self.begins:
+            callback()
+
     def look_closely(self) -> None:
         """Look at the coming steps closely, whatever the sampling says: something is new."""
         if self._keys > MANY_OPTIMIZERS and self.overhead > self._budget:
@@ -375,7 +386,7 @@ class Loop:
         self._choose_numbers()
         if self.steps >= self._next_watch:
             least, most = WATCHED_EVERY
-            self._next_watch = self.steps + min(most, max(least, self.steps // WATCHED_SHARE))
+            self._next_watch = self.steps + min(most, max(least, self._age // WATCHED_SHARE))
         self.next_look = min(self._next_sample, self._next_numbers, self._next_watch)
 
     def _choose_numbers(self) -> None:
@@ -383,14 +394,19 @@ class Loop:
         second, due = self._first_of_pair, self.steps >= self._next_numbers
         self._first_of_pair = due and not second and self._affordable()
         if due and not second:
-            self._next_numbers = self.steps + max(2, self.steps // SAMPLE_GAP)
+            self._next_numbers = self.steps + max(2, self._age // SAMPLE_GAP)
         self.sampling = self.dense or second or self._first_of_pair
         self._patches.timed = self._patches.timed or self.sampling
         self.light = not self._patches.timed and not self.by_hand
 
+    @property
+    def _age(self) -> int:
+        """Steps of the newest training."""
+        return self.steps - self._begun
+
     def _affordable(self) -> bool:
         """Half of the budget is for numbers."""
-        return self.sampling_nanoseconds < SAMPLE_GRANT + self.elapsed * self._budget / 2
+        return self.sampling_nanoseconds < self._granted + self.elapsed * self._budget / 2
 
     def _choose(self) -> None:
         """How closely to look at the next step."""
@@ -398,8 +414,8 @@ class Loop:
         if self.steps < max(DENSE_STEPS, self._dense_until) or waiting:
             self._set_dense(True)
         elif self.steps >= self._next_sample:
-            self._next_sample = max(self.steps + 3, int(self.steps * SPREAD))
-            self._set_dense(self.overhead <= self._budget or self.steps <= EARLY)
+            self._next_sample = max(self.steps + 3, self._begun + int(self._age * SPREAD))
+            self._set_dense(self.overhead <= self._budget or self._age <= EARLY)
         else:
             self._set_dense(False)
 

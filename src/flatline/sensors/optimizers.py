@@ -15,6 +15,7 @@ from flatline.sensors.kept_gradients import keeps_gradients
 from flatline.sensors.loop import Loop, OptimizerState, norm_of
 from flatline.sensors.models import readable
 from flatline.sensors.patching import Patches, asks_dynamo, unseen_by_dynamo
+from flatline.sensors.trainings import Trainings
 from flatline.sensors.tree import parameters
 
 LASTING = 20  # of them, that are thrown away because they are not finite; a loss scale of the script's own falls faster
@@ -38,6 +39,7 @@ class OptimizerSensor:
         self.in_backward: Callable[[], bool] = lambda: False  # a step taken by a gradient hook
         self.compiled = False  # some step is part of a compiled function
         self._told: set[int] = set()
+        self.trainings = Trainings(loop)
 
     def attach(self) -> None:
         """Register the hooks."""
@@ -121,7 +123,9 @@ class OptimizerSensor:
         known = self.loop.optimizers.get(id(optimizer))
         if known is not None and known.ref() is optimizer:
             return known
-        return self.loop.optimizer(optimizer, caller())
+        state = self.loop.optimizer(optimizer, caller())
+        self.trainings.built(state)
+        return state
 
     def _tell_built(self, state: OptimizerState) -> None:
         """Told at the first step: the groups are complete then."""
@@ -201,6 +205,7 @@ class OptimizerSensor:
         state.last_step = self.loop.steps
         if self.loop.dense:
             state.peak_lr = max(state.peak_lr, state.lr)
+            self.trainings.stepped(state)
             where = caller()
             self._tell_stepped(state, where)
             for callback in (*self.after_sample, *self.after_step):

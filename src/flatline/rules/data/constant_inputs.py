@@ -56,6 +56,7 @@ class ConstantInputs(Rule):
 
     code = "D1"
     severity = "warning"
+    each_training = True
     cause = (
         "the inputs lost their content before they reached the model: it can learn no more than the mean of the targets"
     )

@@ -52,6 +52,7 @@ class ConstantLabels(Rule):
 
     code = "D2"
     severity = "warning"
+    each_training = True
     cause = "with one label only, the loss falls to 0 by raising that class's bias: nothing about the inputs is learned"
     fix = "count the labels where they are made, `torch.bincount(y)`, and follow them back to the file"
     consequences = ("D4", "D6")

@@ -58,6 +58,7 @@ class ImbalanceCollapse(Rule):
 
     code = "D9"
     severity = "warning"
+    each_training = True
     cause = (
         "to answer the commonest class always is cheap, and the few rare samples of a batch hardly move the gradient: the "
         "model learned how frequent the classes are and nothing about the inputs"

@@ -53,6 +53,7 @@ class InputNotNormalised(Rule):
 
     code = "D3"
     severity = "warning"
+    each_training = True
     cause = (
         "initialisation and learning rates are made for inputs of mean 0 and deviation 1; "
         "these saturate or explode the first layer"

@@ -72,6 +72,7 @@ class LabelsUnrelatedToInputs(Rule):
 
     code = "D7"
     severity = "warning"
+    each_training = True
     cause = "inputs or labels were put into another order without the other, so that each input carries some other one's label"
     fix = (
         "index both with the same permutation, or the same mask: "

@@ -53,6 +53,7 @@ class OutlierBatch(Rule):
 
     code = "D8"
     severity = "warning"
+    each_training = True
     cause = "rows in another unit, an error code taken for a value, or a division by almost 0: their gradient throws the weights"
     consequences = ("D3", "N1", "N2", "G1", "G8", "O28", "O22", "O25", "W1", "C1", "C3", "C6", "C11")
 

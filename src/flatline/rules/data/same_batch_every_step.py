@@ -57,6 +57,7 @@ class SameBatchEveryStep(Rule):
 
     code = "D5"
     severity = "error"
+    each_training = True
     consequences = ("C4",)
 
     batches_needed: int = 4  # equal ones in a row

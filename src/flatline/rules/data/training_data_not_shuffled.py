@@ -59,6 +59,7 @@ class TrainingDataNotShuffled(Rule):
 
     code = "D4"
     severity = "warning"
+    each_training = True
     cause = "the data are stored class by class and are taken in that order, so that a batch holds one class only"
     fix = (
         "shuffle the training data anew in every epoch: DataLoader(..., shuffle=True), or by hand "

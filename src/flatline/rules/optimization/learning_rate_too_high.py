@@ -65,6 +65,7 @@ class LearningRateTooHigh(Rule):
 
     code = "O28"
     severity = "warning"
+    each_training = True
     cause = "the learning rate is far too high: each step leaps over the minimum that the gradient points to"
     consequences = ("N1", "N2", "G1", "G2", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
 
@@ -121,6 +122,7 @@ class LearningRateTooHigh(Rule):
         self._newest: dict[int, tuple[NumbersSampled, _Track]] = {}
         self._alive: dict[tuple[str, int], int] = {}  # units of a layer when it was first seen
         self._chance: float | None = None  # what guessing costs
+        self._guessed_at = 0  # step of the first cross entropy that told it
         self._beyond: list[AnswersBeyond] = []
         self._grown: dict[
             int, tuple[NumbersSampled, str]
@@ -128,7 +130,9 @@ class LearningRateTooHigh(Rule):
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """How many classes there are, if one loss tells."""
-        self._chance = math.log(event.classes) if self._chance is None and event.classes > 1 else 0.0
+        later = event.step > self._guessed_at + self.early  # another training, and no second head
+        self._chance = math.log(event.classes) if event.classes > 1 and (self._chance is None or later) else 0.0
+        self._guessed_at = event.step
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """The size of the steps beside what the loss does."""

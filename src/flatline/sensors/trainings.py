@@ -1,0 +1,63 @@
+"""A script may train several models, one after the other: where the next training begins, and whether the last is over."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from flatline.events import TrainingBegan, TrainingsMixed
+from flatline.sensors.loop import Loop, OptimizerState
+
+MOST = 7  # trainings besides the first one
+LONG = 20  # steps of an earlier optimizer: those of a GAN are all built before the first
+
+
+class Trainings:
+    """Called with each optimizer when it is first seen, and at steps under close look."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self._known: dict[int, tuple[Any, int]] = {}  # by identity: a parameter and the key of its newest optimizer
+        self._newest = 0  # key of the optimizer that the newest training began with
+        self._mixed = False
+        self._left = MOST
+
+    def built(self, state: OptimizerState) -> None:
+        """On parameters that no optimizer ever stepped on, after others had stepped often, it is another training."""
+        if state.by_hand:
+            return
+        others = [each for each in (*self.loop.states, *self.loop.retired) if each is not state and each.steps]
+        held = state.parameters
+        if (
+            held
+            and self._left
+            and any(each.steps >= LONG for each in others)
+            and not any(self._stepped_on(p, others) for p in held)
+        ):
+            self._begin(state)
+        for p in held:
+            self._known[id(p)] = weakref.ref(p), state.key
+
+    def stepped(self, state: OptimizerState) -> None:
+        """An earlier one goes on: it is one training with several optimizers."""
+        if state.key >= self._newest or self._mixed:
+            return
+        if any(each.steps for each in self.loop.states if each.key >= self._newest):
+            self._mixed = True
+            self.loop.emit(TrainingsMixed(step=self.loop.step))
+
+    def _begin(self, state: OptimizerState) -> None:
+        loop = self.loop
+        self._newest, self._mixed, self._left = state.key, False, self._left - 1
+        loop.emit(
+            TrainingBegan(
+                step=loop.steps, where=state.where, key=state.key, first_loss=loop.first_loss, last_loss=loop.last_loss
+            )
+        )
+        loop.begin()
+
+    def _stepped_on(self, parameter: Any, others: list[OptimizerState]) -> bool:
+        known = self._known.get(id(parameter))
+        if known is not None and known[0]() is parameter:
+            return any(each.key == known[1] for each in others)
+        return any(id(parameter) in (each.ids if known is not None else each.held) for each in others)

@@ -1,0 +1,198 @@
+"""A script that trains several models in turn: each training is judged by itself."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from watching import seen
+
+from flatline.engine import Engine
+from flatline.events import (
+    FirstCrossEntropy,
+    NumbersSampled,
+    OptimizerFacts,
+    RunEnded,
+    TrainingBegan,
+    TrainingsMixed,
+)
+from flatline.rules import Rule
+
+X, Y = torch.randn(256, 6, generator=torch.Generator().manual_seed(0)), torch.arange(256) % 3
+
+
+def network():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def train(model, optimizer, steps=30):
+    for step in range(steps):
+        rows = slice(8 * (step % 32), 8 * (step % 32) + 8)
+        optimizer.zero_grad()
+        cross_entropy(model(X[rows]), Y[rows]).backward()
+        optimizer.step()
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def fit(model, steps=30):
+    train(model, adam(model), steps)
+
+
+# --------------------------------------------------------------------------- where one begins
+
+
+def test_a_new_model_begins_a_training():
+    def act():
+        fit(network())
+        fit(network(), 25)
+        fit(network())
+
+    began = seen(act, TrainingBegan)
+    assert [event.step for event in began] == [30, 55]
+    assert all(event.first_loss and event.last_loss for event in began)
+    assert [event.step for event in seen(act, FirstCrossEntropy)] == [1, 31, 56]
+    (ended,) = seen(act, RunEnded)
+    first = cross_entropy(network()(X), Y).item()
+    assert ended.first_loss == pytest.approx(first, abs=0.5)
+
+
+def test_a_loaded_model_begins_a_training():
+    def act():
+        model = network()
+        fit(model)
+        other = network()
+        optimizer = adam(other)
+        other.load_state_dict(model.state_dict())
+        train(other, optimizer)
+
+    assert len(seen(act, TrainingBegan)) == 1
+    assert len(seen(act, FirstCrossEntropy)) == 1  # the second one knows something
+
+
+def the_same_model_with_another_optimizer():
+    model = network()
+    fit(model)
+    fit(model)
+
+
+def one_layer_of_it():
+    model = network()
+    fit(model)
+    train(model, torch.optim.SGD(model[2].parameters(), lr=0.1))
+
+
+def a_new_head_on_it():
+    model = network()
+    fit(model)
+    model[2] = nn.Linear(8, 3)
+    fit(model)
+
+
+def two_that_are_built_together():
+    one, other = network(), network()
+    optimizers = adam(one), adam(other)
+    for model, optimizer in zip((one, other), optimizers, strict=True):
+        train(model, optimizer)
+
+
+def one_step_before():
+    fit(network(), 3)
+    fit(network())
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        the_same_model_with_another_optimizer,
+        one_layer_of_it,
+        a_new_head_on_it,
+        two_that_are_built_together,
+        one_step_before,
+    ],
+)
+def test_near_miss_one_training(act):
+    assert seen(act, TrainingBegan) == []
+
+
+def test_near_miss_a_copy_of_what_was_trained_is_no_fresh_one():
+    def act():
+        model = network()
+        fit(model)
+        fit(copy.deepcopy(model))
+
+    assert len(seen(act, FirstCrossEntropy)) == 1
+
+
+def test_an_optimizer_that_goes_on_is_told():
+    def act():
+        one, other = network(), network()
+        first = adam(one)
+        train(one, first)
+        second = adam(other)
+        for _ in range(10):
+            train(other, second, 1)
+            train(one, first, 1)
+
+    assert len(seen(act, TrainingBegan)) == len(seen(act, TrainingsMixed)) == 1
+
+
+# --------------------------------------------------------------------------- who judges it
+
+
+class Counts(Rule):
+    """Tells what it saw."""
+
+    code = "T1"
+    severity = "hint"
+    each_training = True
+    enough: int = 3
+
+    def __init__(self):
+        self.seen = []
+
+    def on_numbers_sampled(self, event):
+        """One more."""
+        self.seen.append(event.step)
+
+    def on_run_ended(self, event):
+        """All of it."""
+        told = f"{self.seen} {event.step} {event.loss} {self.enough}"
+        yield self.finding(event, told, key=str(self.seen))
+
+
+def judged(*events):
+    told, broken = [], []
+    rule = Counts()
+    rule.enough = 5
+    engine = Engine([rule], on_finding=told.append, on_broken=lambda *why: broken.append(why))
+    for event in events:
+        engine.emit(event)
+    assert broken == []
+    return [(finding.message, finding.step) for finding in told]
+
+
+def sampled(key, step):
+    return NumbersSampled(step=step, optimizer=OptimizerFacts(key=key))
+
+
+END = RunEnded(step=90, loss=0.5)
+
+
+def test_each_training_has_its_own_steps_and_end():
+    began = TrainingBegan(step=40, key=3, first_loss=2.0, last_loss=0.1)
+    assert judged(sampled(1, 5), began, sampled(3, 45), sampled(2, 50), sampled(4, 60), END) == [
+        ("[5, 50] 40 0.1 5", 40),
+        ("[5, 20] 50 0.5 5", 90),
+    ]
+
+
+def test_trainings_that_are_mixed_are_one_again():
+    began = TrainingBegan(step=40, key=3, last_loss=0.1)
+    events = sampled(1, 5), began, sampled(3, 45), TrainingsMixed(step=46), sampled(3, 47), sampled(1, 48), END
+    assert judged(*events) == [("[5, 47, 48] 90 0.5 5", 90)]
