@@ -15,9 +15,13 @@ class AnnealedSensor:
     """Told of the losses of closely watched steps; called after sampled ones."""
 
     def __init__(self, loop: Loop, *, looks: int = LOOKS) -> None:
-        self.loop = loop
+        self.loop, self._looks = loop, looks
+        loop.begins.append(self._begin)
+        self._begin()
+
+    def _begin(self) -> None:
         self._seen: list[tuple[int, float]] = []  # step, factor
-        self._left = looks
+        self._left = self._looks
 
     def after_losses(self, found: list[LossComputed]) -> None:
         """The first factor of a step, while it only grows."""

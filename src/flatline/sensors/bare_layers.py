@@ -35,10 +35,15 @@ class BareLayers:
     def __init__(self, loop: Loop, models: ModelSensor, audit: AuditSensor) -> None:
         self.loop, self.models, self.audit = loop, models, audit
         self._told: int | None = None  # at which step
+        self._fresh = True  # so far, in this training
+        loop.begins.append(self._begin)
         self._names: dict[
             int, str
         ] = {}  # of parameters of an optimizer that no module holds, as they are called elsewhere
         self._known_at = 0, 0
+
+    def _begin(self) -> None:
+        self._fresh = True
 
     def after_graph(self, graph: Graph, where: Where | None) -> None:
         """The products under one loss, in the order of the pass."""
@@ -49,8 +54,8 @@ class BareLayers:
         layers = [each for node in products for each in self._layer(node)][:MOST]
         if len(layers) < FEW:
             return
-        untrained = self._told is None and not self.loop.steps and self.audit.loaded.isdisjoint(graph.leaves)
-        self._told = self.loop.step
+        untrained = self._fresh and self.audit.untouched(list(graph.leaves.values()))
+        self._fresh, self._told = False, self.loop.step
         numbers = read_together([moments for _, moments in layers])
         self.loop.emit(
             ActivationsSampled(
@@ -89,6 +94,6 @@ class BareLayers:
         with torch.no_grad():
             made = rows.float() @ matrix.float()
         fan_in, outputs = matrix.shape
-        gain = None if self.loop.steps else gain_of(matrix, outputs)
+        gain = gain_of(matrix, outputs) if self._fresh else None
         facts = LayerActivations(layer=self._names[id(weight)], kind="bare", weighted=True, gain=gain, fan_in=fan_in)
         yield facts, moments_of(None, made, weight)

@@ -23,6 +23,10 @@ class ImageRanges:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
+        loop.begins.append(self._begin)
+        self._begin()
+
+    def _begin(self) -> None:
         self._trained: dict[str, list[ImageSpread]] = {}
         self._looks: dict[str, int] = {}
         self._looked_at = 0

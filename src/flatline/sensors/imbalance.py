@@ -80,11 +80,19 @@ class Imbalance:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
+        self._spent = 0  # nanoseconds
+        loop.begins.append(self._another)
+        self._begin()
+
+    def _another(self) -> None:
+        self.finish()
+        self._begin()
+
+    def _begin(self) -> None:
         self.due = math.inf  # the step from which on a light step is looked at, too
         self._off = False
         self._where: Where | None = None
         self._waiting: list[Kept] = []
-        self._spent = 0  # nanoseconds
         self._looks: deque[Look] = deque(maxlen=KEPT)
         self._taken = 0
         self._read_now = self._only = False  # the newest batches were read; all their answers are the commonest class

@@ -145,6 +145,10 @@ class NumbersSensor:
         self._known_at = -1, 0
         self._taught: set[int] = set()  # matrices that got a gradient
         self._looks = LOOKS
+        loop.begins.append(self._begin)
+
+    def _begin(self) -> None:
+        self._looks = LOOKS
 
     def before_step(self, state: OptimizerState) -> None:
         """Copy some elements of every weight."""

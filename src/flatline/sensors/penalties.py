@@ -26,6 +26,10 @@ class Penalties:
 
     def __init__(self, loop: Loop, models: ModelSensor) -> None:
         self.loop, self.models = loop, models
+        loop.begins.append(self._begin)
+        self._begin()
+
+    def _begin(self) -> None:
         self._looks = 0
         self._negative: Counter[Kind] = Counter()
 

@@ -27,6 +27,10 @@ class ScaledApartSensor:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
+        loop.begins.append(self._begin)
+        self._begin()
+
+    def _begin(self) -> None:
         self._row: Tensor | None = None  # the first one of a batch that was learned from
         self._model = ""
         self._looks, self._looked_at = 0, -1

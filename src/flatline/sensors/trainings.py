@@ -49,12 +49,9 @@ class Trainings:
     def _begin(self, state: OptimizerState) -> None:
         loop = self.loop
         self._newest, self._mixed, self._left = state.key, False, self._left - 1
-        loop.emit(
-            TrainingBegan(
-                step=loop.steps, where=state.where, key=state.key, first_loss=loop.first_loss, last_loss=loop.last_loss
-            )
-        )
+        first, last = loop.first_loss, loop.last_loss
         loop.begin()
+        loop.emit(TrainingBegan(step=loop.steps, where=state.where, key=state.key, first_loss=first, last_loss=last))
 
     def _stepped_on(self, parameter: Any, others: list[OptimizerState]) -> bool:
         known = self._known.get(id(parameter))

@@ -55,6 +55,7 @@ class NormalisationMismatch(Rule):
 
     code = "V1"
     severity = "warning"
+    each_training = True
     cause = "the scaler was fitted anew to the validation data: the same measurement is another number there than in training"
     fix = "fit on the training rows alone, and scale the others by the same numbers: x_val = scaler.transform(x_val)"
     consequences = ("C4",)
