@@ -9,12 +9,13 @@ import torch
 
 from flatline.events import OptimizerStateSampled, PrecisionObserved, Where
 from flatline.sensors.backward import BackwardSensor
-from flatline.sensors.graph import Graph, Node
+from flatline.sensors.graph import Graph, Node, operation, saved
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import readable
 from flatline.sensors.numbers import HALF
 from flatline.sensors.own_squares import OwnSquares, spread
 from flatline.sensors.patching import Patches
+from flatline.sensors.penalties import number_of
 
 NODES = 2_000  # graph nodes whose dtype is read
 HOOKED = 32  # float16 gradients that are sampled in one backward
@@ -77,7 +78,10 @@ class PrecisionSensor:
         half = [node for node, dtype in dtypes if dtype is torch.float16]
         narrow = torch.float16 if half else next((d for _, d in dtypes if d is torch.bfloat16), torch.float32)
         by_scaler = any(state.window.scaled for state in self.loop.states)
-        self._scaled = by_scaler or bool(self.backward.raw_losses)
+        by_hand = (
+            number_of(saved(graph.root, "other")) if operation(graph.root) == "Mul" else 1.0
+        )  # whatever the loss's unit
+        self._scaled = by_scaler or bool(self.backward.raw_losses) or abs(by_hand) >= BY_HAND
         self._facts = {"dtype": _name(narrow), **_of_leaves(graph)}
         if half and not self._scaled:
             sample = self.patches.guard(self._sample)

@@ -68,7 +68,8 @@ class ParameterNotInOptimizer(Rule):
         replaced = [p for p in event.parameters if twins and (event.hollow or p.after_optimizer)]
         left_out = [p for p in event.parameters if self._left_out(p) and (not p.loaded or p in replaced)]
         seen = event.hollow or all(o.seen for o in event.optimizers if o.key not in event.idle)
-        stale = left_out and seen and event.held and (event.stale == event.held or (event.hollow and twins))
+        hollow = event.hollow and twins and any(not p.gradient_zero for p in left_out)  # there was something to get
+        stale = left_out and seen and event.held and (event.stale == event.held or hollow)
         if stale and any(self._written_to(p) and not (p.loaded and event.hollow) for p in event.parameters):
             return  # master weights, whose steps bfloat16 rounds away for some
         if stale:
