@@ -1871,7 +1871,7 @@ class AdaptersNotMade(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AdaptersUnused(Event):
-    """The run is over, and adapters that were built for layers of its model, and that its optimizer holds, never ran."""
+    """The run is over, and adapters that were built for layers of its model never ran."""
 
     absent = "every adapter that an optimizer held took part"
     defect = True
@@ -1880,6 +1880,7 @@ class AdaptersUnused(Event):
     tensors: int = 0  # of theirs in the optimizer
     held: int = 0  # tensors in the optimizer
     layers: tuple[str, ...] = ()  # that they were built for, and that ran without them
+    statement: str = ""  # that builds them and drops them, where no optimizer holds any of their tensors
     kept: bool = False  # the objects are still there at the end
     steps: int = 0  # of the optimizer, in none of which they got a gradient
     frozen: int = 0  # elements of the models that ran

@@ -162,3 +162,58 @@ def test_unfrozen_in_a_later_stage():
         train(net, optimizer)
 
     assert seen(script, AdaptersUnused) == []
+
+
+def rebinds(net):
+    for layer in (net.first, net.second):
+        layer = Around(layer)  # noqa: PLW2901
+
+
+def sets(net):
+    for name in ("first", "second"):
+        layer = Around(getattr(net, name))
+        setattr(net, name, layer)
+
+
+class Hung(Around):
+    def __init__(self, layer):
+        super().__init__(layer)
+        layer.register_forward_hook(lambda _, inputs, output: output + self.up(self.down(inputs[0])))
+
+
+def hangs(net):
+    for layer in (net.first, net.second):
+        Hung(layer)
+
+
+def counts(net):
+    for layer in (net.first, net.second):
+        layer = Around(layer)  # noqa: PLW2901
+        print(sum(p.numel() for p in layer.parameters()))
+
+
+def with_head(inject):
+    net = Net().requires_grad_(False)
+    inject(net)
+    net.head.requires_grad_(True)
+    train(net, torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.01))
+
+
+def test_given_to_the_variable_of_the_loop_alone():
+    (told,) = seen(lambda: with_head(rebinds), AdaptersUnused)
+    assert (told.adapter, told.adapters, told.held, told.layers) == ("Around", 2, 2, ("first", "second"))
+    assert (told.statement, told.steps) == ("layer = Around(layer)", 24)
+
+
+@pytest.mark.parametrize("inject", [sets, counts, hangs])
+def test_put_in_or_read(inject):
+    assert seen(lambda: with_head(inject), AdaptersUnused) == []
+
+
+def test_nothing_is_frozen_around_which_they_are():
+    def script():
+        net = Net()
+        rebinds(net)
+        train(net, torch.optim.SGD(net.parameters(), lr=0.01))
+
+    assert seen(script, AdaptersUnused) == []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from flatline.events import AdaptersUnused, Where
 from flatline.sensors.callers import methods_of
+from flatline.sensors.dropped import dropped_statement
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
 from flatline.sensors.tree import entry, modules, parameters
@@ -56,6 +57,13 @@ def _frozen(layer: Any) -> tuple[int, ...]:
     return tuple(weight.shape) if weight is not None and not weight.requires_grad and weight.dim() == 2 else ()
 
 
+def _plain_and_frozen(layer: Any) -> bool:
+    """It has parameters, none of them trains, and nothing was hung on it."""
+    hung = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
+    held = list(parameters(layer))
+    return not hung and bool(held) and not any(p.requires_grad for p in held)
+
+
 def _fits(held: list[Any], layers: list[tuple[str, tuple[int, ...]]]) -> str:
     """The frozen layer that the product of two matrices of low rank has the shape of."""
     matrices = [tuple(p.shape) for p in held if p.dim() == 2]
@@ -89,6 +97,7 @@ class UnusedAdapters:
     def __init__(self, loop: Loop, models: ModelSensor) -> None:
         self.loop, self.models = loop, models
         self._waiting: dict[int, Waiting] = {}
+        self._loose: tuple[Waiting, list[tuple[Built, str]]] | None = None
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """At its first close step that counts, find them; from then on see whether they still wait."""
@@ -96,7 +105,9 @@ class UnusedAdapters:
             waiting.look()
         new = state.key not in self._waiting and len(self._waiting) < STAGES
         if new and state.steps >= SETTLED and self.loop.dense and self.loop.wants(AdaptersUnused):
-            self._waiting[state.key] = Waiting(state, self._found(state), self._shares())
+            waiting = self._waiting[state.key] = Waiting(state, self._found(state), self._shares())
+            if not waiting.adapters:
+                self._look_for_loose(state, waiting)
 
     def _found(self, state: OptimizerState) -> list[Adapter]:
         """Those whose layers run without them, where none of their class learns."""
@@ -112,6 +123,29 @@ class UnusedAdapters:
             (home, held) for home, held in groups.values() if home.kind not in learning and id(home.ref()) not in known
         ]
         return list(_around(idle, ran)) or list(self._beside(idle, ran))
+
+    def _look_for_loose(self, state: OptimizerState, waiting: Waiting) -> None:
+        """Those that were built around frozen layers that run, and that became a part of nothing."""
+        held = {id(home) for p in state.parameters for home in self.models.wrapping.homes(p)}
+        ran = {key: path for model in self.models.known for key, path in model.paths.items() if key in model.ran}
+        built = [each for each in self.models.wrapping.wrappers if each.weighty and id(each) not in held]
+        layers = {id(each): [m for m in each.layers if id(m) in ran and _plain_and_frozen(m)] for each in built}
+        found = [(each, ran[id(layers[id(each)][0])]) for each in built if layers[id(each)]]
+        if found:
+            self._loose = waiting, found
+
+    def _loose_ones(self, found: list[tuple[Built, str]]) -> list[tuple[Built, str]]:
+        """None of their class is a part of anything by now, or ever ran, and what built them dropped them."""
+        ran = {key for model in self.models.known for key in (*model.ran, *model.ran_without_grad)}
+        every = [each for each in self.models.wrapping.wrappers if each.kind == found[0][0].kind]
+        apart = all(each.within is None and id(each.ref()) not in ran for each in every)
+        own = [(each, layer) for each, layer in found if each.kind == found[0][0].kind]
+        places = {each.where for each, _ in own}
+        return (
+            own
+            if apart and len(own) >= SEVERAL and all(dropped_statement(place, own[0][0].kind) for place in places)
+            else []
+        )
 
     def _asked_for(self, ran: dict[int, str]) -> set[int]:
         """Parts of a model that methods of what runs speak of: they may leave them out on purpose, as behind a flag."""
@@ -140,6 +174,28 @@ class UnusedAdapters:
             waiting.look()
             if waiting.adapters:
                 self._tell(waiting)
+        if how == "finished" and self._loose is not None:
+            self._tell_loose(*self._loose)
+
+    def _tell_loose(self, waiting: Waiting, found: list[tuple[Built, str]]) -> None:
+        loose = self._loose_ones(found)
+        if not loose:
+            return
+        built = loose[0][0]
+        self.loop.emit(
+            AdaptersUnused(
+                step=self.loop.steps,
+                where=built.where or waiting.where,
+                adapter=built.kind,
+                adapters=len(loose),
+                held=waiting.held,
+                layers=tuple(layer for _, layer in loose),
+                statement=dropped_statement(built.where, built.kind),
+                steps=waiting.steps,
+                frozen=waiting.shares[0],
+                trainable=waiting.shares[1],
+            )
+        )
 
     def _tell(self, waiting: Waiting) -> None:
         built = waiting.adapters[0].built

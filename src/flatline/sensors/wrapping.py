@@ -11,19 +11,21 @@ from torch import nn
 from flatline.events import Where
 from flatline.sensors.callers import callers_above
 
+MOST = 256  # modules around layers that are remembered when they are gone
 LEVELS = 3  # from a parameter up to the module that was built around a layer: PEFT puts one around each matrix
 
 
 class Built:
     """A module as it was built; it may be gone."""
 
-    __slots__ = ("around", "kind", "ref", "where", "within")
+    __slots__ = ("around", "kind", "ref", "weighty", "where", "within")
 
     def __init__(self, module: nn.Module) -> None:
         self.ref, self.kind = weakref.ref(module), type(module).__name__
         self.within: Built | None = None
         self.around: list[Any] = []  # weak references to layers that were another module's before
         self.where: Where | None = None  # that built what is around them
+        self.weighty = False  # parameters were made in it
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -37,13 +39,18 @@ class Wrapping:
     def __init__(self) -> None:
         self._built: dict[int, Built] = {}  # by id: a user's module may have a hash of its own
         self._parameters: dict[int, tuple[Any, Built]] = {}  # id -> weak reference, the module it was made in
+        self.wrappers: list[Built] = []  # all that were built around a layer, also those that are gone
 
     def module(self, parent: nn.Module, child: nn.Module, before: nn.Module | None) -> None:
         """A module became a part of another, and was one of ``before`` until then."""
         owner = self._of(parent)
         if before is None or before is parent:
-            self._of(child).within = owner
+            inner = self._of(child)
+            inner.within = owner
+            owner.weighty |= inner.weighty
         else:
+            if not owner.around and len(self.wrappers) < MOST:
+                self.wrappers.append(owner)
             owner.around.append(weakref.ref(child))
             owner.where = next(iter(callers_above(1)), None)
 
@@ -51,7 +58,9 @@ class Wrapping:
         """A parameter was registered; the first module counts."""
         known = self._parameters.get(id(parameter))
         if parameter is not None and (known is None or known[0]() is not parameter):
-            self._parameters[id(parameter)] = weakref.ref(parameter), self._of(module)
+            owner = self._of(module)
+            owner.weighty = True
+            self._parameters[id(parameter)] = weakref.ref(parameter), owner
 
     def homes(self, parameter: Any) -> list[Built]:
         """The module that a parameter was made in, and those above it, up to one that was built around a layer."""

@@ -151,6 +151,23 @@ def test_fires_on_adapters_that_are_in_no_model():
     )
 
 
+DROPPED = replace(NEVER_CALLED, tensors=0, held=2, statement="layer = LoRALinear(layer)")
+
+
+def test_fires_on_adapters_that_were_given_to_a_name_alone():
+    (finding,) = play(AdapterNotWired, DROPPED, RunEnded(step=700))
+    assert (finding.code, finding.severity) == ("O21", "error")
+    assert finding.message == (
+        "12 LoRALinear were built for layers.0.q, layers.0.k, and the model calls those layers without them: only 2 other "
+        "tensors are in the optimizer; 99.0% of 10,000 weights are frozen"
+    )
+    assert "`layer = LoRALinear(layer)`" in finding.cause
+
+
+def test_near_miss_dropped_in_a_model_that_trains():
+    assert play(AdapterNotWired, replace(DROPPED, frozen=90), RunEnded(step=700)) == []
+
+
 @pytest.mark.parametrize("change", [{"steps": 19}, {"frozen": 60}])
 def test_near_miss_too_short_or_all_of_the_model_trains(change):
     assert play(AdapterNotWired, replace(NEVER_CALLED, **change)) == []

@@ -256,6 +256,9 @@ class AdapterNotWired(Rule):
         if event.steps < self.long or event.frozen < self.mostly * total:
             return
         self._unreached = None
+        if event.statement:
+            yield self._dropped(event)
+            return
         where = (
             "are kept outside of what the model calls" if event.kept else "are gone, and only their tensors are left"
         )
@@ -270,6 +273,21 @@ class AdapterNotWired(Rule):
             key="unused",
             adapters=event.adapters,
             tensors=event.tensors,
+            held=event.held,
+        )
+
+    def _dropped(self, event: AdaptersUnused) -> Finding:
+        total = event.frozen + event.trainable
+        return self.finding(
+            event,
+            f"{event.adapters} {event.adapter} were built for {_list(event.layers)}, and the model calls those layers without "
+            f"them: only {event.held} other tensors are in the optimizer; {event.frozen / total:.1%} of {total:,} weights are frozen",
+            severity="error",
+            cause=f"`{event.statement}` gives the adapter to nothing that is part of the model: a new value of a loop's variable "
+            "changes no model, nor does what a function returns to nobody",
+            fix="setattr(parent, name, adapter) on the module that holds the layer, and count the adapters in model.modules()",
+            key="unused",
+            adapters=event.adapters,
             held=event.held,
         )
 
