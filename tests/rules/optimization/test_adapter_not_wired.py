@@ -159,7 +159,7 @@ def test_fires_on_adapters_that_were_given_to_a_name_alone():
     assert (finding.code, finding.severity) == ("O21", "error")
     assert finding.message == (
         "12 LoRALinear were built for layers.0.q, layers.0.k, and the model calls those layers without them: only 2 other "
-        "tensors are in the optimizer; 99.0% of 10,000 weights are frozen"
+        "tensors are in the optimizer; 99.0% of the weights are frozen"
     )
     assert "`layer = LoRALinear(layer)`" in finding.cause
 

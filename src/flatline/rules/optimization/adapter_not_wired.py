@@ -281,7 +281,7 @@ class AdapterNotWired(Rule):
         return self.finding(
             event,
             f"{event.adapters} {event.adapter} were built for {_list(event.layers)}, and the model calls those layers without "
-            f"them: only {event.held} other tensors are in the optimizer; {event.frozen / total:.1%} of {total:,} weights are frozen",
+            f"them: only {event.held} other tensors are in the optimizer; {event.frozen / total:.1%} of the weights are frozen",
             severity="error",
             cause=f"`{event.statement}` gives the adapter to nothing that is part of the model: a new value of a loop's variable "
             "changes no model, nor does what a function returns to nobody",
