@@ -92,6 +92,7 @@ class AuditSensor:
         self._paces: dict[int, dict[int, int]] = {}  # by key: steps of all other optimizers at its own first one
         self._empty: dict[int, int] = {}  # by key: looks in a row at which an optimizer found no gradient
         self._audited: dict[int, Any] = {}  # id of a parameter of an optimizer -> weak reference, at the newest audit
+        self._reused: set[int] = set()  # identities that belonged to another parameter before
         self._norms: dict[int, tuple[Any, list[Tensor], Tensor]] = {}  # statistics and weights when last trainable
         self._affine_trained: dict[int, int] = {}  # id of a layer -> looks since it was last trainable
 
@@ -236,12 +237,14 @@ class AuditSensor:
         self._trained_before = frozenset().union(*(state.held for state in self.loop.retired))
         over = self._over(state)
         long = frozenset().union(*(s.held for s in over if s.steps >= LONG_TRAINED))
-        self._trained_long = long.intersection(self._audited)
+        self._trained_long = long.intersection(self._audited) - self._reused
         self._trained_values = {_values_of(p) for key in self._trained_long if (p := self._audited[key]()) is not None}
         seen: set[int] = set()
         every = [self._facts(p, name, model, seen, owners) for name, p, model in self._all_parameters()]
         facts = [fact for fact in every if fact is not None]
-        self._audited.update((id(p), weakref.ref(p)) for s in self.loop.states for p in s.parameters)
+        for p in (p for s in self.loop.states for p in s.parameters):
+            self._reused |= {id(p)} if id(p) in self._audited and self._audited[id(p)]() is not p else set()
+            self._audited[id(p)] = weakref.ref(p)
         active = [s for s in self.loop.states if s not in over]
         held = {id(p): p for s in active for p in s.parameters}
         stale = [p for key, p in held.items() if key not in seen and not self._fed(p)]
@@ -300,7 +303,7 @@ class AuditSensor:
         found: list[tuple[str, Tensor, Model | None]] = []
         known: set[int] = set()
         several = len(self.models.models) > 1
-        for model in self.models.known:
+        for model in self.models.outermost():
             module = model.ref()
             for name, p in named_parameters(module) if module is not None and self._trains(model) else ():
                 if id(p) not in known:

@@ -95,10 +95,10 @@ def _bad_weights(models: ModelSensor, states: list[OptimizerState]) -> Origin | 
 
 
 def parameter_names(models: ModelSensor) -> dict[int, str]:
-    """Names of all parameters of all models; with the model's label where there are several, first of one that runs."""
+    """Names of all parameters of all models; with the model's label where there are several."""
     found: dict[int, str] = {}
     several = len(models.models) > 1
-    for model in sorted(models.known, key=models.fell_silent):
+    for model in models.outermost():
         module = model.ref()
         for name, parameter in named_parameters(module) if module is not None else ():
             found.setdefault(id(parameter), f"{model.label}.{name}" if several else name)

@@ -709,6 +709,11 @@ class ModelSensor:
         """Of the modules that there are: those built under a mode of torch's were not seen."""
         self.made.update(type(each) for model in self.alive() for each in modules(model))
 
+    def outermost(self) -> list[Model]:
+        """Those that run first, and the larger before the smaller: an encoder is also called by itself, or before it has a head."""
+        sizes = {model: len(list(parameters(module))) for model in self.known if (module := model.ref()) is not None}
+        return sorted(sizes, key=lambda model: (self.fell_silent(model), -sizes[model]))
+
     def fell_silent(self, model: Model) -> bool:
         """It ran long ago, as far as was looked at."""
         return self.loop.steps - model.last_seen > LATELY

@@ -89,6 +89,7 @@ class UpdateRatioOff(Rule):
     epsilon: float = 1e-8  # gradients above Adam's usual eps take a step of the size of the rate
     uneven: float = 100.0  # times what was read from a few elements is what the whole gradient makes of them at most
     left_slowest: float = 1e-5  # change in one step of fresh weights whose rate is under ``slow_rate`` of the highest
+    drawn_slowest: float = 2.5e-5  # the same where they still look as they were drawn; O7 calls 3e-5 slow
     left_slow: float = 1e-3  # of the fastest layer's change, the same
     others: int = 2  # layers to compare with
     few: int = 64  # elements; the size of a smaller matrix may be near zero by chance
@@ -125,6 +126,7 @@ class UpdateRatioOff(Rule):
         self._highest: dict[int, float] = {}  # rate of any group so far
         self._typical: dict[int, tuple[NumbersSampled, History]] = {}  # change in one step, of each optimizer
         self._loud: set[str] = set()  # fresh layers whose outputs are as large as such weights make them
+        self._newest: dict[int, tuple[list[LayerNumbers], dict[str, float]]] = {}  # layers that moved, and how much
         self._gains: dict[str, float] = {}  # of fresh layers with far too large weights, right under a normalisation
 
     def on_activations_sampled(self, event: ActivationsSampled) -> None:
@@ -155,7 +157,7 @@ class UpdateRatioOff(Rule):
             past.add(event.index, median(each.update_ratio or 0.0 for each in moving))
             self._typical[event.optimizer.key] = event, past
         layers = [each for each in moving if self._comparable(each, event)]
-        if event.index < self.first_index or len(layers) < self.others:
+        if event.index < self.first_index or not layers:
             return
         for layer in moving:
             self._ratios.setdefault((event.optimizer.key, layer.name), History(32)).add(
@@ -166,12 +168,16 @@ class UpdateRatioOff(Rule):
             ratios = {name: past.location for name, past in typical.items()}
             if len(layers) > self.others:
                 yield from self._compare(event, layers, ratios)
-            yield from self._as_drawn(event, moving, ratios)
+            self._newest[event.optimizer.key] = moving, ratios
+            if event.index >= self.late_index:
+                yield from self._as_drawn(event, moving, ratios)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Fresh weights that plain SGD hardly moved in a whole run, beside others that Adam moves."""
         known = [each for each in self._typical.values() if each[1].count >= self.samples_needed]
         yield from (found for newest, _ in known if event.how == "finished" for found in self._unfed(event, newest))
+        late = [each for each, _ in known if event.step >= self.late_index and each.optimizer.key in self._newest]
+        yield from (found for each in late for found in self._as_drawn(each, *self._newest[each.optimizer.key]))
         fast = [past.location for newest, past in known if newest.optimizer.adaptive]
         if (
             event.how != "finished"
@@ -427,12 +433,12 @@ class UpdateRatioOff(Rule):
     ) -> Iterator[Finding]:
         """Weights that stay as they were drawn, as their own rate is so low, and not as few of their rows are used."""
         highest = max(each.learning_rate for each in event.layers)
-        for layer in moving if event.index >= self.late_index else ():
+        for layer in moving:
             past, share = self._ratios[event.optimizer.key, layer.name], layer.learning_rate / highest
             if layer.name not in self._drawn or share >= self.set_apart or past.count < self.samples_needed:
                 continue
             mine, others = past.location, median(ratio for name, ratio in ratios.items() if name != layer.name)
-            to_blame = self.crawls * others * share <= mine < min(self.left_slowest, self.crawls * others)
+            to_blame = self.crawls * others * share <= mine < min(self.drawn_slowest, self.crawls * others)
             rates = [each.learning_rate for each in event.layers if each.learning_rate != layer.learning_rate]
             apart = min(rates) > self.near * highest and self._steady(event, layer)
             if to_blame and apart and not self._does_without(event, ratios):
