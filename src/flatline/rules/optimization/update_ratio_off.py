@@ -111,6 +111,7 @@ class UpdateRatioOff(Rule):
     starved: float = 1 / 300  # of the others' pull; 95 % of healthy scripts keep all gradients within that (see G10)
     starved_path: float = 0.05  # of their size: all that gradients of one direction could move them by in the whole run
     fed_path: float = 0.25  # the same, that the others exceed: a stem behind unfed blocks has a third of its size
+    weighty: float = 0.4  # share of the elements that they have, of all that moved: not a side branch
     starved_layers: int = 2  # of them, at least; one may be a layer that its task does not need
     sampled: float = 0.25  # of the run; a rate may rise, and gradients grow, after the last sample
     chain_index: int = 100  # step from which on a chain of rates, or one rate for all, is judged: a warm-up is over
@@ -221,14 +222,15 @@ class UpdateRatioOff(Rule):
         if done:
             return
         fed = [layer for layer, path in pulls.items() if path >= self.fed_path]
-        most = median(pulls[layer] for layer in fed) if len(fed) >= self.others else 0.0
+        still = event.loss is not None and event.loss >= self.learned * (event.first_loss or 0.0)  # one layer fed is enough
+        most = median(pulls[layer] for layer in fed) if len(fed) >= (1 if still else self.others) else 0.0
         least = min((known[layer].first for layer in fed), default=0.0)  # a scale may grow; a head of zeros starves all
         unfed = [
             layer
             for layer, path in pulls.items()
             if path < min(self.starved_path, self.starved * most) and known[layer].first < self.starved * least
         ]
-        most_of_them = 2 * sum(each.elements for each in unfed) >= sum(each.elements for each in pulls)
+        most_of_them = sum(each.elements for each in unfed) >= self.weighty * sum(each.elements for each in pulls)
         if len(unfed) >= self.starved_layers and most_of_them and all(self._is_fresh(layer) for layer in unfed):
             layer = max(unfed, key=lambda each: each.elements)
             counts = {"unfed": len(unfed), "matrices": len(pulls), "steps": steps}
