@@ -100,6 +100,16 @@ def test_float16_with_a_scaler_is_not_sampled():
     assert {(e.dtype, e.scaled, e.elements) for e in events} == {("float16", True, 0)}
 
 
+def test_scaled_by_hand_whatever_the_unit_of_the_loss():
+    def act():
+        model = net()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.randn(8, 8)).square().mean()
+        (loss * 1e-6 * 2.0**22).backward()
+
+    assert all(event.scaled for event in seen(act, PrecisionObserved))
+
+
 def test_scaled_by_hand():
     model = net()
     assert all(e.scaled for e in seen(train(model, sgd(model), shrink=1024.0), PrecisionObserved))

@@ -15,6 +15,7 @@ from flatline.events import (
     FirstCrossEntropy,
     NumbersSampled,
     OptimizerFacts,
+    ParametersAudited,
     RunEnded,
     TrainingBegan,
     TrainingsMixed,
@@ -196,3 +197,34 @@ def test_trainings_that_are_mixed_are_one_again():
     began = TrainingBegan(step=40, key=3, last_loss=0.1)
     events = sampled(1, 5), began, sampled(3, 45), TrainingsMixed(step=46), sampled(3, 47), sampled(1, 48), END
     assert judged(*events) == [("[5, 47, 48] 90 0.5 5", 90)]
+
+
+# --------------------------------------------------------------------------- names
+
+
+class Tagger(nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.encoder(x))
+
+
+def test_a_body_that_was_trained_alone_is_named_as_part_of_what_it_is_in_now():
+    def act():
+        body, probe = nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Linear(8, 3)
+        optimizer = torch.optim.SGD([*body.parameters(), *probe.parameters()], lr=0.1)
+        for _ in range(120):
+            optimizer.zero_grad()
+            cross_entropy(probe(body(X)), Y).backward()
+            optimizer.step()
+        del optimizer, probe
+        fit(Tagger(body), 40)
+
+    facts = {p.name: p for event in seen(act, ParametersAudited)[-1:] for p in event.parameters}
+    (trained,) = [p for name, p in facts.items() if name.endswith("encoder.0.weight")]
+    (head,) = [p for name, p in facts.items() if name.endswith("head.weight")]
+    assert (trained.trained_before, head.trained_before) == (True, False)
+    names = {layer.name for event in seen(act, NumbersSampled)[-3:] for layer in event.layers}
+    assert {trained.name, head.name} <= names

@@ -157,6 +157,11 @@ def test_near_miss_a_loaded_teacher_of_before_beside_a_part_without_a_use():
     assert play(ParameterNotInOptimizer, audit(BODY, LOADED, held=8, stale=4, twins=4)) == []
 
 
+def test_near_miss_master_weights_of_gradients_that_are_all_zero():
+    zero = replace(HEAD, name="new.weight", gradient_zero=True)
+    assert play(ParameterNotInOptimizer, audit(zero, held=4, stale=0, twins=4, hollow=True)) == []
+
+
 def test_near_miss_master_weights_whose_steps_are_rounded_away_for_some():
     """The loop copies them into the model: most of it moves, gains of 1 in bfloat16 do not."""
     moved = replace(HEAD, name="body.weight", moved=True)

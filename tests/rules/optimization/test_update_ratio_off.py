@@ -263,6 +263,13 @@ def test_fires_on_an_embedding_that_stays_as_it_was_drawn():
     assert finding.message.endswith("its group's lr is 4e-06, that of the others 0.001")
 
 
+def test_fires_at_the_end_where_the_last_samples_were_early():
+    audit, *steps = as_drawn(count=200)
+    (finding,) = play(UpdateRatioOff, audit, *steps, RunEnded(step=640, loss=1.9, first_loss=2.0))
+    assert finding.message.startswith("odd changes by 3.0e-06 of its size at a step")
+    assert play(UpdateRatioOff, audit, *steps, RunEnded(step=280, loss=1.9, first_loss=2.0)) == []
+
+
 def test_fires_on_an_embedding_beside_two_matrices():
     audit, *steps = as_drawn()
     few = [replace(e, layers=tuple(sorted(e.layers, key=lambda x: x.name != "odd"))[:3]) for e in steps]
@@ -489,6 +496,12 @@ def test_fires_on_blocks_that_get_next_to_no_gradient():
 def test_fires_where_the_scale_grows_and_the_stem_learns_little():
     (finding,) = play(UpdateRatioOff, *starved(stem=1e-4, first=1e-7))
     assert {"C2", "G10"} <= set(finding.consequences)
+
+
+def test_fires_where_only_the_head_gets_any_and_the_loss_stands():
+    (finding,) = play(UpdateRatioOff, *starved(stem=3e-6, loss=1.43))
+    assert finding.message.startswith("5 of 6 weight matrices got next to no gradient in 600 steps")
+    assert play(UpdateRatioOff, *starved(stem=3e-6, loss=1.2)) == []
 
 
 def test_fires_where_the_last_samples_are_long_ago():
