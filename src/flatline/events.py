@@ -1844,6 +1844,19 @@ class StageNotReached(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class UnfrozenNotHeld(Event):
+    """Parameters that were frozen at first were unfrozen, get gradients, and stay what they are: no optimizer holds them."""
+
+    absent = "nothing was unfrozen that no optimizer holds"
+    defect = True
+    names: tuple[str, ...] = ()
+    elements: int = 0
+    held: int = 0  # elements in the optimizer
+    frozen_for: int = 0  # steps
+    steps: int = 0  # since they were unfrozen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class FlagOnModule(Event):
     """The run is over, and ``requires_grad`` is an attribute of a module whose parameters have the other value."""
 

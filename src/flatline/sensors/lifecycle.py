@@ -35,6 +35,7 @@ from flatline.sensors.own_state import OwnStateSensor
 from flatline.sensors.patching import Patches
 from flatline.sensors.resuming import Resuming
 from flatline.sensors.stages import numbers_in, unreached_unfreezing
+from flatline.sensors.thawed import ThawedLayers
 from flatline.sensors.tree import buffers, named_modules, named_parameters, parameters
 from flatline.sensors.unmatched import Spellings, unmatched_unfreezing
 from flatline.sensors.witnessed import Witnessed
@@ -164,6 +165,7 @@ class LifecycleSensor:
         self._shares = 0, 0  # elements frozen and trainable, at the newest close step
         self._flags: list[FlagOnModule] = []  # and what is flagged, at the same
         self._modules = Flags()
+        self._thawed = ThawedLayers(loop)
         self._spellings = Spellings()
         self._seen, self._rows = Witnessed(), 0
         self._stage = self._reads = self._anew = 0
@@ -304,6 +306,7 @@ class LifecycleSensor:
             self.left_behind.before_first_step(set(state.ids), self._loaded, self._ran())
             self._tell_still_filtered()
         self.resuming.look()
+        self._thawed.before_step(state, self.models.alive())
         self._rows = max([self._rows, *(model.rows for model in self.models.known)])
         if self._numbers:
             self._shares = self._frozen_and_trainable()
@@ -399,6 +402,7 @@ class LifecycleSensor:
         states = self._states()
         if how != "finished" or not states:
             return
+        self._thawed.finish()
         frozen, trainable = self._frozen_and_trainable()
         if not trainable:  # the function that trained has returned, and its models are gone
             frozen, trainable = self._shares
@@ -463,6 +467,7 @@ class LifecycleSensor:
         """On a light step now and then."""
         self.resuming.look()
         self._seen.look(users_frame(), self.loop.steps)
+        self._thawed.look()
         if self._modules.changed():
             self.loop.look_closely()
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import FlagOnModule, StageNotReached, Where
+from flatline.events import FlagOnModule, StageNotReached, UnfrozenNotHeld, Where
 from flatline.rules.finetuning.frozen_layers_forgotten import FrozenLayersForgotten
 from flatline.testing import lint, play
 
@@ -169,3 +169,31 @@ def test_near_miss_source_a_class_with_such_a_setting():
         "self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 3)", own
     )
     assert lint(FrozenLayersForgotten, code) == []
+
+
+# --------------------------------------------------------------------------- unfrozen, and in no optimizer
+
+NOT_HELD = UnfrozenNotHeld(
+    step=200,
+    where=Where("train.py", 30),
+    names=("body.0.weight", "body.0.bias"),
+    elements=900,
+    held=100,
+    frozen_for=90,
+    steps=95,
+)
+
+
+def test_fires_on_layers_that_no_optimizer_was_given():
+    (finding,) = play(FrozenLayersForgotten, NOT_HELD)
+    assert (finding.code, finding.severity, finding.where) == ("F1", "error", Where("train.py", 30))
+    assert finding.message == (
+        "2 tensors (900 elements) were unfrozen 95 steps ago, after 90 frozen ones, and no optimizer holds them: gradients "
+        "arrive, and they are what they were (body.0.weight, body.0.bias)"
+    )
+    assert "add_param_group" in finding.fix
+
+
+def test_a_small_part_that_is_left_out_is_a_warning():
+    (finding,) = play(FrozenLayersForgotten, replace(NOT_HELD, elements=90))
+    assert finding.severity == "warning"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import FlagOnModule, SourceParsed, StageNotReached, line_of
+from flatline.events import FlagOnModule, SourceParsed, StageNotReached, UnfrozenNotHeld, line_of
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -23,7 +23,8 @@ class FrozenLayersForgotten(Rule):
     ``requires_grad`` on a module: modules have no such attribute, so it is made, and no parameter changes. Or it waits for
     an accuracy of 30 where accuracy is a share, for a count of samples where batches are counted, for an epoch that
     is counted by too large a number of steps, or stands in a method of a callback that the trainer never calls. Or it goes
-    over ``parameters()`` in a variable, an iterator that the loop which froze the layers has used up.
+    over ``parameters()`` in a variable, an iterator that the loop which froze the layers has used up. Or it unfreezes
+    layers that the optimizer was never given, as where it was built from what was trainable at the start.
 
     Fix
     ---
@@ -50,8 +51,8 @@ class FrozenLayersForgotten(Rule):
     Healthy look-alikes
     -------------------
     Linear probing and adapters, which have no such stage; a stage that is switched off by a setting (a hint); gradual
-    unfreezing; frozen teachers and feature extractors; a run that was stopped early; a class of the user's with a setting of
-    that name.
+    unfreezing; layers that a later optimizer gets, or that are trained by hand; frozen teachers and feature extractors; a
+    run that was stopped early; a class of the user's with a setting of that name.
 
     References
     ----------
@@ -126,6 +127,24 @@ class FrozenLayersForgotten(Rule):
         }[event.why]
         return self.finding(
             event, f"{still} {said}", cause=cause, fix=fix, trainable=event.trainable, frozen=event.frozen
+        )
+
+    def on_unfrozen_not_held(self, event: UnfrozenNotHeld) -> Iterator[Finding]:
+        """``requires_grad`` alone moves nothing."""
+        share = event.elements / max(1, event.elements + event.held)
+        more = f", … {len(event.names) - self.named} more" if len(event.names) > self.named else ""
+        yield self.finding(
+            event,
+            f"{len(event.names)} tensors ({event.elements:,} elements) were unfrozen {event.steps} steps ago, after "
+            f"{event.frozen_for} frozen ones, and no optimizer holds them: gradients arrive, and they are what they were "
+            f"({', '.join(event.names[: self.named])}{more})",
+            severity="error" if share >= self.most else "warning",
+            cause="the optimizer was built from what was trainable then; requires_grad gives a tensor gradients, and puts it "
+            "into no optimizer",
+            fix='optimizer.add_param_group({"params": ..., "lr": ...}) where they are unfrozen, or build a new optimizer there',
+            key="not held",
+            elements=event.elements,
+            held=event.held,
         )
 
     def on_flag_on_module(self, event: FlagOnModule) -> Iterator[Finding]:
