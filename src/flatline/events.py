@@ -1027,6 +1027,7 @@ class ImageSpread:
     deviations: tuple[float, ...] = (1.0,)
     low: float = 0.0
     high: float = 1.0
+    lowest: float = 0.0  # share of the numbers that are the lowest one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -1947,6 +1948,7 @@ class TrainingBegan(Event):
 
     absent = "the script trained once"
     key: int = 1  # of that optimizer
+    again: bool = False  # it is built at the place of an earlier one: folds, trials
     first_loss: float | None = None  # of the training that is over
     last_loss: float | None = None
 

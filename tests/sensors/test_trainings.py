@@ -26,7 +26,7 @@ X, Y = torch.randn(256, 6, generator=torch.Generator().manual_seed(0)), torch.ar
 
 
 def network():
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    return nn.Sequential(nn.Linear(6, 96), nn.ReLU(), nn.Linear(96, 3))
 
 
 def train(model, optimizer, steps=30):
@@ -91,7 +91,7 @@ def one_layer_of_it():
 def a_new_head_on_it():
     model = network()
     fit(model)
-    model[2] = nn.Linear(8, 3)
+    model[2] = nn.Linear(96, 3)
     fit(model)
 
 
@@ -128,6 +128,27 @@ def test_near_miss_a_copy_of_what_was_trained_is_no_fresh_one():
         fit(copy.deepcopy(model))
 
     assert len(seen(act, FirstCrossEntropy)) == 1
+
+
+def test_near_miss_weights_that_were_learned_and_put_in_by_hand_are_no_fresh_ones():
+    def act():
+        model, other = network(), network()
+        train(model, torch.optim.Adam(model.parameters(), lr=0.03), 150)
+        torch.nn.utils.vector_to_parameters(
+            torch.nn.utils.parameters_to_vector(model.parameters()).detach() * 1.01, other.parameters()
+        )
+        fit(other)
+
+    assert len(seen(act, TrainingBegan)) == len(seen(act, FirstCrossEntropy)) == 1
+
+
+def test_trainings_from_one_place_are_told_apart_from_others():
+    def act():
+        for _ in range(3):
+            fit(network())
+        train(model := network(), torch.optim.Adam(model.parameters(), lr=1e-3))
+
+    assert [event.again for event in seen(act, TrainingBegan)] == [True, True, False]
 
 
 def test_an_optimizer_that_goes_on_is_told():

@@ -30,6 +30,7 @@ LONG_TRAINED = 100  # steps
 SLOWER = 1e-2  # of the highest rate
 HOLLOW = 2  # looks in a row at which an optimizer found no gradient: one may be a call that only warms up a schedule
 STALE = 64  # tensors of optimizers that no loss reaches, and that are told
+TELLING = 500  # elements that tell drawn numbers from learned ones
 INITIALISED = 8  # times that a fresh parameter was written to in place, at most
 SAMPLE = 16  # elements of each parameter that are remembered between looks
 Tensor = torch.Tensor
@@ -38,6 +39,12 @@ Owners = dict[int, list[tuple[OptimizerState, float, float]]]  # id of a paramet
 
 def _plain(tensor: Tensor) -> bool:
     return readable(tensor) and tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _as_drawn(matrices: Sequence[Tensor]) -> bool:
+    """Nothing was learned in them yet: the larger ones are independent numbers, as initialisers draw them."""
+    known = [p for p in matrices if readable(p) and p.is_floating_point() and p.numel() >= TELLING and bool(p.any())]
+    return bool(known) and all(drawn_alone(p) for p in known)
 
 
 def _no_tensor() -> None:
@@ -215,7 +222,8 @@ class AuditSensor:
         known = [each for key in (*held, *gone) if (each := self._audited.get(key, _no_tensor)()) is not None]
         trained = {_values_of(p) for p in known if p.dim() > 1}
         fresh = all(not p.is_inference() and p._version <= INITIALISED for p in parameters)
-        return fresh and not any(_values_of(p) in trained for p in parameters if p.dim() > 1)
+        matrices = [p for p in parameters if p.dim() > 1]
+        return fresh and not any(_values_of(p) in trained for p in matrices) and _as_drawn(matrices)
 
     def _is_copy(self, parameter: Tensor) -> bool:
         """It began as the copy of one that was trained long."""

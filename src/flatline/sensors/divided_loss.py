@@ -6,7 +6,10 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import torch
+
 from flatline.events import BackwardFacts, ScaledLossRead, Where
+from flatline.sensors.callers import users_frame, variables_of
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.lost_rates import TELLERS
 from flatline.sensors.over_samples import stop_by_samples
@@ -59,7 +62,7 @@ class DividedLosses:
             return
         self._read_whole = True
         found = stop_by_samples(where)
-        if found.condition:
+        if found.condition and not _one_by_one():
             self.loop.emit(
                 ScaledLossRead(
                     step=self.loop.step,
@@ -70,6 +73,15 @@ class DividedLosses:
                     level=found.level,
                 )
             )
+
+
+def _one_by_one() -> bool:
+    """A loader in reach gives single samples, sentences or graphs: as many batches as samples."""
+    frame = users_frame()
+    known = variables_of(frame) if frame is not None else {}
+    things = [*known.values(), *getattr(known.get("self"), "__dict__", {}).values()]
+    loaders = [each for each in things if isinstance(each, torch.utils.data.DataLoader)]
+    return any(each.batch_size == 1 or (each.batch_size is None and each.batch_sampler is None) for each in loaders)
 
 
 def _shares(backwards: list[BackwardFacts]) -> bool:

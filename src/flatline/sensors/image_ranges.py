@@ -63,6 +63,13 @@ def _spread(images: Tensor) -> ImageSpread:
     some = images.detach()[:rows].transpose(0, 1).flatten(1).float()
     deviations, means = torch.std_mean(some, dim=1, correction=0)
     low, high = torch.aminmax(some)
-    told: list[float] = torch.cat((means, deviations, torch.stack((low, high)))).tolist()
+    share = (some == low).float().mean()
+    told: list[float] = torch.cat((means, deviations, torch.stack((low, high, share)))).tolist()
     channels = len(means)
-    return ImageSpread(means=tuple(told[:channels]), deviations=tuple(told[channels:-2]), low=told[-2], high=told[-1])
+    return ImageSpread(
+        means=tuple(told[:channels]),
+        deviations=tuple(told[channels:-3]),
+        low=told[-3],
+        high=told[-2],
+        lowest=told[-1],
+    )

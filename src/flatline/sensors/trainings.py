@@ -21,6 +21,7 @@ class Trainings:
         self._newest = 0  # key of the optimizer that the newest training began with
         self._mixed = False
         self._left = MOST
+        self._places: set[Any] = set()  # where optimizers were built
 
     def built(self, state: OptimizerState) -> None:
         """On parameters that no optimizer ever stepped on, after others had stepped often, it is another training."""
@@ -35,6 +36,7 @@ class Trainings:
             and not any(self._stepped_on(p, others) for p in held)
         ):
             self._begin(state)
+        self._places.add(state.where)
         for p in held:
             self._known[id(p)] = weakref.ref(p), state.key
 
@@ -51,7 +53,16 @@ class Trainings:
         self._newest, self._mixed, self._left = state.key, False, self._left - 1
         first, last = loop.first_loss, loop.last_loss
         loop.begin()
-        loop.emit(TrainingBegan(step=loop.steps, where=state.where, key=state.key, first_loss=first, last_loss=last))
+        loop.emit(
+            TrainingBegan(
+                step=loop.steps,
+                where=state.where,
+                key=state.key,
+                again=state.where in self._places,
+                first_loss=first,
+                last_loss=last,
+            )
+        )
 
     def _stepped_on(self, parameter: Any, others: list[OptimizerState]) -> bool:
         known = self._known.get(id(parameter))

@@ -244,7 +244,7 @@ def test_fires_on_a_first_gradient_that_an_adaptive_optimizer_does_not_get_over(
         "8e+03 at a loss of 2800, against 0.1 at the end, with a loss of 1. The optimizer still divides by it, and moves the "
         "weights by 1.0% of its rate"
     )
-    assert "W4" in finding.consequences
+    assert (finding.severity, finding.consequences) == ("hint", ())  # at the noise of its targets a loss looks the same
 
 
 @pytest.mark.parametrize(

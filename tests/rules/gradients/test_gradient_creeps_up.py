@@ -178,12 +178,13 @@ OF_PENALTY = OptimizerFacts(key=1, name="Adam", adaptive=True)
 LOOKED = (1, 2, 3, 4, 5, 6, 8, 12, 17, 24, 34, 48, 67, 94, 132, 185, 259, 363, 508, 711, 800)
 
 
-def penalised(weight=lambda step: 0.1 * 1.006**step, losses=(0.6, 0.2, 0.8), gradients=(0.1, 0.5), **facts):
+def penalised(weight=lambda step: 0.1 * 1.006**step, losses=(0.6, 0.2, 2.0), gradients=(0.1, 0.5), **facts):
     """A run of 1000 steps: the weight of a term, the loss at first, at its lowest and at the end, the gradient."""
     steps = 1000
     first, lowest, end = losses
     course = [
-        first if at < 50 else lowest if at < 400 else lowest + (end - lowest) * (at - 400) / 600 for at in range(steps)
+        first if at < 50 else lowest if at < 400 else lowest * (end / lowest) ** ((at - 400) / 600)
+        for at in range(steps)
     ]
     begun, ended = gradients
     numbers = [

@@ -18,7 +18,8 @@ def audit(*parameters, optimizers=(SGD,), **facts):
 
 
 def found(*parameters, **facts):
-    (finding,) = play(ParameterNotInOptimizer, audit(*parameters, **facts))
+    look = audit(*parameters, **facts)
+    finding, *_ = play(ParameterNotInOptimizer, look, *([replace(look, step=20)] if look.hollow else []))
     assert finding.where == Where("train.py", 30)
     return finding
 
@@ -155,6 +156,12 @@ def test_near_miss_loaded_and_in_no_optimizer(facts):
 
 def test_near_miss_a_loaded_teacher_of_before_beside_a_part_without_a_use():
     assert play(ParameterNotInOptimizer, audit(BODY, LOADED, held=8, stale=4, twins=4)) == []
+
+
+def test_near_miss_gradients_of_workers_that_come_some_steps_late():
+    look = audit(replace(HEAD, name="new.weight"), held=4, stale=0, twins=4, hollow=True)
+    found_some = replace(look, step=9, hollow=False, twins=0)
+    assert play(ParameterNotInOptimizer, look, replace(look, step=5), found_some, replace(look, step=14)) == []
 
 
 def test_near_miss_master_weights_of_gradients_that_are_all_zero():

@@ -16,6 +16,7 @@ from flatline.events import (
     PathsMispaired,
     RowsMispaired,
     RunEnded,
+    TrainingBegan,
     ValidationTold,
 )
 from flatline.findings import Finding
@@ -117,6 +118,10 @@ class LabelsUnrelatedToInputs(Rule):
     alike: float = 0.25  # of the model's surprise, how far the loss may be from it to be the same quantity
 
     def __init__(self) -> None:
+        self._rows: RowsMispaired | None = None
+        self._again = (
+            False  # one of several trainings from one place: some may be controls, with labels in another order
+        )
         self._waiting: list[PairingProbed] = []
         self._probed: PairingProbed | None = None  # the newest one that was at chance
         self._newest: deque[float] = deque(maxlen=self.window)
@@ -128,6 +133,8 @@ class LabelsUnrelatedToInputs(Rule):
     def on_pairing_probed(self, event: PairingProbed) -> Iterator[Finding]:
         """Model, class means and neighbours, all at chance; in another order, the class means are not."""
         known = event.permutation or event.apart
+        if self._again:
+            return
         if event.order and self._nothing_tells(event):
             self._proven = True
             yield self._of_order(event)
@@ -153,8 +160,15 @@ class LabelsUnrelatedToInputs(Rule):
             total=event.total,
         )
 
-    def on_rows_mispaired(self, event: RowsMispaired) -> Iterator[Finding]:
-        """Two arrays of one length, of which an item takes other rows."""
+    def on_training_began(self, event: TrainingBegan) -> None:
+        """After another one."""
+        self._again = event.again
+
+    def on_rows_mispaired(self, event: RowsMispaired) -> None:
+        """Two arrays of one length, of which an item takes other rows; the second one may hold no labels."""
+        self._rows = event
+
+    def _tell_rows(self, event: RowsMispaired) -> Iterator[Finding]:
         yield self.finding(
             event,
             f"item {event.item:,} begins at row {event.first:,} of `{event.inputs}`, and its label is row {event.second:,} of "
@@ -226,6 +240,10 @@ class LabelsUnrelatedToInputs(Rule):
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """A run that was over before, or in which the training data were learned by heart."""
+        first, last = event.first_loss, event.loss
+        learns = first is not None and last is not None and last < self.still_told * first
+        if self._rows is not None and not learns:
+            yield from self._tell_rows(self._rows)
         for probe in self._waiting:
             yield from self._judge_at(probe, median(self._newest) if self._newest else math.inf)
         if (

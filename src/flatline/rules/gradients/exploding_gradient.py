@@ -250,6 +250,7 @@ class ExplodingGradient(Rule):
             f"{leap.gradients[0] / leap.gradients[-1]:.0f}-fold: rms {begin[0]:.2g} at a loss of {begin[1]:.4g}, against "
             f"{end[0]:.2g} at the end, with a loss of {end[1]:.4g}. The optimizer still divides by it, and moves the weights by "
             f"{end[2]:.1%} of its rate",
+            severity="hint",  # a loss at the noise of its targets looks the same
             where=leap.where,
             cause="each pass through the loop adds or multiplies too much (a step without its dt, a residual branch that is not "
             "scaled, weights that are too large), so that state and gradient run away over the positions",
@@ -262,7 +263,7 @@ class ExplodingGradient(Rule):
             share=end[2],
             loss=end[1],
         )
-        return replace(found, consequences=self.consequences + self.of_positions)
+        return replace(found, consequences=())  # advice explains nothing
 
     def on_losses_read(self, event: LossesRead) -> None:
         """Loss and rate of every step."""

@@ -95,6 +95,7 @@ class GradientCreepsUp(Rule):
     weight_looks: int = 10  # each higher than the one before, also from a step to the next: no schedule of rounds
     even: float = 0.5  # growth for each step in the later looks, as a share of that in the earlier; a line slows down
     lasting: float = 0.5  # of the run, up to the last look
+    following: float = 0.5  # growth of the loss over that of the weight, in the last fifth of the run
     loss_rose: float = 2.0  # loss at the end over its lowest
     grown_since: float = 2.0  # gradient at the end over its lowest
 
@@ -205,8 +206,16 @@ class GradientCreepsUp(Rule):
         if event.how not in ("finished", "non-finite") or not alone or not self._rises_to_the_end(courses[0]):
             return
         weights = self._raised() if self._weights and self._weights[-1][0] >= self.lasting * event.step else ()
-        if weights and gradients[0].last >= self.grown_since * gradients[0].lowest > 0:
+        follows = weights and self._follows(courses[0], weights)
+        if follows and gradients[0].last >= self.grown_since * gradients[0].lowest > 0:
             yield self._tell_weight(event, weights)
+
+    def _follows(self, course: Course, weights: tuple[float, ...]) -> bool:
+        """The loss grows as the weight does: what is weighted does not come down for it, as in a penalty method."""
+        steps = [step for step, _ in self._weights]
+        rate = math.log(weights[-1] / weights[0]) / (steps[-1] - steps[0])
+        before, end = course.level(0.7, 0.8), course.level(0.9, 1.0)
+        return before > 0 and math.log(end / before) >= self.following * rate * 0.2 * course.steps
 
     def _raised(self) -> tuple[float, ...]:
         """The one weight that grows without an end, as it was at each look."""

@@ -6,7 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flatline.events import FirstCrossEntropy, NumbersSampled, OptimizerStateSampled, ParametersAudited, RunEnded
+from flatline.events import (
+    FirstCrossEntropy,
+    NumbersSampled,
+    OptimizerStateSampled,
+    ParametersAudited,
+    RunEnded,
+    TrainingBegan,
+)
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -71,6 +78,7 @@ class EpsilonTooLarge(Rule):
     fallen: float = 0.02  # a loss that fell by more is learning; one that rose may be that of targets which grow
     fallen_little: float = 0.2  # for a whole run from guessing: twice that of O7, where eps is not known to be at fault
     rising: float = 1.05  # rate over the first one seen, in warm-up
+    near: float = 1.25  # times the last loss of the training before: its weights went on
     decayed: float = 0.01  # rate over its peak at the end of a decay
     gradient: float = 1e-8  # gradients under this are themselves the defect
 
@@ -78,10 +86,15 @@ class EpsilonTooLarge(Rule):
         self._seen: dict[int, _Steps] = {}
         self._resumed: set[int] = set()  # optimizers that hold only what was trained before
         self._guesses = False
+        self._left_at: float | None = None  # loss at the end of the training before
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
         """Whose model may be at its best."""
         self._resumed |= event.resumed()
+
+    def on_training_began(self, event: TrainingBegan) -> None:
+        """After another one, whose weights it may go on with, averaged or put in by hand."""
+        self._left_at = event.last_loss
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """Whether training began with guesses."""
@@ -101,7 +114,8 @@ class EpsilonTooLarge(Rule):
         decayed = event.lr < self.decayed * event.peak_lr
         early = event.index < self.first_index or len(steps.updates) < self.samples_needed
         stands = not (early or warming or decayed) and abs(steps.fell()) <= self.fallen
-        if not stands or not self._swamped(steps) or event.optimizer.key in self._resumed:
+        goes_on = self._left_at is not None and (event.first_loss or 0.0) <= self.near * self._left_at
+        if not stands or goes_on or not self._swamped(steps) or event.optimizer.key in self._resumed:
             return
         if median(steps.updates[-self.samples_needed :]) < self.slow_ratio:
             yield self._tell(event, steps)

@@ -18,6 +18,7 @@ from flatline.events import (
     ParametersAudited,
     RatesSwept,
     RunEnded,
+    TrainingBegan,
 )
 from flatline.findings import Finding
 from flatline.history import Course, Stretch, median
@@ -110,6 +111,7 @@ class LearningRateTooLow(Rule):
     divided: float = 0.02  # what the loss was multiplied with: accumulation over 50 micro-batches, added up again, is 1
     whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
     short_path: float = 0.03  # the same for Adam's steps, from guessing; PyTorch's quickstart makes 5 %
+    near: float = 1.25  # times the last loss of the training before: its weights went on
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
     hopeless: float = 1e-8  # logged rate all along; the gentlest recipes (DPO) begin at 5e-7
@@ -128,6 +130,7 @@ class LearningRateTooLow(Rule):
         self._courses: dict[int, Course] = {}
         self._pretrained: set[int] = set()  # optimizers of weights that were trained before
         self._resumed: set[int] = set()  # those that hold nothing else
+        self._left_at: float | None = None  # loss at the end of the training before
         self._factors: dict[int, float] = {}  # what stands before the loss in all backwards of a step together
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
@@ -135,6 +138,10 @@ class LearningRateTooLow(Rule):
         known = [p for p in event.parameters if p.loaded or p.trained_before]
         self._pretrained.update(key for p in known for key in p.optimizers)
         self._resumed |= event.resumed()
+
+    def on_training_began(self, event: TrainingBegan) -> None:
+        """After another one, whose weights it may go on with, averaged or put in by hand."""
+        self._left_at = event.last_loss
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> None:
         """Whether training began with guesses, on weights of no checkpoint."""
@@ -241,7 +248,8 @@ class LearningRateTooLow(Rule):
         if len(updates) >= self.samples_needed and event.index >= self.first_index and max(updates) < self.update_ratio:
             return True
         long = len(updates) >= self.slow_samples and event.index >= self.slow_index
-        long = long and event.optimizer.key not in self._resumed
+        goes_on = self._left_at is not None and (event.first_loss or 0.0) <= self.near * self._left_at
+        long = long and event.optimizer.key not in self._resumed and not goes_on
         slow = self.slow_ratio if event.optimizer.adaptive else self.slow_plain
         return long and median(updates[-self.slow_samples :]) < slow
 

@@ -58,19 +58,23 @@ class ParameterNotInOptimizer(Rule):
     cause = "the optimizer updates another set of tensors than the model runs with"
     fix = "build the optimizer after the model is complete, from its own parameters()"
     consequences = ("O7", "C2", "O6", "C6")
+    late: int = 12  # steps after the first empty look; more than asynchronous workers are usually behind
     mostly: float = 0.5  # share of the tensors without a use whose shapes come back in those that nobody holds
+
+    def __init__(self) -> None:
+        self._hollow = 0  # step since which an optimizer found no gradients
 
     def on_parameters_audited(self, event: ParametersAudited) -> Iterator[Finding]:
         """Left-out parameters, optimizers of something else, optimizers of frozen tensors."""
         if not event.optimizers:
             return
-        twins = self._are_twins(event)
-        replaced = [p for p in event.parameters if twins and (event.hollow or p.after_optimizer)]
+        twins, hollow = self._are_twins(event), self._lasts(event)
+        replaced = [p for p in event.parameters if twins and (hollow or p.after_optimizer)]
         left_out = [p for p in event.parameters if self._left_out(p) and (not p.loaded or p in replaced)]
-        seen = event.hollow or all(o.seen for o in event.optimizers if o.key not in event.idle)
-        hollow = event.hollow and twins and any(not p.gradient_zero for p in left_out)  # there was something to get
-        stale = left_out and seen and event.held and (event.stale == event.held or hollow)
-        if stale and any(self._written_to(p) and not (p.loaded and event.hollow) for p in event.parameters):
+        seen = hollow or all(o.seen for o in event.optimizers if o.key not in event.idle)
+        given = hollow and twins and any(not p.gradient_zero for p in left_out)  # there was something to get
+        stale = left_out and seen and event.held and (event.stale == event.held or given)
+        if stale and any(self._written_to(p) and not (p.loaded and hollow) for p in event.parameters):
             return  # master weights, whose steps bfloat16 rounds away for some
         if stale:
             yield self._stale(event, left_out)
@@ -108,6 +112,11 @@ class ParameterNotInOptimizer(Rule):
                 "trained, moved or saved",
                 fix=f"self.{fact.name} = nn.{held}",
             )
+
+    def _lasts(self, event: ParametersAudited) -> bool:
+        """Gradients may arrive some steps late, from other workers."""
+        self._hollow = (self._hollow or event.step) if event.hollow else 0
+        return event.hollow and event.step >= self._hollow + self.late
 
     def _left_out(self, p: ParameterFacts) -> bool:
         wanted = p.trainable and p.reached and not p.optimizers and p.has_gradient

@@ -64,6 +64,7 @@ class NormalisationMismatch(Rule):
     useless: float = 1.1  # of the first loss, above which every validation loss is; labels of pure noise leave it at 1
     signed: float = -0.05  # lowest number of images that a mean was taken off
     bytes: float = 10.0  # highest number of images that were not divided by 255
+    filled: float = 0.02  # share of pixels that are the one lowest number; masks of training fill a tenth and more
     wider: float = 1.6  # deviations of a channel, one over the other: Normalize(0.5, 0.5) doubles them
     shifted: float = 0.1  # between its means; noise that is added leaves them
 
@@ -115,7 +116,10 @@ class NormalisationMismatch(Rule):
         """One side is in the range of files, the other is not, and every channel has another mean and another deviation."""
         train, shown = _together(event.train), event.validation
         ranges = {self._range(train), self._range(shown)}
-        if len(ranges) == 1 or "" in ranges or not min(*train.deviations, *shown.deviations) > 0:
+        filled = (
+            max(train.lowest, shown.lowest) >= self.filled > 2 * min(train.lowest, shown.lowest)
+        )  # a mask, on one side
+        if len(ranges) == 1 or "" in ranges or filled or not min(*train.deviations, *shown.deviations) > 0:
             return False
         pairs = zip(train.deviations, shown.deviations, strict=True)
         wider = all(max(a / b, b / a) >= self.wider for a, b in pairs)
@@ -147,6 +151,7 @@ def _together(batches: tuple[ImageSpread, ...]) -> ImageSpread:
         deviations=tuple(fmean(channel) for channel in zip(*(each.deviations for each in batches), strict=True)),
         low=min(each.low for each in batches),
         high=max(each.high for each in batches),
+        lowest=fmean(each.lowest for each in batches),
     )
 
 
