@@ -9,6 +9,7 @@ from flatline.events import (
     ForwardObserved,
     LayerNumbers,
     LossesRead,
+    LossNotFinite,
     NumbersSampled,
     OptimizerFacts,
     RatesSwept,
@@ -425,3 +426,20 @@ def test_fires_where_the_first_weights_are_erased_and_the_loss_stands_still():
 )
 def test_near_miss_of_weights_that_are_erased(changed):
     assert play(LearningRateTooHigh, *erased(**changed)) == []
+
+
+def not_a_number(*, updates=(6.0, 5.0), largest=1e6, **options):
+    losses = [1.0, 1e6][: len(updates)]
+    broken = LossNotFinite(step=3, value="inf", first_finite=1.0, largest=largest)
+    return play(LearningRateTooHigh, *run(list(updates), losses, **options), broken)
+
+
+def test_fires_where_the_loss_is_no_number_after_steps_that_left_nothing():
+    (finding,) = not_a_number()
+    assert "its first steps carried the weights 11.0 times their own size; the loss is inf since" in finding.message
+
+
+def test_near_miss_of_on_loss_not_finite_a_loss_that_breaks_for_another_reason():
+    assert not_a_number(updates=(1e-3, 1e-3)) == []
+    assert not_a_number(largest=1.2) == []
+    assert not_a_number(optimizer=SGD, gradient=10.0) == []

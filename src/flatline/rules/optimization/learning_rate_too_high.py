@@ -12,6 +12,7 @@ from flatline.events import (
     FirstCrossEntropy,
     ForwardObserved,
     LossesRead,
+    LossNotFinite,
     NumbersSampled,
     OptimizerFacts,
     RatesSwept,
@@ -205,6 +206,15 @@ class LearningRateTooHigh(Rule):
                         f"its first {self.early} steps carried the weights {track.travelled} times their own size, and "
                         f"{facts.lasting} of {facts.units} units of the ReLU {facts.layer} that were alive before are zero since",
                     )
+
+    def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
+        """The first steps left nothing of the initial weights, the loss shot up, and then it was no number any more."""
+        shot = (event.largest or 0.0) >= self.shot_up * abs(event.first_finite or math.inf)
+        for newest, track in self._newest.values() if shot else ():
+            tamed = newest.optimizer.adaptive or track.gradient_ratio < self.gradient_ratio
+            if tamed and track.path >= self.wiped_out and newest.index <= self.early:
+                far = f"its first steps carried the weights {track.travelled} times their own size"
+                yield self._tell(newest, track, f"{far}; the loss is {event.value} since")
 
     def on_losses_read(self, event: LossesRead) -> None:
         """Where the loss was lowest, and at what rate."""
