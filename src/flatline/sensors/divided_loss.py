@@ -80,6 +80,7 @@ def _one_by_one() -> bool:
     frame = users_frame()
     known = variables_of(frame) if frame is not None else {}
     things = [*known.values(), *getattr(known.get("self"), "__dict__", {}).values()]
+    things += frame.f_globals.values() if frame is not None else []
     loaders = [each for each in things if isinstance(each, torch.utils.data.DataLoader)]
     return any(each.batch_size == 1 or (each.batch_size is None and each.batch_sampler is None) for each in loaders)
 
