@@ -105,21 +105,21 @@ class Engine:
         found: list[Finding] = []
         for rule, hook in tuple(self._hooks.get(kind, ())):
             self._show(event, rule, hook, found)
-        for training in self._concerned(event) if kind is not TrainingBegan else ():
-            self._tell(training, event, found)
-        for finding in sorted(found, key=lambda one: any(one.code in other.consequences for other in found)):
-            self._keep(finding)
         if isinstance(event, TrainingBegan):
             self._trainings[-1].over = event
             self._trainings.append(Training((rule.anew() for rule in self._trainings[-1].rules), event))
-            self._tell(self._trainings[-1], event, [])
         elif isinstance(event, TrainingsMixed) and len(self._trainings) > 1:
             self._trainings.pop()
             self._trainings[-1].over = None
+        for training in self._concerned(event):
+            if kind in training.hooks:
+                self._tell(training, training.local(event), found)
+        for finding in sorted(found, key=lambda one: any(one.code in other.consequences for other in found)):
+            self._keep(finding)
 
     def _tell(self, training: Training, event: Event, found: list[Finding]) -> None:
-        for rule, hook in tuple(training.hooks.get(type(event), ())):
-            self._show(training.local(event), rule, hook, found, since=training.began)
+        for rule, hook in tuple(training.hooks[type(event)]):
+            self._show(event, rule, hook, found, since=training.began)
 
     def _concerned(self, event: Event) -> Sequence[Training]:
         """All trainings at the end of the run; the one that an optimizer belongs to; the newest."""

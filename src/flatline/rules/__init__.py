@@ -21,9 +21,7 @@ class Rule:
     cause: ClassVar[str] = ""
     fix: ClassVar[str] = ""
     consequences: ClassVar[tuple[str, ...]] = ()
-    each_training: ClassVar[bool] = (
-        False  # a script may train several models in turn: each is judged by an instance of its own
-    )
+    each_training: ClassVar[bool] = False  # of several trainings in a script each has an instance of its own
 
     @classmethod
     def slug(cls) -> str:

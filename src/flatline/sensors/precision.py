@@ -78,9 +78,7 @@ class PrecisionSensor:
         half = [node for node, dtype in dtypes if dtype is torch.float16]
         narrow = torch.float16 if half else next((d for _, d in dtypes if d is torch.bfloat16), torch.float32)
         by_scaler = any(state.window.scaled for state in self.loop.states)
-        by_hand = (
-            number_of(saved(graph.root, "other")) if operation(graph.root) == "Mul" else 1.0
-        )  # whatever the loss's unit
+        by_hand = number_of(saved(graph.root, "other")) if operation(graph.root) == "Mul" else 1.0  # in any unit
         self._scaled = by_scaler or bool(self.backward.raw_losses) or abs(by_hand) >= BY_HAND
         self._facts = {"dtype": _name(narrow), **_of_leaves(graph)}
         if half and not self._scaled:

@@ -119,9 +119,7 @@ class LabelsUnrelatedToInputs(Rule):
 
     def __init__(self) -> None:
         self._rows: RowsMispaired | None = None
-        self._again = (
-            False  # one of several trainings from one place: some may be controls, with labels in another order
-        )
+        self._again = False  # one of several trainings from one place: some may be controls, their labels shuffled
         self._waiting: list[PairingProbed] = []
         self._probed: PairingProbed | None = None  # the newest one that was at chance
         self._newest: deque[float] = deque(maxlen=self.window)

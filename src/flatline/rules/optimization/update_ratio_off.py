@@ -222,9 +222,7 @@ class UpdateRatioOff(Rule):
         if done:
             return
         fed = [layer for layer, path in pulls.items() if path >= self.fed_path]
-        still = event.loss is not None and event.loss >= self.learned * (
-            event.first_loss or 0.0
-        )  # one layer fed is enough
+        still = event.loss is not None and event.loss >= self.learned * (event.first_loss or 0.0)  # then one is enough
         most = median(pulls[layer] for layer in fed) if len(fed) >= (1 if still else self.others) else 0.0
         least = min((known[layer].first for layer in fed), default=0.0)  # a scale may grow; a head of zeros starves all
         unfed = [

@@ -116,9 +116,8 @@ class NormalisationMismatch(Rule):
         """One side is in the range of files, the other is not, and every channel has another mean and another deviation."""
         train, shown = _together(event.train), event.validation
         ranges = {self._range(train), self._range(shown)}
-        filled = (
-            max(train.lowest, shown.lowest) >= self.filled > 2 * min(train.lowest, shown.lowest)
-        )  # a mask, on one side
+        least, most = sorted((train.lowest, shown.lowest))
+        filled = most >= self.filled > 2 * least  # a mask, on one side
         if len(ranges) == 1 or "" in ranges or filled or not min(*train.deviations, *shown.deviations) > 0:
             return False
         pairs = zip(train.deviations, shown.deviations, strict=True)
