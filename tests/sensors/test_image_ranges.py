@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from watching import seen
+from watching import seen, two_passes
 
 from flatline.events import ImagesCompared
 
@@ -15,15 +15,7 @@ SHOWN = torch.rand(5, 3, 12, 12, generator=GENERATOR)
 def learned(train, *shown, double=False):
     net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(train[0].shape[1] * 4, 2))
     net = net.double() if double else net
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-    for _ in range(2):
-        for x in train:
-            optimizer.zero_grad()
-            net(x).square().mean().backward()
-            optimizer.step()
-        with torch.no_grad():
-            for x in shown:
-                net(x)
+    two_passes(net, train, shown)
 
 
 def test_every_channel_is_measured():

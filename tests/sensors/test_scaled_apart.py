@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from watching import seen
+from watching import seen, two_passes
 
 from flatline.events import ScaledApart
 from flatline.sensors.scaled_apart import own_scale
@@ -20,15 +20,7 @@ def scaled(x, by=None):
 
 def learned(train, held_out):
     net = nn.Linear(5, 1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-    for _ in range(2):
-        for x in train:
-            optimizer.zero_grad()
-            net(x).square().mean().backward()
-            optimizer.step()
-        with torch.no_grad():
-            for x in held_out:
-                net(x)
+    two_passes(net, train, held_out)
 
 
 def lists(train, held_out):
