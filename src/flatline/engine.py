@@ -20,6 +20,7 @@ from flatline.events import (
 from flatline.findings import Finding
 from flatline.interruptions import of_the_scripts
 from flatline.rules import Rule
+from flatline.trials import Trials
 
 Hook = Callable[[Event], Iterable[Finding] | None]
 Hooks = dict[type[Event], list[tuple[Rule, Hook]]]
@@ -86,13 +87,14 @@ class Engine:
         self.broken: dict[str, str] = {}
         self._on_finding, self._on_broken = on_finding, on_broken
         self._findings: dict[tuple[str, str], Finding] = {}
+        self._trials = Trials()
         self._hooks = _hooks(rule for rule in self.rules if not rule.each_training)
         self._trainings = [Training((rule for rule in self.rules if rule.each_training), TrainingBegan())]
 
     @property
     def findings(self) -> list[Finding]:
         """All findings so far, worst and earliest first."""
-        return sorted(self._findings.values(), key=lambda finding: finding.rank)
+        return sorted(self._trials.weighed(self._findings.values()), key=lambda finding: finding.rank)
 
     def wants(self, event: type[Event]) -> bool:
         """Whether any rule watches this event."""
@@ -103,15 +105,15 @@ class Engine:
         kind = type(event)
         self.seen.add(kind)
         found: list[Finding] = []
-        for rule, hook in tuple(self._hooks.get(kind, ())):
-            self._show(event, rule, hook, found)
         if isinstance(event, TrainingBegan):
-            self._trainings[-1].over = event
-            self._trainings.append(Training((rule.anew() for rule in self._trainings[-1].rules), event))
+            self._begin(event)
         elif isinstance(event, TrainingsMixed) and len(self._trainings) > 1:
             self._trainings.pop()
             self._trainings[-1].over = None
-        for training in self._concerned(event):
+        concerned = self._concerned(event)
+        for rule, hook in tuple(self._hooks.get(kind, ())):
+            self._show(event, rule, hook, found, within=concerned[0].key if len(concerned) == 1 else 0)
+        for training in concerned:
             if kind in training.hooks:
                 self._tell(training, training.local(event), found)
         for finding in sorted(found, key=lambda one: any(one.code in other.consequences for other in found)):
@@ -119,7 +121,15 @@ class Engine:
 
     def _tell(self, training: Training, event: Event, found: list[Finding]) -> None:
         for rule, hook in tuple(training.hooks[type(event)]):
-            self._show(event, rule, hook, found, since=training.began)
+            self._show(event, rule, hook, found, within=training.key, since=training.began)
+
+    def _begin(self, event: TrainingBegan) -> None:
+        newest = self._trainings[-1]
+        newest.over = event
+        keys = [event.key, *(each.key for each in reversed(self._trainings))]
+        first = next((key for key in keys if key <= event.search), event.key)
+        self._trials.began(event.key, first, varied=event.varied)
+        self._trainings.append(Training((rule.anew() for rule in newest.rules), event))
 
     def _concerned(self, event: Event) -> Sequence[Training]:
         """All trainings at the end of the run; the one that an optimizer belongs to; the newest."""
@@ -130,10 +140,12 @@ class Engine:
         known = [training for training in self._trainings if key is None or training.key <= key]
         return known[-1:] or self._trainings[:1]
 
-    def _show(self, event: Event, rule: Rule, hook: Hook, found: list[Finding], *, since: int = 0) -> None:
+    def _show(self, event: Event, rule: Rule, hook: Hook, found: list[Finding], *, within: int, since: int = 0) -> None:
         try:
-            told = hook(event) or ()
-            found.extend(dataclasses.replace(each, step=each.step + since) if since else each for each in told)
+            for each in hook(event) or ():
+                found.append(dataclasses.replace(each, step=each.step + since) if since else each)
+                if rule.trial_dependent:
+                    self._trials.found(rule.code, within)
         except Exception as error:
             if of_the_scripts(error):
                 raise

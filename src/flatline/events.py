@@ -1949,6 +1949,8 @@ class TrainingBegan(Event):
     absent = "the script trained once"
     key: int = 1  # of that optimizer
     again: bool = False  # it is built at the place of an earlier one: folds, trials
+    search: int = 0  # key of the first one that was built under the same calls, as in a loop
+    varied: bool = False  # and their settings are not all the same
     first_loss: float | None = None  # of the training that is over
     last_loss: float | None = None
 

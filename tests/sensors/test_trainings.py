@@ -156,6 +156,18 @@ def test_trainings_from_one_place_are_told_apart_from_others():
     assert [event.again for event in seen(act, TrainingBegan)] == [True, True, False]
 
 
+def test_a_loop_over_settings_is_told_from_one_that_repeats_them_and_from_calls_on_several_lines():
+    def act():
+        for lr in (1e-3, 1e-3, 1e-2):
+            train(model := network(), torch.optim.Adam(model.parameters(), lr=lr))
+        fit(network())
+        fit(network())
+
+    began = seen(act, TrainingBegan)
+    assert [event.varied for event in began] == [False, True, False, False]
+    assert [event.search == began[0].search for event in began] == [True, True, False, False]
+
+
 def test_an_optimizer_that_goes_on_is_told():
     def act():
         one, other = network(), network()
@@ -223,6 +235,59 @@ def test_trainings_that_are_mixed_are_one_again():
     began = TrainingBegan(step=40, key=3, last_loss=0.1)
     events = sampled(1, 5), began, sampled(3, 45), TrainingsMixed(step=46), sampled(3, 47), sampled(1, 48), END
     assert judged(*events) == [("[5, 47, 48] 90 0.5 5", 90)]
+
+
+# --------------------------------------------------------------------------- trials of a search
+
+
+class Overshoots(Rule):
+    """Tells of every step."""
+
+    code = "T2"
+    severity = "warning"
+    each_training = trial_dependent = True
+    consequences = ("T3",)
+
+    def on_numbers_sampled(self, event):
+        """One more."""
+        yield self.finding(event, "too far")
+
+
+class Explodes(Overshoots):
+    """What comes of it, told of the whole run."""
+
+    code = "T3"
+    each_training = trial_dependent = False
+    consequences = ()
+
+
+def kept(*events, rules=(Overshoots, Explodes)):
+    engine = Engine([rule() for rule in rules], on_finding=lambda finding: None, on_broken=lambda *why: None)
+    for event in events:
+        engine.emit(event)
+    return [(finding.code, finding.severity) for finding in engine.findings]
+
+
+def trial(key, *, varied=True):
+    return TrainingBegan(step=20 * key, key=key, search=1, varied=varied)
+
+
+def test_what_some_trials_of_a_search_show_is_a_hint_and_explains_what_came_of_it():
+    assert kept(sampled(1, 5), trial(2), trial(3)) == [("T2", "hint")]
+    assert kept(trial(2), sampled(2, 45), trial(3)) == [("T2", "hint")]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (sampled(1, 5), trial(2), sampled(2, 45)),  # every trial shows it
+        (sampled(1, 5), trial(2, varied=False)),  # the settings are the same: folds
+        (sampled(1, 5), TrainingBegan(step=40, key=2, search=2)),  # another place
+        (trial(2), TrainingBegan(step=60, key=3, search=3), sampled(3, 65)),  # the training after a search
+    ],
+)
+def test_near_miss_what_no_search_explains_is_told(events):
+    assert kept(*events, rules=[Overshoots]) == [("T2", "warning")]
 
 
 # --------------------------------------------------------------------------- names

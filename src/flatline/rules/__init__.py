@@ -22,6 +22,7 @@ class Rule:
     fix: ClassVar[str] = ""
     consequences: ClassVar[tuple[str, ...]] = ()
     each_training: ClassVar[bool] = False  # of several trainings in a script each has an instance of its own
+    trial_dependent: ClassVar[bool] = False  # hangs on rate, decay or depth: in a search over them some trials show it
 
     @classmethod
     def slug(cls) -> str:

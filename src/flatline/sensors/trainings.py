@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 from typing import Any
 
 from flatline.events import TrainingBegan, TrainingsMixed
+from flatline.sensors.callers import standing
 from flatline.sensors.loop import Loop, OptimizerState
 
 MOST = 7  # trainings besides the first one
 LONG = 20  # steps of an earlier optimizer: those of a GAN are all built before the first
+
+
+class Search:
+    """Optimizers that were built under the same calls, one after the other, as a loop does."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # key of the first of them
+        self.settings: set[Hashable] = set()
+
+
+def settings_of(state: OptimizerState) -> Hashable:
+    """What a search over settings may change: the optimizer, its numbers, and the shapes of what it holds."""
+    optimizer = state.ref()
+    groups = optimizer.param_groups if optimizer is not None else ()
+    numbers = tuple(tuple((k, v) for k, v in group.items() if isinstance(v, (int, float, tuple))) for group in groups)
+    return type(optimizer), numbers, tuple(tuple(p.shape) for p in state.parameters)
 
 
 class Trainings:
@@ -22,6 +40,7 @@ class Trainings:
         self._mixed = False
         self._left = MOST
         self._places: set[Any] = set()  # where optimizers were built
+        self._searches: dict[Hashable, Search] = {}  # by the lines of all functions that were running
 
     def built(self, state: OptimizerState) -> None:
         """On parameters that no optimizer ever stepped on, after others had stepped often, it is another training."""
@@ -29,13 +48,15 @@ class Trainings:
             return
         others = [each for each in (*self.loop.states, *self.loop.retired) if each is not state and each.steps]
         held = state.parameters
+        search = self._searches.setdefault(standing(), Search(state.key))
+        search.settings.add(settings_of(state))
         if (
             held
             and self._left
             and any(each.steps >= LONG for each in others)
             and not any(self._stepped_on(p, others) for p in held)
         ):
-            self._begin(state)
+            self._begin(state, search)
         self._places.add(state.where)
         for p in held:
             self._known[id(p)] = weakref.ref(p), state.key
@@ -48,7 +69,7 @@ class Trainings:
             self._mixed = True
             self.loop.emit(TrainingsMixed(step=self.loop.step))
 
-    def _begin(self, state: OptimizerState) -> None:
+    def _begin(self, state: OptimizerState, search: Search) -> None:
         loop = self.loop
         self._newest, self._mixed, self._left = state.key, False, self._left - 1
         first, last = loop.first_loss, loop.last_loss
@@ -59,6 +80,8 @@ class Trainings:
                 where=state.where,
                 key=state.key,
                 again=state.where in self._places,
+                search=search.first,
+                varied=len(search.settings) > 1,
                 first_loss=first,
                 last_loss=last,
             )

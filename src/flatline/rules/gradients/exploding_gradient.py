@@ -71,6 +71,7 @@ class ExplodingGradient(Rule):
     code = "G1"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("N1", "N2", "G8", "W1", "O22", "O25", "C1", "C2", "C3", "C5", "C6", "C11")
     of_positions = ("W4",)  # besides, where it is a state that grew
 

@@ -71,6 +71,7 @@ class GradientCreepsUp(Rule):
     code = "G8"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("N1", "N2", "C1", "C3", "C6")
     of_weight = ("C2", "O28", "W1")  # besides, where a term of the loss weighs more and more
     of_factor = ("W1", "C2", "O28")  # besides, where scores are multiplied with more and more

@@ -50,6 +50,7 @@ class LayerScalesApart(Rule):
     code = "G10"
     severity = "hint"
     each_training = True
+    trial_dependent = True
     cause = "one rate serves gradients that lie orders of magnitude apart"
     fix = "use AdamW, or parameter groups with their own lr; add normalisation layers or match the initialisation"
 

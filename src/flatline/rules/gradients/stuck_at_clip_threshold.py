@@ -56,6 +56,7 @@ class StuckAtClipThreshold(Rule):
     code = "G3"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("O7", "O22", "C2", "C3", "C5")
 
     steps_needed: int = 4  # steps that were looked at, all clipped

@@ -71,6 +71,7 @@ class VanishingGradient(Rule):
     code = "G2"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     cause = (
         "backward multiplies by each layer's derivative (at most 1/4 for a sigmoid, near 0 for a saturated tanh), "
         "so the gradient shrinks with every layer on its way to the input"

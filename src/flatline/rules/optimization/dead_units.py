@@ -61,6 +61,7 @@ class DeadUnits(Rule):
 
     code = "O25"
     severity = "warning"
+    trial_dependent = True
     consequences = ("G2", "O7", "O22", "C2", "C3", "C5", "W4", "W6")
 
     share: float = 0.9  # of the units; SageMaker Debugger warns at half of a layer

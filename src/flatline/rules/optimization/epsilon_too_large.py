@@ -65,6 +65,7 @@ class EpsilonTooLarge(Rule):
     code = "O29"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("O7", "O22", "C2", "C3", "C5", "C6")
 
     swamped: float = 30.0  # times the typical gradient: then 3 % of a step of Adam are left, or less

@@ -55,6 +55,7 @@ class EpsilonVanishes(Rule):
 
     code = "O10"
     severity = "warning"
+    trial_dependent = True
     cause = "the optimizer divides by sqrt(v) + eps; with both 0 the update is inf or nan"
     fix = (
         "keep parameters in float32 and use torch.autocast for speed; or model.to(torch.bfloat16); or eps=1e-4, which "

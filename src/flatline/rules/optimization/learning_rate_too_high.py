@@ -67,6 +67,7 @@ class LearningRateTooHigh(Rule):
     code = "O28"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     cause = "the learning rate is far too high: each step leaps over the minimum that the gradient points to"
     consequences = ("N1", "N2", "G1", "G2", "G8", "W1", "W5", "O22", "O25", "D7", "D9", "C1", "C2", "C3", "C6", "C11")
 

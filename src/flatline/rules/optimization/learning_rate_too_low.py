@@ -76,6 +76,7 @@ class LearningRateTooLow(Rule):
     code = "O7"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("O22", "C2", "C3", "C5")
 
     update_ratio: float = 1e-6  # median update over weight; a thousandth of the healthy 1e-3 (CS231n)

@@ -60,6 +60,7 @@ class OneRateForAllLayers(Rule):
     code = "O19"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     cause = "the fresh head's first gradients are noise, and the body follows them at the head's rate"
     early: int = 5  # steps in which a pretrained layer should hardly move
     far: float = 0.4  # sizes of its own that a body layer travels in them: measured, docs/thresholds.md

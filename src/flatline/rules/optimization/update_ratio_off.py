@@ -60,6 +60,7 @@ class UpdateRatioOff(Rule):
     code = "O22"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("C3", "C5")
     thrown_far = (
         "O28",

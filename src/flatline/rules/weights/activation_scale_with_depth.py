@@ -71,6 +71,7 @@ class ActivationScaleWithDepth(Rule):
     code = "W3"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("G1", "G2", "W4", "W6", "O25", "O7", "O22", "C1", "C2", "C3", "C5")
 
     layers_needed: int = 6  # fewer say nothing about depth

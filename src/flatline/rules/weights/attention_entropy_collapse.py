@@ -60,6 +60,7 @@ class AttentionEntropyCollapse(Rule):
     code = "W5"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     cause = (
         "the scores q·k are spread so widely that softmax gives all weight to one key, and there its derivative is 0: "
         "the layer cannot learn to look elsewhere"

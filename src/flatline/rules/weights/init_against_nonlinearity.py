@@ -66,6 +66,7 @@ class InitAgainstNonlinearity(Rule):
 
     code = "W6"
     severity = "hint"
+    trial_dependent = True
 
     high: float = 3.0  # times what the activation function wants; Kaiming before tanh is 1.4
     low: float = 0.25  # of it; torch's default before ReLU is 0.41

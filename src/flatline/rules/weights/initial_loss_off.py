@@ -58,6 +58,7 @@ class InitialLossOff(Rule):
     code = "W4"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     cause = (
         "the scores are spread widely before anything was learned, so the network starts out sure of wrong answers "
         "and has to unlearn them first"

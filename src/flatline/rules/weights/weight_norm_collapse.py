@@ -57,6 +57,7 @@ class WeightNormCollapse(Rule):
     code = "W2"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("O28", "O7", "O22", "G2", "O25", "D9", "C2", "C3", "C5")
 
     collapsed: float = 0.1  # weight now over weight when first seen, for the typical matrix

@@ -60,6 +60,7 @@ class WeightNormRunaway(Rule):
     code = "W1"
     severity = "warning"
     each_training = True
+    trial_dependent = True
     consequences = ("N1", "N2", "G8", "O22", "C1", "C3", "C6")
     whatever = ("G1", "G2", "W5", "O7", "O25", "C2", "C5")  # besides, where it is proven what grows them
 

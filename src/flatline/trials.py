@@ -1,0 +1,49 @@
+"""A search over settings trains from one place again and again: what only some trials show may be tried on purpose."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from flatline.findings import Finding, explains
+
+
+class Trials:
+    """Which trainings of a run are trials of one search, and what was found in which of them."""
+
+    def __init__(self) -> None:
+        self._search: dict[int, int] = {}  # by a training's key: that of the first from the same place
+        self._varied: set[int] = set()  # of these first ones, those of trials that differ in their settings
+        self._shown: defaultdict[str, set[int]] = defaultdict(set)  # by code: keys of trainings
+
+    def began(self, training: int, first: int, *, varied: bool) -> None:
+        """Another training from the place of ``first``."""
+        self._search[training] = self._search.setdefault(first, first)
+        if varied:
+            self._varied.add(self._search[first])
+
+    def found(self, code: str, training: int) -> None:
+        """A rule whose findings hang on settings told one of a training."""
+        self._shown[code].add(training)
+
+    def weighed(self, findings: Iterable[Finding]) -> list[Finding]:
+        """What other trials are free of is a hint; what it brought about in its trial is not told."""
+        known = list(findings)
+        tried = [finding for finding in known if self._tried(finding)]
+        told = [one for one in known if one not in tried and not any(explains(other, one) for other in tried)]
+        return told + [self._hint(finding) for finding in tried]
+
+    def _tried(self, finding: Finding) -> bool:
+        shown = self._shown.get(finding.code, set())
+        return {self._search.get(training) for training in shown} <= self._varied and bool(self._beside(shown) - shown)
+
+    def _beside(self, shown: set[int]) -> set[int]:
+        """All trials of the searches that these belong to."""
+        searches = {self._search[training] for training in shown}
+        return {training for training, search in self._search.items() if search in searches}
+
+    def _hint(self, finding: Finding) -> Finding:
+        shown = self._shown[finding.code]
+        evidence = {**finding.evidence, "trials": len(self._beside(shown)), "trials_that_show_it": len(shown)}
+        return replace(finding, severity="hint", evidence=evidence)
