@@ -280,3 +280,11 @@ def test_near_miss_told_at_once():
     grown = tuple(0.5 * 10**at for at in range(9))
     (finding,) = play(ExplodingGradient, *thrown(grown))
     assert "the state grows" in finding.message
+
+
+def test_near_miss_a_rate_that_is_raised_until_this_happens():
+    calm = [sample(step, [1e-3, 1e-3], lr=1e-5 * 1.9**step) for step in range(1, 21)]
+    burst = sample(21, [50.0, 50.0], loss=300.0, update=4.0, lr=1e-5 * 1.9**21)
+    assert play(ExplodingGradient, *calm, burst) == []
+    held = sample(21, [50.0, 50.0], loss=300.0, update=4.0, lr=1e-5 * 1.9**20)
+    assert len(play(ExplodingGradient, *calm, held)) == 1

@@ -85,6 +85,7 @@ class ExplodingGradient(Rule):
     past_needed: int = 15  # samples that make a past
     loss_grown: float = 10.0  # loss over the median of its past
 
+    sweep: float = 100.0  # rate over the lowest so far, and rising: a range test goes over 4 to 7 orders of magnitude
     near_zero: float = 1e-3  # weights under this begin at zero, or nearly: their gradient is large beside them
     beyond: float = 100.0  # gradient over weight, and over a loss above 1; 8 is the most of 97 healthy scripts
     beyond_samples: int = 20  # sampled steps, the typical one of them
@@ -111,6 +112,7 @@ class ExplodingGradient(Rule):
 
     def __init__(self) -> None:
         self._deep: dict[int, int] = {}
+        self._rates: dict[int, tuple[float, float]] = {}  # the lowest and the newest
         self._past: dict[int, tuple[History, History]] = {}
         self._wild: dict[int, int] = {}
         self._sizes: dict[int, tuple[History, History]] = {}  # gradient over weight, and the loss
@@ -130,10 +132,18 @@ class ExplodingGradient(Rule):
         if not layers:
             return
         yield from self._over_depth(event, [each for each in layers if each.depth >= 0])
+        if self._swept(event):
+            return
         yield from self._over_steps(event, median(each.gradient_rms for each in layers))
         yield from self._beside_weights(event, layers)
         yield from self._out_of_proportion(event, layers)
         self._remember(event, layers)
+
+    def _swept(self, event: NumbersSampled) -> bool:
+        """The rate is raised from step to step, for the sake of the point where this happens."""
+        lowest, newest = self._rates.get(event.optimizer.key, (event.lr, event.lr))
+        self._rates[event.optimizer.key] = min(lowest, event.lr), event.lr
+        return event.lr > max(newest, self.sweep * lowest) > 0
 
     def on_recurrence_sampled(self, event: RecurrenceSampled) -> Iterator[Finding]:
         """Forward, the state grows by a factor at every position; backward, the gradient does by the same weight."""
