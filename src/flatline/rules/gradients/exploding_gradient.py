@@ -132,12 +132,13 @@ class ExplodingGradient(Rule):
         if not layers:
             return
         yield from self._over_depth(event, [each for each in layers if each.depth >= 0])
-        if self._swept(event):
-            return
-        yield from self._over_steps(event, median(each.gradient_rms for each in layers))
-        yield from self._beside_weights(event, layers)
-        yield from self._out_of_proportion(event, layers)
+        found = [
+            *self._over_steps(event, median(each.gradient_rms for each in layers)),
+            *self._beside_weights(event, layers),
+            *self._out_of_proportion(event, layers),
+        ]
         self._remember(event, layers)
+        yield from () if self._swept(event) else found
 
     def _swept(self, event: NumbersSampled) -> bool:
         """The rate is raised from step to step, for the sake of the point where this happens."""
