@@ -64,6 +64,7 @@ def test_near_miss_sgd_with_l2():
 def test_warns_where_the_decay_is_as_large_as_the_gradients():
     (finding,) = play(CoupledWeightDecay, *sampled(layer(), layer("head.weight", gradient=5e-3), steps=5))
     assert finding.severity == "warning"
+    assert "C2" in finding.consequences
     assert finding.step == 3
     assert finding.where == Where("train.py", 12)
     assert finding.key == "dominates"

@@ -534,3 +534,10 @@ def test_near_miss_a_model_that_was_trained_before_stands_at_its_best():
     assert play(LearningRateTooLow, *slowly)
     parts = (ParameterFacts(name="fc.weight", trained_before=True, optimizers=(ADAM.key,)),)
     assert play(LearningRateTooLow, ParametersAudited(parameters=parts), *slowly) == []
+
+
+def test_near_miss_one_rate_that_is_enough_for_a_layer_the_gradient_arrives_at():
+    fed = LayerNumbers(name="head.weight", weight_rms=0.05, elements=2304, gradient_rms=1e-2, update_ratio=2e-3)
+    few = replace(fed, elements=32)
+    assert play(LearningRateTooLow, *(replace(event, layers=(*event.layers, fed)) for event in samples())) == []
+    assert len(play(LearningRateTooLow, *(replace(event, layers=(*event.layers, few)) for event in samples()))) == 1

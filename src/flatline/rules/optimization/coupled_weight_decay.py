@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flatline.events import LayerNumbers, NumbersSampled, OptimizerCreated, SourceParsed
 from flatline.findings import Finding
@@ -58,6 +59,8 @@ class CoupledWeightDecay(Rule):
     share: float = 0.5  # of the gradient: from here on the decay steers most tensors
     samples: int = 3  # sampled steps that agree
 
+    brings_about = ("W2", "C2", "C3", "C5")  # as a warning
+
     def __init__(self) -> None:
         self._dominated: dict[int, int] = {}
 
@@ -99,7 +102,7 @@ class CoupledWeightDecay(Rule):
         self._dominated[optimizer.key] = self._dominated.get(optimizer.key, 0) + 1
         if self._dominated[optimizer.key] == self.samples:
             worst = max(ruled, key=_decay_share)
-            yield self.finding(
+            found = self.finding(
                 event,
                 f"{optimizer.name}(weight_decay={worst.weight_decay:g}): the decay term is {_decay_share(worst):.2g} × the "
                 f"loss's gradient in {worst.name}, and over {self.share:g} × in {len(ruled)} of {len(layers)} weight matrices",
@@ -110,6 +113,7 @@ class CoupledWeightDecay(Rule):
                 weight_decay=worst.weight_decay,
                 ratio=_decay_share(worst),
             )
+            yield replace(found, consequences=self.brings_about)
 
     def on_source_parsed(self, event: SourceParsed) -> Iterator[Finding]:
         """The same hint, from the call that builds the optimizer."""

@@ -31,6 +31,7 @@ STILL_WARMING = (
 )
 SHORTER = "let the warm-up take a tenth of the steps of this run at most, and count it in optimizer steps"
 OWN_RATE = 1e-3  # of the highest rate: groups under it are slow by a rate of their own, which is O22
+FEW = 64  # elements; the size of a smaller matrix may be near zero by chance
 FINE = 10  # times the ratio called slow, once: the rate is not to blame
 
 
@@ -103,6 +104,8 @@ class LearningRateTooLow(Rule):
     unfinished: float = 0.35  # share of the first loss: the most that such a run came down
     undiminished: float = 0.6  # fall of the second half over that of the first
     undiminished_plain: float = 0.3  # the same where all steps together are shorter than whole_path; converged: 0
+    healthy: float = 1e-3  # change in one step (CS231n), of the matrix that moves most
+    apart: float = 100.0  # times the typical matrix's, which the same rate moves less
     course: int = 200  # steps of a run whose schedule is judged
     floor: float = 0.02  # of the highest rate
     at_floor: float = 0.75  # share of the run that lies there; step decays come down to it in the last third
@@ -174,8 +177,8 @@ class LearningRateTooLow(Rule):
         samples.append(sample)
         lags = self._lags(event, samples)
         small = lags or self._small(event, [each.update for each in samples]) or self._crawls(event, samples)
-        self._idle = (event, samples) if self._idles(event, samples) else None
-        if small and self._too_low(event, samples):
+        self._idle = (event, samples) if self._idles(event, samples) and not self._uneven(samples) else None
+        if small and not self._uneven(samples) and self._too_low(event, samples):
             yield self._tell(event, samples, told=_told(self._easy) if lags and self._easy is not None else "")
 
     def on_optimizer_stepped(self, event: OptimizerStepped) -> None:
@@ -194,6 +197,8 @@ class LearningRateTooLow(Rule):
             return
         for key, newest in self._newest.items():
             course = self._courses.get(key, Course())
+            if self._uneven(self._samples.get(key, [])):
+                continue
             if self._was_divided(newest):
                 yield self._tell_divided(newest)
             elif course.steps >= self.course:
@@ -244,6 +249,11 @@ class LearningRateTooLow(Rule):
             highest=highest,
             falls_fastest_at=event.steepest,
         )
+
+    def _uneven(self, samples: list[_Sample]) -> bool:
+        """At the same rate one matrix learns as it should: what differs is what gradient arrives at the others."""
+        fastest = median([each.fastest for each in samples] or [0.0])
+        return fastest >= self.healthy and self.apart * median(each.update for each in samples) <= fastest
 
     def _small(self, event: NumbersSampled, updates: list[float]) -> bool:
         if len(updates) >= self.samples_needed and event.index >= self.first_index and max(updates) < self.update_ratio:
@@ -443,6 +453,7 @@ class LearningRateTooLow(Rule):
 class _Sample:
     lr: float
     update: float
+    fastest: float
     gradient: float
     gradient_ratio: float
     turn: float | None
@@ -471,6 +482,7 @@ def _measure(event: NumbersSampled) -> _Sample | None:
     return _Sample(
         lr=event.lr,
         update=median(updates),
+        fastest=max((each.update_ratio or 0.0 for each in layers if each.elements >= FEW), default=0.0),
         gradient=median(each.gradient_rms for each in layers),
         gradient_ratio=median(each.gradient_rms / each.weight_rms for each in layers),
         turn=event.turn,
