@@ -8,7 +8,7 @@ import pytest
 from watching import seen
 
 from flatline.events import RateRestored
-from flatline.sensors.told_rates import constant_told
+from flatline.sensors.told_rates import constant_told, told_below
 
 SCRIPT = """
 import torch
@@ -93,3 +93,31 @@ def test_near_miss_the_same_rate(told):
 def test_near_miss_back_to_the_best_step_of_the_same_run(told):
     back = "if step == 20: opt.load_state_dict(state)"
     assert told(load="pass", after=back) == []
+
+
+BY_HAND = SCRIPT.replace("schedule = schedules.{schedule}\n", "").replace(
+    "    schedule.step()", "    before.param_groups[0]['lr'] = max(2e-6, before.param_groups[0]['lr'] * 0.5)"
+)
+
+
+def by_hand(tmp_path, load=LOAD, after="pass"):
+    file = tmp_path / "train.py"
+    file.write_text(BY_HAND.format(load=load, after=after, steps=60, two=False, built=0.001))
+    linecache.checkcache()
+    told_below.cache_clear()
+    code = compile(file.read_text(), str(file), "exec")
+    return seen(lambda: exec(code, {"__name__": "train"}), RateRestored)
+
+
+def test_the_end_of_a_schedule_by_hand(tmp_path):
+    (restored,) = by_hand(tmp_path)
+    assert (restored.rate, restored.peak, restored.told, restored.steps) == (2e-6, 0.002, "", 60)
+    (told,) = by_hand(tmp_path, load=f'{LOAD}\nprint(f"training with lr = {{LR}}")')
+    assert (told.told, told.once) == ("LR", True)
+
+
+def test_near_miss_a_schedule_by_hand_that_goes_on(tmp_path):
+    again = (
+        "opt.param_groups[0]['lr'] = max(2e-6, opt.param_groups[0]['lr'] * 0.5) if step % 20 == 19 else float('2e-6')"
+    )
+    assert by_hand(tmp_path, after=again) == []

@@ -136,6 +136,17 @@ def constant_told(file: str, line: int) -> Told | None:
     return Told(Where(file, found[0].lineno), ast.unparse(found[0])) if found else None
 
 
+@lru_cache(maxsize=8)
+def told_below(file: str, line: int) -> tuple[str, ...]:
+    """Settings that the function around this line tells as the rate, further down."""
+    tree = tree_of(file)
+    if tree is None:
+        return ()
+    here = [f for f in ast.walk(tree) if isinstance(f, FUNCTIONS[:2]) and f.lineno < line <= (f.end_lineno or 0)]
+    function = max(here, key=lambda f: f.lineno) if here else tree
+    return tuple(ast.unparse(node) for node in tellings(function) if isinstance(node, SETTING) and node.lineno > line)
+
+
 def _function_of(tree: ast.AST, node: ast.AST) -> ast.AST:
     around = [f for f in ast.walk(tree) if isinstance(f, FUNCTIONS[:2]) and any(n is node for n in ast.walk(f))]
     return max(around, key=lambda f: f.lineno) if around else tree

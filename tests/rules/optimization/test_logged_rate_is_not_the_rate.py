@@ -63,8 +63,21 @@ def test_fires_on_the_end_of_another_schedule():
     assert "args.lr is told as the rate" in told.message
 
 
+def test_fires_on_the_low_rate_of_another_training():
+    (lower,) = play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-5))
+    assert lower.evidence["rate"] == 1e-5
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=2e-6, peak=2e-3, built=2e-3))
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=3e-2, told="lr", once=True, peak=0.0))
+
+
+def test_near_miss_a_setting_that_is_told_once():
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=2e-4, told="lr", once=True)) == []
+
+
 def test_near_miss_a_restored_rate_that_is_in_use():
-    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-5)) == []
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-5, peak=1e-3)) == []
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=5e-5)) == []
+    assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-5, steps=20)) == []
     assert play(LoggedRateIsNotTheRate, replace(RESTORED, rate=1e-3, built=1e-4, peak=1e-3)) == []
 
 

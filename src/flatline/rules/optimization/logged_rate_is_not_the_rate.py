@@ -84,6 +84,9 @@ class LoggedRateIsNotTheRate(Rule):
 
     points_needed: int = 20  # of a logged rate; fewer may be a warm-up of both
     floor: float = 1e-3  # of the rate that the optimizer was built with: the weights practically stand still
+    low: float = 0.01  # the same, where the file is of a training with another rate: fine-tuning has 0.1 to 0.01
+    stage: int = 50  # steps of such a training
+    echoed: float = 10.0  # factor between the two, where a setting is told once: settings are told at each beginning
     swing: float = 0.1  # relative change of a logged rate: it follows a schedule
 
     def __init__(self) -> None:
@@ -193,11 +196,13 @@ class LoggedRateIsNotTheRate(Rule):
 
     def on_rate_restored(self, event: RateRestored) -> Iterator[Finding]:
         """What the optimizer was built with is not what it uses: the end of the schedule of another run, or another one is told."""
-        over = event.rate <= self.floor * event.built and (event.rate == 0 or event.rate <= self.floor * event.peak)
-        if not over and not event.told:
+        over = self._is_over(event)
+        factor = max(event.built, event.rate) / max(min(event.built, event.rate), 1e-30)
+        told = event.told and (not event.once or factor >= self.echoed)
+        if not over and not told:
             return
         begun = f", where a schedule had brought it there from {event.peak:.3g}" if event.peak and over else ""
-        goes = f"{event.told} is told as the rate" if event.told else "no schedule follows"
+        goes = f"{event.told} is told as the rate" if told else "no schedule follows"
         finding = self.finding(
             event,
             f"{event.optimizer.name} was built with lr={event.built:.3g}, and load_state_dict() put the {event.rate:.3g} of the "
@@ -209,6 +214,13 @@ class LoggedRateIsNotTheRate(Rule):
             rate=event.rate,
         )
         yield replace(finding, consequences=(*self.consequences, "O7"))
+
+    def _is_over(self, event: RateRestored) -> bool:
+        """The rate is the end of a schedule; higher up, if it was a schedule of another training, begun at another rate."""
+        rate, built, peak = event.rate, event.built, event.peak
+        anew = event.steps >= self.stage and _distance(built, peak) > self.swing
+        low = self.low if peak and anew else self.floor
+        return rate <= low * built * (1 + self.equal) and (rate == 0 or rate <= low * peak * (1 + self.equal))
 
     def on_rate_lost(self, event: RateLost) -> Iterator[Finding]:
         """Worked out as the loop goes on, and given to nobody."""
