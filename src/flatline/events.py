@@ -799,9 +799,10 @@ class RateRestored(Event):
     optimizer: OptimizerFacts = OptimizerFacts()
     built: float = 0.0
     rate: float = 0.0  # of the file, and of all steps since
-    peak: float = 0.0  # of the schedule that the file was trained with, if it noted one
+    peak: float = 0.0  # of the training that the file is of, if a schedule noted one, or it was seen
     steps: int = 0  # at that rate so far
-    told: str = ""  # the setting that the loop tells as its rate
+    told: str = ""  # the setting that is told as its rate
+    once: bool = False  # told before the loop; all was seen until its end then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
