@@ -3,6 +3,7 @@ from flatline.events import (
     Curve,
     CurvesUpdated,
     LayerNumbers,
+    LossesRead,
     NumbersSampled,
     OptimizerFacts,
     OptimizerStepped,
@@ -138,6 +139,8 @@ def whole(
         yield NumbersSampled(
             step=index, index=index, layers=layers, optimizer=optimizer, clips=clips, loss=loss, first_loss=first
         )
+    losses = tuple(first + (last - first) * (step / 400) ** bend for step in range(400))
+    yield LossesRead(optimizer=optimizer, losses=losses, rates=(0.1,) * 400)
     yield RunEnded(step=400, how=how, loss=last, first_loss=first)
 
 

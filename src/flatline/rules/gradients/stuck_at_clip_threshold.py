@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatline.events import ClipFacts, CurvesUpdated, NumbersSampled, OptimizerStepped, RunEnded
+from flatline.events import ClipFacts, CurvesUpdated, LossesRead, NumbersSampled, OptimizerStepped, RunEnded
 from flatline.findings import Finding
-from flatline.history import fmean, median
+from flatline.history import Course, median
 from flatline.rules import Rule
 from flatline.trends import main
 
@@ -86,6 +86,7 @@ class StuckAtClipThreshold(Rule):
         self._updates: dict[int, float] = {}  # largest median update ratio seen
         self._sampled: dict[int, list[ClipFacts]] = {}  # clips of sampled steps
         self._losses: dict[int, list[float]] = {}  # over the first one
+        self._courses: dict[int, Course] = {}
         self._newest: dict[int, NumbersSampled] = {}
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
@@ -101,6 +102,10 @@ class StuckAtClipThreshold(Rule):
         sampled += _known(event.clips)
         if self._short(event, sampled):
             yield self._tell(event, sampled)
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """Loss and rate of every step."""
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """Plain SGD all of whose steps were shrunk, from the first to the last, and a loss that hardly fell."""
@@ -173,20 +178,21 @@ class StuckAtClipThreshold(Rule):
         return tiny and slow and min(ratios) > 1 and median(ratios) >= self.short_ratio
 
     def _all_along(self, event: NumbersSampled, clips: list[ClipFacts]) -> bool:
-        newest = self._losses.get(event.optimizer.key, [])[-self.steps_needed :]
-        if len(clips) < self.whole_steps or event.index < self.whole_index or event.optimizer.adaptive or not newest:
+        course = self._courses.get(event.optimizer.key, Course())
+        if len(clips) < self.whole_steps or course.steps < self.whole_index or event.optimizer.adaptive:
             return False
         lasting = 1 - max((each.momentum for each in event.layers), default=0.0)
-        if max(clip.threshold for clip in clips) <= self.tiny_threshold and self._gains_speed(event.optimizer.key):
+        if max(clip.threshold for clip in clips) <= self.tiny_threshold and self._gains_speed(course):
             lasting = 1.0
         ratios = [_ratio(clip) * lasting for clip in clips]
-        return min(ratios) > 1 and median(ratios) >= self.whole_ratio and median(newest) > 1 - self.whole_fallen
+        return min(ratios) > 1 and median(ratios) >= self.whole_ratio and self._stays_high(course)
 
-    def _gains_speed(self, key: int) -> bool:
-        """The loss falls as fast in the second half of what was seen as in the first, or faster: it has far to go."""
-        losses = self._losses[key]
-        third = len(losses) // 3
-        first, middle, last = (fmean(part) for part in (losses[:third], losses[third:-third], losses[-third:]))
+    def _stays_high(self, course: Course) -> bool:
+        return course.level(0.9, 1.0) > (1 - self.whole_fallen) * course.stretches[0].loss > 0
+
+    def _gains_speed(self, course: Course) -> bool:
+        """The loss falls as fast in the second half of the run as in the first, or faster: it has far to go."""
+        first, middle, last = (course.level(*part) for part in ((0.0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0)))
         return 0 < first - middle <= middle - last
 
     def _tell(self, event: OptimizerStepped | NumbersSampled, clips: list[ClipFacts]) -> Finding:
