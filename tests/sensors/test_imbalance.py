@@ -13,7 +13,7 @@ from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
 
 
-def train(labels, steps=60, *, loss=functional.cross_entropy, outputs=2, shift=1.0):
+def train(labels, steps=60, *, loss=functional.cross_entropy, outputs=2, shift=1.0, again=0):
     """A frozen model, looked at when it is due."""
     torch.manual_seed(0)
     told = []
@@ -27,7 +27,9 @@ def train(labels, steps=60, *, loss=functional.cross_entropy, outputs=2, shift=1
     for step in range(steps):
         y = labels(step)
         x = torch.randn(len(y), 6) + shift * y[:, None]
-        loop.steps, loop.dense = step, step < 5
+        loop.steps, loop.dense = step, step < 5 or 0 <= step - again < 5
+        if again and step == again:
+            loop.begin()
         scores = net(x)
         value = loss(scores, y) if outputs > 1 else loss(scores[:, 0], y.float())
         if loop.dense or step >= watch.due:
@@ -54,6 +56,11 @@ def test_a_rare_class():
 def test_a_rare_class_under_bce():
     (told,), _, _ = train(rarely, loss=functional.binary_cross_entropy_with_logits, outputs=1)
     assert (told.common, told.answered) == (0, 0)
+
+
+def test_another_training_has_a_first_quarter_of_its_own():
+    *_, told = train(rarely, steps=300, again=100)[0]
+    assert 150 <= told.first < 160
 
 
 def test_inputs_that_tell_nothing():

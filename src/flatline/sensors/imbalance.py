@@ -89,6 +89,7 @@ class Imbalance:
         self._begin()
 
     def _begin(self) -> None:
+        self._begun = self.loop.steps
         self.due = math.inf  # the step from which on a light step is looked at, too
         self._off = False
         self._where: Where | None = None
@@ -119,8 +120,8 @@ class Imbalance:
         if self.loop.dense or len(self._waiting) >= WAITING:
             self._read()
         self._plan()
-        if self.loop.step >= self._tell_at:
-            self._tell_at = 2 * self.loop.step
+        if self.loop.step - self._begun >= self._tell_at:
+            self._tell_at *= 2
             self.tell()
 
     def _take(self, root: Node) -> bool:
@@ -184,7 +185,7 @@ class Imbalance:
             return
         if self._read_now:
             self._read_now, self._only = False, bool((self._looks[-1].answers == common).all())
-        gap = GAP if self._taken < SPREAD else max(GAP, self.loop.steps // SPREAD)
+        gap = GAP if self._taken < SPREAD else max(GAP, (self.loop.steps - self._begun) // SPREAD)
         self.due = self.loop.steps + (gap if self._only else 4 * gap)
 
     def finish(self) -> None:
@@ -194,7 +195,8 @@ class Imbalance:
     def tell(self, ended: bool = False) -> None:
         """What was seen in the last three quarters of the steps."""
         self._read()
-        looks = [look for look in self._looks if 4 * look.step > self.loop.steps]
+        early = self._begun + (self.loop.steps - self._begun) / 4
+        looks = [look for look in self._looks if look.step > early]
         total, (common, often) = sum(self._counts.values()), _commonest(self._counts)
         if self._off or not looks or often < LOPSIDED * total or len({look.scores.shape[1] for look in looks}) > 1:
             return
