@@ -27,7 +27,7 @@ A training loop, with every event at its place::
     validate(model)                                # ValidationObserved, ItemsRedrawn
                                                    # now and then, and at the end: CurvesUpdated
                                                    # ScriptCrashed, StageNotReached, FlagOnModule, AdaptersNotMade, LoaderWaited,
-                                                   # ValidationTold, RunEnded
+                                                   # BodyNeverTrained, ValidationTold, RunEnded
 
 Sensors make these from torch objects; rules and their tests see nothing else. Most events are made on
 the first steps and then on sampled ones; the bookkeeping behind them counts every step. They are made without
@@ -1823,6 +1823,21 @@ class RandomFrozen(Event):
     source: Literal["checkpoint", "training"] = "checkpoint"  # of the other weights: a file, or an earlier optimizer
     loaded: int = 0  # parameters of the model that have theirs from there
     trains: int = 0  # parameters of the model that an optimizer updates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BodyNeverTrained(Event):
+    """The run is over, and most of the model stayed frozen with the random numbers that its layers were built with."""
+
+    absent = "what was frozen had been loaded or trained"
+    defect = True
+    optimizer: OptimizerFacts = OptimizerFacts()
+    model: str = "model"
+    matrices: int = 0  # that are frozen
+    frozen: int = 0  # elements of the layers below the head
+    trainable: int = 0  # of the head
+    norms: int = 0  # frozen norms whose weights are ones and zeros
+    replaced: bool = False  # the head was put in the place of another one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -31,6 +31,7 @@ from flatline.sensors.logged import LoggedSensor
 from flatline.sensors.loop import Loop
 from flatline.sensors.lost_rates import LostRates
 from flatline.sensors.models import ModelSensor
+from flatline.sensors.never_trained import NeverTrained
 from flatline.sensors.numbers import NumbersSensor
 from flatline.sensors.optimizers import OptimizerSensor
 from flatline.sensors.own_state import OwnStateSensor
@@ -104,6 +105,7 @@ class LiveSensors:
         self.lost_rates = LostRates(loop)
         self.divided = DividedLosses(loop)
         self.restored = RestoredRates(loop, self.patches, self.schedules)
+        self.never_trained = NeverTrained(loop, self.models, self.audit)
         self.shifts = ShiftSensor()
         self.padded_states = PaddedStates(loop, self.patches)
 
@@ -134,6 +136,7 @@ class LiveSensors:
         self.optimizers.after_sample.append(guard(self.lost_rates.after_step))
         self.optimizers.after_sample.append(guard(self.restored.after_step))
         self.optimizers.after_sample.append(guard(self.padded_states.after_step))
+        self.optimizers.after_sample.append(guard(self.never_trained.after_step))
         self.optimizers.after_sample.append(guard(self.backward.annealed.after_step))
         self.optimizers.after_sample.append(guard(self.weighed.again.after_step))
         self.backward.outliers.position = self.data.place
@@ -149,6 +152,7 @@ class LiveSensors:
         self.models.on_leave.append(guard(self.left_out.after_module))
         self.optimizers.before_step.append(guard(self.lifecycle.before_step))
         self.optimizers.before_step.append(guard(self.logged.before_step))
+        self.optimizers.before_step.append(guard(self.never_trained.before_step))
         self.models.on_leave.append(guard(self.recording.after_module))
         self.models.on_leave.append(guard(self.shifts.after_module))
         self.models.on_leave.append(guard(self.padded_states.after_module))
@@ -257,6 +261,7 @@ class LiveSensors:
         guard(self.lost_rates.finish)()
         guard(self.restored.finish)()
         guard(self.padded_states.finish)()
+        guard(self.never_trained.finish)()
         if error is not None and how == "crashed":
             guard(lambda: self.loop.emit(self.crashes.read(error)))()
         guard(lambda: self.schedules.tell(ended=how))()

@@ -18,6 +18,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.own_data import looks_at_own_data
 from flatline.sensors.patching import Patches, unseen_by_dynamo
 from flatline.sensors.spacing import spaced
+from flatline.sensors.tree import entry as entry_of
 from flatline.sensors.tree import modules, named_modules, own_parameters, parameters
 from flatline.sensors.wrapping import Wrapping
 
@@ -216,6 +217,7 @@ class ModelSensor:
         self.models: dict[int, Model] = {}
         self.labels: dict[str, int] = {}
         self.parents: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        self.replaced: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that were put in the place of others
         self.wrapping = Wrapping()
         self.made: set[type] = set()  # classes of the modules that were built
         self.eval_calls: dict[int, Where | None] = {}
@@ -427,6 +429,8 @@ class ModelSensor:
     def _registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         if child is not None:
             before = self.parents.get(child)
+            if name in parent._modules and entry_of(parent._modules, name) not in (None, child):
+                self.replaced.add(child)
             self.wrapping.module(parent, child, before[0]() if before is not None else None)
             self.parents[child] = weakref.ref(parent), name
             self.made.update((type(parent), type(child)))

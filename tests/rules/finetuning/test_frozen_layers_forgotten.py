@@ -2,7 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from flatline.events import FlagOnModule, StageNotReached, UnfrozenNotHeld, Where
+from flatline.events import (
+    BodyNeverTrained,
+    FlagOnModule,
+    LossesRead,
+    OptimizerFacts,
+    RunEnded,
+    StageNotReached,
+    UnfrozenNotHeld,
+    Where,
+)
 from flatline.rules.finetuning.frozen_layers_forgotten import FrozenLayersForgotten
 from flatline.testing import lint, play
 
@@ -197,3 +206,42 @@ def test_fires_on_layers_that_no_optimizer_was_given():
 def test_a_small_part_that_is_left_out_is_a_warning():
     (finding,) = play(FrozenLayersForgotten, replace(NOT_HELD, elements=90))
     assert finding.severity == "warning"
+
+
+# --------------------------------------------------------------------------- a body that nobody trained
+
+RANDOM = BodyNeverTrained(
+    step=1, where=Where("train.py", 81), model="Net", matrices=9, frozen=14_264, trainable=100, norms=9,
+    optimizer=OptimizerFacts(key=0),
+)  # fmt: skip
+
+
+def judged(event, last, steps=240, how="finished"):
+    losses = tuple(1.4 + (last - 1.4) * at / steps for at in range(steps))
+    read = LossesRead(
+        step=steps, steps=tuple(range(steps)), losses=losses, rates=(0.1,) * steps, optimizer=event.optimizer
+    )
+    return play(FrozenLayersForgotten, read, event, RunEnded(step=steps, how=how))
+
+
+def test_fires_on_a_frozen_body_of_random_weights():
+    (finding,) = judged(RANDOM, 1.1)
+    assert (finding.severity, finding.step, finding.where) == ("error", 1, Where("train.py", 81))
+    assert (
+        "99.3% of Net is frozen with the random weights it was built with (9 matrices, 14,264 elements)"
+        in finding.message
+    )
+    assert "O18" in finding.consequences
+    (plain,) = judged(replace(RANDOM, norms=0), 1.3)
+    assert plain.severity == "warning"
+    assert judged(replace(RANDOM, norms=0, replaced=True), 1.1)
+
+
+def test_near_miss_random_features_that_are_good_enough():
+    assert judged(RANDOM, 0.3) == []
+    assert judged(replace(RANDOM, norms=0), 0.9) == []
+
+
+def test_near_miss_a_run_that_was_short_or_stopped():
+    assert judged(RANDOM, 1.1, steps=60) == []
+    assert judged(RANDOM, 1.1, how="interrupted") == []

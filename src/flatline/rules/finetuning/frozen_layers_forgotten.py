@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from statistics import fmean
 
-from flatline.events import FlagOnModule, SourceParsed, StageNotReached, UnfrozenNotHeld, line_of
+from flatline.events import (
+    BodyNeverTrained,
+    FlagOnModule,
+    LossesRead,
+    RunEnded,
+    SourceParsed,
+    StageNotReached,
+    UnfrozenNotHeld,
+    line_of,
+)
 from flatline.findings import Finding
+from flatline.history import Course
 from flatline.rules import Rule
 
 
@@ -24,7 +36,8 @@ class FrozenLayersForgotten(Rule):
     an accuracy of 30 where accuracy is a share, for a count of samples where batches are counted, for an epoch that
     is counted by too large a number of steps, or stands in a method of a callback that the trainer never calls. Or it goes
     over ``parameters()`` in a variable, an iterator that the loop which froze the layers has used up. Or it unfreezes
-    layers that the optimizer was never given, as where it was built from what was trainable at the start.
+    layers that the optimizer was never given, as where it was built from what was trainable at the start. Or the layers
+    were never pretrained: nothing was loaded into the body, and the head learns from random features.
 
     Fix
     ---
@@ -52,7 +65,8 @@ class FrozenLayersForgotten(Rule):
     -------------------
     Linear probing and adapters, which have no such stage; a stage that is switched off by a setting (a hint); gradual
     unfreezing; layers that a later optimizer gets, or that are trained by hand; frozen teachers and feature extractors; a
-    run that was stopped early; a class of the user's with a setting of that name.
+    run that was stopped early; a class of the user's with a setting of that name. Random features on purpose, which
+    are shallow, or good enough for the loss to come down; random targets beside the model that trains.
 
     References
     ----------
@@ -64,7 +78,50 @@ class FrozenLayersForgotten(Rule):
     cause = "the loop is over before the condition is true"
     consequences = ("O7", "C2", "O28", "O21")
     named: int = 4  # words and parts that are told
+    unlearned: float = 0.5  # of the first loss that is left, under a head that was replaced or above norms as built
+    certain: float = 0.8  # the same where neither shows that the body was meant to be pretrained
+    run: int = 100  # steps of a run whose end says so
     most: float = 0.5  # share of the elements that are frozen: less, and the model trains all the same
+
+    def __init__(self) -> None:
+        self._courses: dict[int, Course] = {}
+        self._random: list[BodyNeverTrained] = []
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """The loss of every step."""
+        self._courses.setdefault(event.optimizer.key, Course()).extend(event.losses, event.rates)
+
+    def on_body_never_trained(self, event: BodyNeverTrained) -> None:
+        """Judged when it is known what the head learned."""
+        self._random.append(event)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """The head learned next to nothing from features that nobody ever trained."""
+        for found in self._random if event.how == "finished" else ():
+            course = self._courses.get(found.optimizer.key, Course())
+            if course.steps < self.run:
+                continue
+            losses = [each.loss for each in course.stretches]
+            first, last = fmean(losses[: len(losses) // 10 or 1]), fmean(losses[-len(losses) // 5 :])
+            least = self.unlearned if found.norms or found.replaced else self.certain
+            if last >= least * first > 0:
+                yield self._never_trained(found, first, last)
+
+    def _never_trained(self, event: BodyNeverTrained, first: float, last: float) -> Finding:
+        share = event.frozen / (event.frozen + event.trainable)
+        finding = self.finding(
+            event,
+            f"{share:.1%} of {event.model} is frozen with the random weights it was built with ({event.matrices} matrices, "
+            f"{event.frozen:,} elements): nothing was loaded, nothing trained it, and the head of {event.trainable:,} "
+            f"elements brought the loss from {first:.4g} to {last:.4g}",
+            severity="error" if event.norms or event.replaced else "warning",
+            cause="layers are frozen to keep what a pretraining taught them, and these were never pretrained",
+            fix="load the pretrained weights before they are frozen; with none to load, do not freeze them",
+            key="never trained",
+            frozen=event.frozen,
+            trainable=event.trainable,
+        )
+        return replace(finding, consequences=(*self.consequences, "O18", "C1", "C3", "C4", "C5", "O22"))
 
     def on_stage_not_reached(self, event: StageNotReached) -> Iterator[Finding]:
         """Most of the model is frozen at the end, though the script means to unfreeze."""
