@@ -63,6 +63,14 @@ def test_names_the_operation(loss_of, detail):
     assert origin.detail.startswith(detail)
 
 
+def test_near_miss_scores_that_overflow_are_not_masked():
+    def loss_of(model, x, bad):
+        pull = torch.full((model(x).shape[1], 4), -3e38 if bad else 1.0)
+        return (100 * model(x).abs() @ pull).softmax(1).square().mean()
+
+    assert "masked" not in origin_of(loss_of).detail
+
+
 def test_names_the_rows_of_the_batch():
     def loss_of(model, x, bad):
         x[3, 1] = float("nan") if bad else 0.0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flatline.events import Origin
-from flatline.sensors.graph import Graph, Node, children, is_leaf, operation, saved, sequence, source, walk
+from flatline.sensors.graph import VIEWS, Graph, Node, children, is_leaf, operation, saved, sequence, source, walk
 from flatline.sensors.loop import OptimizerState
 from flatline.sensors.losses import module_of
 from flatline.sensors.models import ModelSensor
@@ -18,6 +18,7 @@ from flatline.sensors.tree import named_parameters
 SAVED = ("self", "result", "other", "input", "mat1", "target", "condition", "exponent", "mat2", "batch2")
 RISKY = ("Sqrt", "Rsqrt", "Acos", "Asin", "Atanh", "Log", "Log2", "Log10", "Reciprocal", "LinalgEigh", "LinalgSvd")
 NAMED = 3
+PRODUCTS = ("Addmm", "Mm", "Bmm", "Convolution")
 
 
 def origin(root: torch.Tensor | None, models: ModelSensor, states: list[OptimizerState]) -> Origin:
@@ -160,11 +161,21 @@ def _softmax(node: Node, kept: dict[str, torch.Tensor]) -> str:
     value = kept.get("result")
     if value is None or value.dtype is torch.float16 or value.dim() < 1:
         return ""  # in float16 a score that overflows looks the same
+    if _straight_from_product(node):
+        return ""  # nothing masks these scores: they overflowed
     dim = saved(node, "dim")
     empty = torch.isnan(value).all(dim if isinstance(dim, int) else -1)
     if not bool(empty.any()) or bool(torch.isnan(value).any() != empty.any()):
         return ""
     return f"softmax over rows of -inf only ({int(empty.sum())} of {empty.numel()} are masked completely)"
+
+
+def _straight_from_product(node: Node) -> bool:
+    """It is given what a layer makes, seen anew or transposed at most."""
+    below = children(node)
+    while below and operation(below[0]) in (*VIEWS, "T", "Transpose", "Permute", "Clone"):
+        below = children(below[0])
+    return bool(below) and operation(below[0]) in PRODUCTS
 
 
 def _mean(node: Node, kept: dict[str, torch.Tensor]) -> str:
