@@ -1163,6 +1163,27 @@ class PairingProbed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SamplesAlike(Event):
+    """Samples of a model that is at chance are one and the same, or nearly so, and their targets are not."""
+
+    absent = "the samples of each batch differ, or the model tells their targets"
+    defect = True
+    rows: int = 0  # looked at
+    width: int = 0  # numbers in each
+    batches: int = 0
+    equal: float = 0.0  # share of them that are the same row, to the last bit
+    value: float | None = None  # that each number of this row is
+    left: float = 0.0  # share of the scatter of all targets that lies under these rows
+    spread: float = 1.0  # largest standard deviation of a number, in its mean or in 1, if that is less
+    common: float = 0.0  # rms of the means
+    rms: float = 0.0  # of all numbers
+    probed: int = 0  # different samples, on which simple rules were tried once they were standardised
+    labels: bool = True  # classes, and no measured targets
+    told: float = 0.0  # share that the better rule tells; a correlation of measured targets
+    commonest: float = 1.0  # share of the commonest class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PathsMispaired(Event):
     """A data set pairs files by their place in two lists, and their names tell of other numbers."""
 

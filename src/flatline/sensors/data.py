@@ -22,6 +22,7 @@ from flatline.events import (
     PassEnded,
     PathsMispaired,
     RowsMispaired,
+    SamplesAlike,
     TargetsObserved,
     Where,
     WorkersAlike,
@@ -65,6 +66,7 @@ MATTERS, NOTHING = 0.003, 1e-9  # losses: under the first one rises are noise; t
 INDICES = 256  # of one batch that are compared
 HELD = 1_048_576  # numbers of an input that nobody else may keep until the backward: four megabytes
 PLAIN = (int, str)  # indices that are kept
+ANSWERS = ("linear", "convolution", "")  # what raw scores come from; others are no answers yet, or bent ones
 UNLIKE = count(1)
 
 
@@ -227,6 +229,7 @@ class DataSensor:
         self._last_served = 0  # step that the newest batch belonged to
         self._repeats: dict[str, batches.Repeats] = {}
         self._input: tuple[int, Any] = (0, None)  # step, weak reference to what the model in training was called with
+        self._several = False  # it was called with others beside
         self._held: torch.Tensor | None = None  # and itself, until the step: nobody else may keep ``x[rows]``
         self._pairings: dict[int, Pairing] = {}
         self._measured: dict[int, Measured] = {}
@@ -571,7 +574,7 @@ class DataSensor:
         self.lone.called(model, first, content=content)
         self._scaled.called(model, first)
         self._ranges.called(model, first)
-        self._input = step, weakref.ref(first)
+        self._input, self._several = (step, weakref.ref(first)), len(tensors) > 1
         self._held = first if first.numel() <= HELD and not first.requires_grad else None
         rows, features = batches.layout(tensors)
         if loader is None and len(self._rows) < FEW:
@@ -652,8 +655,8 @@ class DataSensor:
         )
 
         place = hash((where, kind))
-        if fed_by == "linear" and (place in self._pairings or len(self._pairings) < PAIRINGS):
-            self._pair(self._pairings.setdefault(place, Pairing()), step, where, labels, target, surprise)
+        if fed_by in ANSWERS and (place in self._pairings or len(self._pairings) < PAIRINGS):
+            self._pair(self._pairings.setdefault(place, Pairing(fed_by)), step, where, labels, target, surprise)
 
     def _stored(self, loader: Loader | None, labels: Any) -> Any:
         """The labels of a loader's data set, as it keeps them, if the loader takes them in that order."""
@@ -673,8 +676,8 @@ class DataSensor:
         if kind in batches.WRITTEN:
             target = batches.as_served(target, [tensor for ref in self.models.batch if (tensor := ref()) is not None])
         self.sentinels.look(hash((where, kind)), kind, target, where)
-        if fed_by == "linear":
-            self._pair_measured(hash((where, kind)), scores, target, step, where)
+        if fed_by in ANSWERS:
+            self._pair_measured(self._measured_at(hash((where, kind)), fed_by), scores, target, step, where)
         loader = self._loader_of(step)
         self._rank(hash((where, kind, loader.key if loader is not None else 0)), scores, target, step, where)
         found = batches.constant_target(scores, target) if target.data_ptr() in self._served_at else None
@@ -727,6 +730,7 @@ class DataSensor:
         if not inputs.is_floating_point() and not are_ids(inputs):
             return
         pairing.add(step, inputs, labels, surprise)
+        self._tell_alike(pairing, step, where)
         if not pairing.at_chance(step):
             return
         text, place = _torn_apart(where, pairing.probe.rows, self._dataset_of(step))
@@ -754,6 +758,34 @@ class DataSensor:
             )
         )
 
+    def _tell_alike(self, pairing: Pairing | Measured, step: int, where: Where | None) -> None:
+        """Samples that are one and the same, or nearly so, under other targets; once."""
+        same = pairing.probe.sameness
+        if pairing.told or self._several or not same.enough or not pairing.guesses(step):
+            return
+        pairing.told = True
+        labels = isinstance(pairing, Pairing)
+        told, commonest = pairing.probe.told()
+        self.loop.emit(
+            SamplesAlike(
+                step=step,
+                where=where,
+                rows=same.rows,
+                width=same.width,
+                batches=same.batches,
+                equal=same.equal,
+                value=same.value,
+                left=same.left,
+                spread=same.spread,
+                common=same.common,
+                rms=same.rms,
+                probed=pairing.probe.rows,
+                labels=labels,
+                told=told,
+                commonest=commonest,
+            )
+        )
+
     def _repair(self, pairing: Pairing | Measured, step: int) -> Repaired | None:
         """Another pairing, looked for once."""
         if pairing.repaired:
@@ -761,13 +793,19 @@ class DataSensor:
         pairing.repaired = True
         return repaired(self._dataset_of(step), users_frame())
 
-    def _pair_measured(self, place: int, scores: Any, target: torch.Tensor, step: int, where: Where | None) -> None:
+    def _measured_at(self, place: int, fed_by: str) -> Measured | None:
+        """What is kept of one loss; None beyond the first few."""
+        if place not in self._measured and len(self._measured) >= PAIRINGS:
+            return None
+        return self._measured.setdefault(place, Measured(fed_by))
+
+    def _pair_measured(
+        self, pairing: Measured | None, scores: Any, target: torch.Tensor, step: int, where: Where | None
+    ) -> None:
         """The same for the targets of a regression."""
         at, reference = self._input
         inputs = reference() if reference is not None and at == step else None
-        if inputs is None or not inputs.is_floating_point() or inputs.dim() < 2 or not self.loop.wants(PairingProbed):
-            return
-        if place not in self._measured and len(self._measured) >= PAIRINGS:
+        if pairing is None or inputs is None or not inputs.is_floating_point() or inputs.dim() < 2:
             return
         if (
             not isinstance(scores, torch.Tensor)
@@ -778,8 +816,8 @@ class DataSensor:
             return
         if len(inputs) != len(target) or not len(target) or target.numel() > COLUMNS * len(target):
             return
-        pairing = self._measured.setdefault(place, Measured())
         pairing.add(step, inputs, scores, target)
+        self._tell_alike(pairing, step, where)
         if not pairing.at_chance(step):
             return
         by_line, by_neighbours = pairing.probe.correlations()

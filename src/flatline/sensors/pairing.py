@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from flatline.events import Where
+from flatline.sensors.sameness import Sameness
 from flatline.sensors.seeds import SEEDING
 from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, own_nodes, tree_of
 
@@ -48,11 +49,13 @@ OWN = "\N{MIDDLE DOT}"  # marks a comprehension's variable
 class Pairing:
     """Inputs and labels of one loss, kept while the model does not tell one from the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, fed_by: str = "linear") -> None:
+        self.fed_by = fed_by
         self.probe = Probe()
         self.counts: Counter[int] = Counter()
         self.learned = False
         self.repaired = False  # other pairings were tried
+        self.told = False  # that its samples are alike
         self._surprises: deque[float] = deque(maxlen=RECENT)
 
     def add(self, step: int, inputs: Tensor, labels: Tensor, surprise: float) -> None:
@@ -77,19 +80,25 @@ class Pairing:
         total = sum(self.counts.values())
         return -math.fsum(n / total * math.log(n / total) for n in self.counts.values())
 
+    def guesses(self, step: int) -> bool:
+        """The model still only knows how frequent the labels are."""
+        late = step >= ENOUGH_STEPS and len(self._surprises) >= 3
+        return not self.learned and late and len(self.counts) > 1 and self.surprise >= CHANCE * self.entropy
+
     def at_chance(self, step: int) -> bool:
-        """Enough was seen, and the model still only knows how frequent the labels are."""
-        enough = step >= ENOUGH_STEPS and self.probe.rows >= ENOUGH_ROWS and len(self._surprises) >= 3
-        return not self.learned and enough and len(self.counts) > 1 and self.surprise >= CHANCE * self.entropy
+        """The same of a linear layer, and enough was seen."""
+        return self.fed_by == "linear" and self.probe.rows >= ENOUGH_ROWS and self.guesses(step)
 
 
 class Measured:
     """Inputs and measured targets of a regression, kept while the model explains nothing of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, fed_by: str = "linear") -> None:
+        self.fed_by = fed_by
         self.probe = Probe()
         self.learned = False
         self.repaired = False  # other pairings were tried
+        self.told = False  # that its samples are alike
         self._errors: deque[tuple[float, float]] = deque(maxlen=RECENT)  # variance of what is left, and of the targets
 
     def add(self, step: int, inputs: Tensor, scores: Tensor, targets: Tensor) -> None:
@@ -110,10 +119,14 @@ class Measured:
         """Share of the targets' variance in the last close steps; above 1 where the model only adds to it."""
         return sum(left for left, _ in self._errors) / (sum(whole for _, whole in self._errors) or math.nan)
 
+    def guesses(self, step: int) -> bool:
+        """The model explains nothing."""
+        late = step >= ENOUGH_STEPS and len(self._errors) >= 3
+        return not self.learned and late and self.unexplained >= CHANCE
+
     def at_chance(self, step: int) -> bool:
-        """Enough was seen, and the model explains nothing."""
-        enough = step >= ENOUGH_STEPS and self.probe.rows >= ENOUGH_MEASURED and len(self._errors) >= 3
-        return not self.learned and enough and self.unexplained >= CHANCE
+        """The same of a linear layer, and enough was seen."""
+        return self.fed_by == "linear" and self.probe.rows >= ENOUGH_MEASURED and self.guesses(step)
 
 
 class Probe:
@@ -125,6 +138,7 @@ class Probe:
         self._labels: list[Tensor] = []
         self._known: set[float] = set()
         self._shape: tuple[int, ...] | None = None
+        self.sameness = Sameness()
 
     def foreign(self, inputs: Tensor) -> bool:
         """Of another shape than those kept: of another model, or not of one size."""
@@ -137,6 +151,7 @@ class Probe:
         flat, spread = inputs.detach().reshape(inputs.shape[0], -1), features(inputs)
         width = flat.shape[1]
         keys = _keys(flat.cpu() if width <= TOLD_APART else spread)
+        self.sameness.add(flat, keys, labels.detach().cpu())
         new = [at for at, key in enumerate(keys) if key not in self._known and key - key == 0.0][: ROWS - self.rows]
         self._known.update(keys[at] for at in new)
         if new:
@@ -154,6 +169,15 @@ class Probe:
         near = sum(_neighbours(inputs[a], labels[a], inputs[b], labels[b]) for a, b in halves)
         common = int(torch.bincount(labels).max())
         return linear / len(labels), near / len(labels), common / len(labels)
+
+    def told(self) -> tuple[float, float]:
+        """The better of two rules, and the share of the commonest class; a correlation, and 0, in a regression."""
+        if self.rows < ENOUGH_ROWS:
+            return 0.0, 1.0
+        if self._labels[0].dim() > 1:
+            return max(self.correlations()), 0.0
+        by_means, by_neighbours, commonest = self.accuracy()
+        return max(by_means, by_neighbours), commonest
 
     def correlations(self) -> tuple[float, float]:
         """Of measured targets with what the other half foretells: by a linear fit, by the nearest neighbours."""

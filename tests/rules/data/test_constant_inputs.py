@@ -1,4 +1,14 @@
-from flatline.events import InputsObserved, LossComputed, TargetFacts
+from flatline.events import (
+    ForwardObserved,
+    InputsObserved,
+    LayerInput,
+    LossComputed,
+    LossesRead,
+    OptimizerFacts,
+    RunEnded,
+    SamplesAlike,
+    TargetFacts,
+)
 from flatline.rules.data.constant_inputs import ConstantInputs
 from flatline.testing import play
 
@@ -95,3 +105,69 @@ def test_near_miss_few_rows_first_tokens_and_lengths():
     assert play(ConstantInputs, *words(1, vocabulary=4)) == []
     assert play(ConstantInputs, *words(1, features=1)) == []
     assert play(ConstantInputs, *words(1, 0, vocabulary=64)) == []
+
+
+def alike(*, loss=1.0, then=1.0, steps=300, normalised=False, rms=2.25, kept=2.25, **facts):
+    optimizer = OptimizerFacts()
+    early = LossesRead(optimizer=optimizer, steps=tuple(range(1, 31)), losses=(then,) * 30, rates=(0.1,) * 30)
+    late = range(31, steps + 1)
+    return [
+        ForwardObserved(first_layer=LayerInput(layer="0", rms=kept, normalised_next=normalised)),
+        InputsObserved(step=1, model="net", rows=40, features=64, content=1),
+        InputsObserved(step=2, model="net", rows=40, features=64, content=2),
+        early,
+        SamplesAlike(step=30, rows=600, width=64, batches=15, rms=rms, **facts),
+        LossesRead(optimizer=optimizer, steps=tuple(late), losses=(loss,) * len(late), rates=(0.1,) * len(late)),
+        RunEnded(step=steps),
+    ]
+
+
+SMALL = {"spread": 0.004, "common": 2.25, "probed": 600, "told": 0.7, "commonest": 0.26}
+CAST = {"equal": 0.75, "left": 0.72, "value": -1.0}
+
+
+def test_fires_on_inputs_that_are_all_but_constant():
+    (finding,) = play(ConstantInputs, *alike(**SMALL))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "no number that net is given varies between samples by more than 0.4 % of what it is in all of them (their rms is 2.25), "
+        "and no normalisation follows; once they are standardised, a simple rule is right in 70%, where the commonest class is 26%; "
+        "the loss is 1 after 300 steps, as at the beginning"
+    )
+    (finding,) = play(ConstantInputs, *alike(**{**SMALL, "labels": False, "commonest": 0.0, "common": 0.1}))
+    assert "by more than 0.4 % of one" in finding.message
+    assert "correlated 0.70 with the targets" in finding.message
+
+
+def test_near_miss_small_differences_that_a_normalisation_or_a_centring_makes_large():
+    assert play(ConstantInputs, *alike(**SMALL, normalised=True)) == []
+    assert play(ConstantInputs, *alike(**SMALL, kept=1.0)) == []
+
+
+def test_near_miss_small_differences_of_which_no_rule_makes_anything():
+    assert play(ConstantInputs, *alike(**{**SMALL, "told": 0.28})) == []
+    assert play(ConstantInputs, *alike(**{**SMALL, "probed": 80})) == []
+
+
+def test_fires_where_most_samples_are_one_row():
+    (finding,) = play(ConstantInputs, *alike(**CAST))
+    assert finding.message == (
+        "75% of the 600 samples looked at are one and the same row of 64 numbers, all -1, and hold 72% of what the targets vary "
+        "by, which no model can tell; the loss is 1 after 300 steps, as at the beginning"
+    )
+
+
+def test_near_miss_rows_of_zeros_or_with_one_target():
+    assert play(ConstantInputs, *alike(**{**CAST, "value": 0.0})) == []
+    assert play(ConstantInputs, *alike(**{**CAST, "left": 0.4})) == []
+
+
+def test_near_miss_a_model_that_learns_or_may_yet():
+    assert play(ConstantInputs, *alike(**CAST, loss=0.8)) == []
+    assert play(ConstantInputs, *alike(**SMALL, loss=0.8)) == []
+    assert play(ConstantInputs, *alike(**CAST, steps=90)) == []
+
+
+def test_near_miss_another_model_was_given_something():
+    other = InputsObserved(step=2, model="encoder", rows=40, content=3)
+    assert play(ConstantInputs, other, *alike(**CAST)) == []

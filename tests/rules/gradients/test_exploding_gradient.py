@@ -288,3 +288,45 @@ def test_near_miss_a_rate_that_is_raised_until_this_happens():
     assert play(ExplodingGradient, *calm, burst) == []
     held = sample(21, [50.0, 50.0], loss=300.0, update=4.0, lr=1e-5 * 1.9**20)
     assert len(play(ExplodingGradient, *calm, held)) == 1
+
+
+# --------------------------------------------------------------------------- weights that the first steps threw away
+
+
+def flung(*, sizes=(4.0, 3e3, 3e6), losses=(3.2, 2.3), gradients=BACKWARD, optimizer=SGD, steps=400):
+    """A first look at gradients over positions, the sizes of a weight after the first steps, and the losses of the run."""
+    first, *_, last = sizes
+    after = [first, *sizes[1:-1], *[last] * 20]
+    begun, stands = [losses[0]] * (steps // 10), [losses[1]] * (steps - steps // 10)
+    taken = [
+        sample(step, [1e-5], weight=size, update=20.0 if step == 1 else 0.01, loss=losses[1], optimizer=optimizer)
+        for step, size in enumerate(after, 1)
+    ]
+    return play(
+        ExplodingGradient,
+        RecurrentGradientsSampled(step=1, weight="w", shape=(96, 96), positions=64, gradients=tuple(gradients)),
+        *taken,
+        LossesRead(
+            step=steps, steps=tuple(range(steps)), losses=(*begun, *stands), rates=(0.1,) * steps, optimizer=optimizer
+        ),
+        RunEnded(step=steps),
+    )
+
+
+def test_fires_on_weights_that_the_first_steps_threw_far_away():
+    (finding,) = flung()
+    assert (finding.key, "O22" in finding.consequences, "O25" in finding.consequences) == ("flung", True, True)
+    assert "the first 20 steps threw net.0 from rms 0.2 to 3e+06" in finding.message
+    assert "it never came back, and the loss stands at 2.3" in finding.message
+
+
+def test_near_miss_weights_that_grow_or_come_back_or_learn_all_the_same():
+    assert flung(sizes=(4.0, 4.5, 5.0)) == []
+    assert flung(sizes=(4.0, 2e3, 0.5)) == []
+    assert flung(losses=(3.2, 0.4)) == []
+    assert flung(steps=100) == []
+
+
+def test_near_miss_weights_thrown_far_by_other_gradients_or_adam():
+    assert flung(gradients=[1.0] * 9) == []
+    assert flung(optimizer=ADAM) == []

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from flatline.events import InputsObserved, LossComputed
+from flatline.events import (
+    ForwardObserved,
+    InputsObserved,
+    LayerInput,
+    LossComputed,
+    LossesRead,
+    RunEnded,
+    SamplesAlike,
+)
 from flatline.findings import Finding
+from flatline.history import median
 from flatline.rules import Rule
 
 WORDS = 2  # one for every word, and one that fills up
 
 
 class ConstantInputs(Rule):
-    """Every sample that the model is given is the same.
+    """Every sample that the model is given is the same, or all but the same.
 
     Symptom
     -------
@@ -23,8 +34,10 @@ class ConstantInputs(Rule):
     Root cause
     ----------
     The numbers were lost on the way: a buffer that is allocated and never filled, an integer division that leaves zeros, a
-    crop outside the image, a transform that overwrites its input, the mean over the wrong axis. Or ``__getitem__`` returns one
-    buffer that it fills anew each time: a batch is made of as many views of its last content.
+    crop outside the image, a transform that overwrites its input, the mean over the wrong axis, a cast to whole numbers of what
+    was scaled to 0 … 1. Or ``__getitem__`` returns one buffer that it fills anew each time: a batch is made of as many views of its
+    last content. Or they were made too small: images divided by 255 twice, and then normalised, are all −2.2 but for a
+    hundredth.
 
     Fix
     ---
@@ -47,7 +60,8 @@ class ConstantInputs(Rule):
     -------------------
     A network that learns one picture from one fixed noise; token ids that all begin with the same one; a policy with a single
     state; a second model, or a second argument, through which the data come; a batch of one; a state that is repeated by hand
-    for several actions.
+    for several actions. Inputs with a large offset that a first normalisation takes out; empty rows that have one target;
+    columns of yes and no; any model that learns.
 
     References
     ----------
@@ -69,6 +83,18 @@ class ConstantInputs(Rule):
     ids_needed: int = 16  # rows of an embedding of which one is asked for; bits and genotypes have 2 to 5
     words_needed: int = 100  # the same where another fills up: then the length may be all that counts
 
+    left: float = 0.65  # of the targets' scatter, under one row; six columns cast to whole numbers leave 0.72
+    left_of_zeros: float = 0.85  # where that row may be one without an event, without a known word
+    spread: float = 0.01  # between samples, in what they have in common; 8-bit images divided twice have 0.004
+    deviations: float = 3.0  # of what a simple rule tells, above the commonest class or no correlation
+    probed_needed: int = 150  # samples for that
+    raw: float = 2.0  # how far the rms may differ in which the first layer gets them: no centring stands between
+    before: int = 12  # losses until the samples were compared, behind the first fall to guessing
+    window: int = 32  # the last ones, whose median is compared with theirs
+    confirmed: int = 100  # steps after which a model may still begin to learn
+    kept: int = 400  # of the first losses
+    still: float = 0.9  # of the loss: under it something was learned
+
     def __init__(self) -> None:
         self._steps: set[int] = set()
         self._contents: set[tuple[str, int]] = set()
@@ -76,6 +102,12 @@ class ConstantInputs(Rule):
         self._last: InputsObserved | None = None
         self._ids: dict[str, set[int]] = {}  # that a model was ever asked for
         self._worded: set[int] = set()  # steps at which they were seen
+        self._alike: SamplesAlike | None = None
+        self._layer: LayerInput | None = None  # of the newest model whose first layer gets numbers as they are
+        self._early: list[tuple[int, float]] = []  # losses
+        self._late: deque[float] = deque(maxlen=self.window)
+        self._steps_read = 0
+        self._optimizers: set[int] = set()
 
     def on_inputs_observed(self, event: InputsObserved) -> None:
         """Keep in mind whether anything that any model was given has ever varied."""
@@ -131,3 +163,94 @@ class ConstantInputs(Rule):
 
     def _told(self, event: LossComputed, seen: InputsObserved, message: str, **how: Any) -> Finding:
         return self.finding(event, message, rows=seen.rows, features=seen.features, steps=len(self._steps), **how)
+
+    # ------------------------------------------------------------------ all but the same
+
+    def on_forward_observed(self, event: ForwardObserved) -> None:
+        """Whether the first layer gets them as they are."""
+        self._layer = event.first_layer or self._layer
+
+    def on_samples_alike(self, event: SamplesAlike) -> None:
+        """Seen by a model at chance."""
+        self._alike = self._alike or event
+
+    def on_losses_read(self, event: LossesRead) -> None:
+        """How the loss goes on."""
+        self._optimizers.add(event.optimizer.key)
+        self._late.extend(event.losses)
+        self._steps_read = max(self._steps_read, *event.steps) if event.steps else self._steps_read
+        if len(self._early) < self.kept:
+            self._early += zip(event.steps, event.losses, strict=True)
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """A model that learned nothing to the end, and was given next to nothing."""
+        alike, seen = self._alike, self._last
+        varied = self._spoilt and self._varied  # else it was told as equal in all
+        if alike is None or seen is None or not varied or not seen.floating or not self._stood_still(alike.step):
+            return
+        if alike.left >= (self.left_of_zeros if alike.value == 0 else self.left):
+            yield self._one_row(alike)
+        elif alike.spread <= self.spread and self._reach_the_first_layer(alike) and self._tells(alike):
+            yield self._small(alike, seen.model)
+
+    def _stood_still(self, since: int) -> bool:
+        """The one model under one optimizer, whose loss is what it was when the samples were compared."""
+        then = [loss for step, loss in self._early if step <= since][-self.before :]
+        alone = len(self._optimizers) == 1 == len({model for model, _ in self._contents})
+        long = self._steps_read >= since + self.confirmed and len(self._late) == self.window
+        return bool(then) and alone and long and median(self._late) >= self.still * median(then)
+
+    def _reach_the_first_layer(self, alike: SamplesAlike) -> bool:
+        """As large as they are, and no normalisation follows."""
+        layer = self._layer
+        near = layer is not None and alike.rms / self.raw <= layer.rms <= alike.rms * self.raw
+        return near and layer is not None and not layer.normalised_next
+
+    def _tells(self, alike: SamplesAlike) -> bool:
+        """A simple rule does what the model does not, once the inputs are standardised."""
+        if alike.probed < self.probed_needed:
+            return False
+        chance = alike.commonest if alike.labels else 0.0
+        error = math.sqrt((chance * (1 - chance) if alike.labels else 2.0) / alike.probed)
+        return alike.told > chance + self.deviations * error
+
+    def _one_row(self, alike: SamplesAlike) -> Finding:
+        content = f", all {alike.value:.4g}" if alike.value is not None else ""
+        return self._lost(
+            alike,
+            f"{alike.equal:.0%} of the {alike.rows:,} samples looked at are one and the same row of {alike.width:,} numbers"
+            f"{content}, and hold {alike.left:.0%} of what the targets vary by, which no model can tell; {self._loss()}",
+            cause=f"{self.cause}. An integer division, or a cast to whole numbers of what was scaled to 0 … 1, leaves a few ends "
+            "of the range, and one number for all the rest",
+            fix="print `x.unique()` before and after each transform: scale in floating point, `x.astype(np.float32) / 255`, and "
+            "cast nothing back to the dtype of the file",
+        )
+
+    def _small(self, alike: SamplesAlike, model: str) -> Finding:
+        right = f"right in {alike.told:.0%}, where the commonest class is {alike.commonest:.0%}"
+        rule = right if alike.labels else f"correlated {alike.told:.2f} with the targets"
+        unit = "what it is in all of them" if alike.common >= 1 else "one"
+        return self._lost(
+            alike,
+            f"no number that {model} is given varies between samples by more than {100 * alike.spread:.2g} % of {unit} (their rms "
+            f"is {alike.rms:.3g}), and no normalisation follows; once they are standardised, a simple rule is {rule}; "
+            f"{self._loss()}",
+            cause="the inputs are all but constant: beside what they have in common, and beside the biases, their differences are "
+            "too small to be learned from",
+            fix="scale once: what is in 0 … 1 must not be divided by 255 again, and the mean and std of Normalize must be in the "
+            "units of its input; look at `x.mean()` and `x.std(0)` of a batch, which should be near 0 and 1",
+        )
+
+    def _loss(self) -> str:
+        return f"the loss is {median(self._late):.4g} after {self._steps_read:,} steps, as at the beginning"
+
+    def _lost(self, alike: SamplesAlike, message: str, **how: Any) -> Finding:
+        return self.finding(
+            alike,
+            message,
+            rows=alike.rows,
+            features=alike.width,
+            equal=alike.equal,
+            spread=alike.spread,
+            **how,
+        )

@@ -100,6 +100,10 @@ class ExplodingGradient(Rule):
 
     hardly: float = 0.65  # of the first losses: the spread of fresh outputs is soon gone; measured at gain 2: 0.75
 
+    flung: float = 30.0  # weight over what it was before training, within the first steps, and from there to the end
+    first_steps: int = 20  # of an optimizer that takes a gradient at its size
+    steps_flung: int = 200  # of the whole run, for that
+
     overshot: float = 5.0  # last state over the first before training, beside a gradient that grows as well
     at_start: float = 30.0  # first loss over that after the first tenth of the run
     outlier: float = 100.0  # first gradient over what may stand beside the typical one in a running mean of squares
@@ -118,6 +122,9 @@ class ExplodingGradient(Rule):
         self._sizes: dict[int, tuple[History, History]] = {}  # gradient over weight, and the loss
         self._courses: dict[int, Course] = {}
         self._backward: dict[tuple[str, tuple[int, ...]], list[RecurrentGradientsSampled]] = {}  # those that grow
+        self._exploded: RecurrentGradientsSampled | None = None  # the worst look at a gradient that grows so
+        self._built: dict[tuple[int, str], float] = {}  # sizes of weights before the first step of their optimizer
+        self._flung: dict[tuple[int, str], tuple[LayerNumbers, int]] = {}  # weights that its first steps threw far away
         self._overshot: set[tuple[str, tuple[int, ...]]] = (
             set()
         )  # weights under whose first states were larger and larger
@@ -138,6 +145,7 @@ class ExplodingGradient(Rule):
             *self._out_of_proportion(event, layers),
         ]
         self._remember(event, layers)
+        self._measure(event)
         yield from () if self._swept(event) else found
 
     def _swept(self, event: NumbersSampled) -> bool:
@@ -185,6 +193,11 @@ class ExplodingGradient(Rule):
         each = min(earlier / later if later > 0 else 0.0 for earlier, later in pairwise(sizes))
         if sizes[0] >= self.state_grown * sizes[-1] and each >= self.state_each:
             looks.append(event)
+            if (
+                self._exploded is None
+                or sizes[0] * self._exploded.gradients[-1] > self._exploded.gradients[0] * sizes[-1]
+            ):
+                self._exploded = event
         else:
             looks.clear()
 
@@ -193,6 +206,7 @@ class ExplodingGradient(Rule):
         grown = [looks[-1] for looks in self._backward.values() if len(looks) >= self.looks_needed]
         courses = list(self._courses.values())
         yield from self._ends_starved(event, courses)
+        yield from self._ends_flung(event, courses)
         if not grown or len(courses) != 1 or event.step < self.steps_standing or not self._stood(courses[0]):
             return
         loss = courses[0].level(0.8, 1.0)
@@ -238,6 +252,49 @@ class ExplodingGradient(Rule):
         ]
         if moved:
             self._shares.setdefault(key, History()).add(event.index, median(moved))
+
+    def _measure(self, event: NumbersSampled) -> None:
+        """Weights under which a gradient grew over the positions, and that SGD's first steps with it left far larger."""
+        if event.optimizer.adaptive:
+            return
+        for each in event.layers:
+            place = event.optimizer.key, each.name
+            if not each.matrix or each.update_ratio is None:
+                continue
+            if event.index == 1:
+                self._built[place] = each.weight_rms / math.hypot(1.0, each.update_ratio)
+            built = self._built.get(place, 0.0)
+            far = built > self.near_zero and self.flung * built <= each.weight_rms < math.inf
+            if far and event.index <= self.first_steps:
+                self._flung[place] = each, event.index
+            elif not far:
+                self._flung.pop(place, None)
+
+    def _ends_flung(self, event: RunEnded, courses: list[Course]) -> Iterator[Finding]:
+        """They are there still, and the loss stands: what is squashed by tanh is at its limits for good."""
+        worst = self._exploded
+        if worst is None or not self._flung or len(courses) != 1 or event.step < self.steps_flung:
+            return
+        if not self._stood(courses[0]):
+            return
+        place, (layer, index) = max(self._flung.items(), key=lambda item: item[1][0].weight_rms / self._built[item[0]])
+        built, loss = self._built[place], courses[0].level(0.8, 1.0)
+        yield self.finding(
+            event,
+            f"the first {index} steps threw {layer.name or 'a weight'} from rms {built:.2g} to {layer.weight_rms:.2g}, with a "
+            f"gradient that grows on its way back through {worst.positions} positions from rms {worst.gradients[-1]:.2g} to "
+            f"{worst.gradients[0]:.2g}; it never came back, and the loss stands at {loss:.4g}",
+            where=worst.where,
+            cause="the weight of the state multiplies by more than 1 at every position, nothing bounds the gradient, and one "
+            "step with it leaves every unit at the limit of its activation",
+            fix="clip between backward and step: torch.nn.utils.clip_grad_norm_(parameters, max_norm=1.0); and begin with "
+            "nn.init.orthogonal_ or nn.init.eye_ for the weight of the state, or use an LSTM or a GRU",
+            key="flung",
+            first=built,
+            last=layer.weight_rms,
+            positions=worst.positions,
+            loss=loss,
+        )
 
     def _ends_starved(self, event: RunEnded, courses: list[Course]) -> Iterator[Finding]:
         """The first gradient was out of all proportion, and an adaptive optimizer divides by it until the end."""
