@@ -980,6 +980,7 @@ class TargetsObserved(Event):
     kind: str = "cross_entropy"
     fed_by: Feed = "linear"
     classes: int = 2  # that the scores can tell apart
+    dense: bool = False  # a class for each pixel or word of a sample: labels count samples, all of one class or not
     labels: LabelFacts = LabelFacts()
     answers: tuple[tuple[int, int], ...] = ()  # (class with the highest score, how often)
     surprise: float | None = None  # mean of -log p(label), in nats

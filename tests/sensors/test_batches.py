@@ -1020,3 +1020,13 @@ def test_layout():
     assert batches.layout([UNKNOWN.flatten(), torch.tensor([0, 5, 10])]) == (3, 5)
     assert batches.layout([UNKNOWN, LENGTHS]) == (3, 5)
     assert batches.layout([torch.ones(())]) == (0, 1)
+
+
+def test_one_class_of_masks():
+    scores = torch.zeros(2, 3, 4, 4).log_softmax(1)
+    facts, surprise = batches.one_class("cross_entropy", scores, torch.ones(2, 4, 4, dtype=torch.long))
+    assert (facts.count, facts.runs, facts.order) == (2, 1, (1,))
+    assert surprise == pytest.approx(math.log(3))
+    facts, _ = batches.one_class("cross_entropy", scores, torch.arange(32).reshape(2, 4, 4) % 3)
+    assert (facts.runs, facts.order) == (2, ())
+    assert batches.one_class("cross_entropy", torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)) is None

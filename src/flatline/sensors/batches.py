@@ -151,6 +151,19 @@ def _binary(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
     return (scores.reshape(-1, 1), target.long()) if bool(((target == 0) | (target == 1)).all()) else None
 
 
+def one_class(kind: str, scores: Any, target: Any) -> tuple[LabelFacts, float] | None:
+    """A class for each pixel or word: those of a batch as if they were one label for each sample, if all are one, else as two."""
+    classed = kind in ("cross_entropy", "nll") and isinstance(scores, Tensor) and isinstance(target, Tensor)
+    if not classed or not readable(scores) or not readable(target) or scores.dim() < 3 or not target.numel():
+        return None
+    if target.is_floating_point() or target.shape != (scores.shape[0], *scores.shape[2:]):
+        return None
+    low, high = (int(value) for value in torch.aminmax(target.detach()))
+    one = low == high and 0 <= low < scores.shape[1]
+    surprise = float(-scores.detach()[:, low].float().mean()) if one else 0.0
+    return LabelFacts(count=len(target), runs=1 if one else 2, order=(low,) if one else ()), surprise
+
+
 def label_facts(labels: Tensor) -> LabelFacts:
     """The histogram of the labels and their order."""
     distinct, counts = torch.unique(labels, return_counts=True)

@@ -18,6 +18,7 @@ from flatline.events import (
     CollatedApart,
     InputsObserved,
     ItemsRedrawn,
+    LabelFacts,
     PairingProbed,
     PassEnded,
     PathsMispaired,
@@ -624,6 +625,11 @@ class DataSensor:
         found = batches.class_labels(kind, scores, target, ignore) if self.loop.wants(TargetsObserved) else None
         if found is None:
             self._regression(kind, fed_by, scores, target, step, where)
+            whole = batches.one_class(kind, scores, target) if self.loop.wants(TargetsObserved) else None
+            if whole is not None:
+                self._tell_constant(
+                    kind, "linear" if fed_by in ANSWERS else fed_by, whole, step, where, scores.shape[1]
+                )
             return
         rows, labels = found
         self._looks += 1
@@ -681,7 +687,15 @@ class DataSensor:
         loader = self._loader_of(step)
         self._rank(hash((where, kind, loader.key if loader is not None else 0)), scores, target, step, where)
         found = batches.constant_target(scores, target) if target.data_ptr() in self._served_at else None
-        if found is None or loader is None:
+        if found is not None:
+            self._tell_constant(kind, fed_by, found, step, where, 0)
+
+    def _tell_constant(
+        self, kind: str, fed_by: str, found: tuple[LabelFacts, float], step: int, where: Where | None, classes: int
+    ) -> None:
+        """Targets that a DataLoader served, which are one number, or are not."""
+        loader = self._loader_of(step)
+        if loader is None:
             return
         self._looks += 1
         self._labels |= set(found[0].order) or {0, 1}
@@ -692,7 +706,8 @@ class DataSensor:
                 stream=hash((where, kind, loader.key)),
                 kind=kind,
                 fed_by=fed_by,
-                classes=0,
+                classes=classes,
+                dense=classes > 0,
                 labels=found[0],
                 surprise=found[1],
                 loader=loader.key,

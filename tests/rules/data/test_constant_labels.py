@@ -89,3 +89,12 @@ def test_near_miss_a_rare_label_that_nobody_looked_at():
     seen = targets()
     seen[6] = replace(seen[6], jump=30.0)
     assert play(ConstantLabels, *seen) == []
+
+
+def test_fires_on_masks_of_one_class_and_near_miss_few_of_them():
+    seen = targets(loader=1, length=100)
+    many = [replace(each, dense=True, labels=replace(each.labels, count=40)) for each in seen]
+    (finding,) = play(ConstantLabels, *many)
+    assert finding.message.startswith("all 440 masks, pixel by pixel, of the 11 batches looked at are 0")
+    few = [replace(each, dense=True, labels=replace(each.labels, count=8)) for each in seen]
+    assert play(ConstantLabels, *few) == []

@@ -59,6 +59,7 @@ class ConstantLabels(Rule):
 
     batches_needed: int = 8  # close looks; four of them would do for two classes in random order
     labels_needed: int = 100  # of one class, where a share of 5 % of another would show in 99 of 100 cases
+    samples_needed: int = 300  # of masks, where a share of 1.5 % that holds another would show in 99 of 100 cases
     share_seen: float = 0.7  # of a pass: a class that is stored last begins before in all but very lopsided data
     steps_needed: int = 100  # without a DataLoader nobody knows where a pass ends
     surprise: float = 0.5  # of its first value: the model has noticed
@@ -88,7 +89,8 @@ class ConstantLabels(Rule):
 
     def _enough(self) -> bool:
         labels = sum(each.labels.count for each in self._seen)
-        return len(self._seen) >= self.batches_needed and labels >= self.labels_needed
+        needed = self.samples_needed if self._seen[0].dense else self.labels_needed
+        return len(self._seen) >= self.batches_needed and labels >= needed
 
     def _far_enough(self, event: TargetsObserved) -> bool:
         """The data were seen far enough to know that no other class follows."""
@@ -106,6 +108,7 @@ class ConstantLabels(Rule):
         label = event.labels.order[0]
         count = sum(each.labels.count for each in self._seen)
         what, classes = ("labels", f", of {event.classes} classes") if event.classes else ("targets", "")
+        what = "masks, pixel by pixel," if event.dense else what
         return self.finding(
             event,
             f"all {count} {what} of the {len(self._seen)} batches looked at are {label}{classes}; the loss "
