@@ -7,7 +7,7 @@ A training loop, with every event at its place::
     model.load_state_dict(checkpoint)              # CheckpointLoaded, CheckpointFiltered, CheckpointLost, RandomFrozen,
                                                    # OptimizerBeganAnew, ScheduleBeganAnew, StateAliased
     for inputs, targets in loader:                 # PassEnded, when it begins again; AugmentedApart,
-                                                   # CollatedApart, RowsMispaired
+                                                   # CollatedApart, LoadersApart, RowsMispaired
         optimizer.zero_grad()
         loss = criterion(model(inputs), targets)   # ForwardObserved, ActivationsSampled
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
@@ -1221,6 +1221,17 @@ class CollatedApart(Event):
     batches: int = 2
     rows: int = 64
     wrong: int = 48  # that carry another item's label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LoadersApart(Event):
+    """Inputs come from one loader, the maps that they are compared with from another, which asks for other samples."""
+
+    absent = "no loss compared batches of two loaders"
+    defect = True
+    inputs: tuple[Any, ...] = ()  # the first samples of both batches
+    targets: tuple[Any, ...] = ()
+    looks: int = 4  # steps at which they were others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -55,6 +55,7 @@ from flatline.sensors.text_order import sorted_by_text
 from flatline.sensors.waiting import Waiting
 from flatline.sensors.worker_rounds import Rounds, served_by, streams
 from flatline.sensors.workers import leaves_alone, seeded_alike
+from flatline.sensors.zipped import Zipped
 
 REMEMBERED = 8
 FEW_LOOKS = 6  # at labels, before one label alone is worth another
@@ -237,6 +238,7 @@ class DataSensor:
         self._begin()
         loop.begins.append(self._begin)
         self._origins = Origins()
+        self._zipped = Zipped(loop, self._origins)
         self._rankings = Rankings(loop)
 
     def _begin(self) -> None:
@@ -622,6 +624,7 @@ class DataSensor:
     ) -> None:
         """A loss was found under a backward: if it is one over classes, tell its labels."""
         self._paired_in_batch(target)
+        self._zipped.look(scores, target, where)
         found = batches.class_labels(kind, scores, target, ignore) if self.loop.wants(TargetsObserved) else None
         if found is None:
             self._regression(kind, fed_by, scores, target, step, where)

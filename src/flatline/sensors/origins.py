@@ -39,6 +39,11 @@ class Origins:
         """A step was taken."""
         self._known.clear()
 
+    def of(self, tensor: torch.Tensor) -> Origin | None:
+        """Where this one came from, if its samples have numbers."""
+        found = self._known.get(_print(tensor))
+        return found if found is not None and found.samples else None
+
     def apart(self, inputs: torch.Tensor, target: torch.Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
         """The samples of both, where they came from two loaders, one of them for labels alone, and are not the same ones."""
         one, other = self._known.get(_print(inputs)), self._known.get(_print(target))

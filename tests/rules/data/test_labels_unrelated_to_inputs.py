@@ -3,6 +3,7 @@ import pytest
 from flatline.events import (
     AugmentedApart,
     CollatedApart,
+    LoadersApart,
     LossesRead,
     OptimizerFacts,
     PairingProbed,
@@ -322,6 +323,16 @@ def test_fires_on_sequences_that_are_sorted_without_their_labels():
     assert finding.message == (
         "28 of 64 rows of 2 batches carry the label of another item: collate() puts the sequences into another order, and the "
         "labels stay in theirs"
+    )
+
+
+def test_fires_on_masks_of_another_loader():
+    event = LoadersApart(step=4, where=Where("train.py", 20), inputs=(5, 2), targets=(7, 0))
+    (finding,) = play(LabelsUnrelatedToInputs, event)
+    assert (finding.severity, finding.where.line) == ("warning", 20)
+    assert finding.message == (
+        "inputs and targets come from two loaders, which ask for other samples at all 4 steps looked at: at this one for 5, 2 … "
+        "and 7, 0 …"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from flatline.events import (
     AugmentedApart,
     CollatedApart,
+    LoadersApart,
     LossesRead,
     PairingProbed,
     PathsMispaired,
@@ -193,6 +194,18 @@ class LabelsUnrelatedToInputs(Rule):
             key="collated",
             wrong=event.wrong,
             rows=event.rows,
+        )
+
+    def on_loaders_apart(self, event: LoadersApart) -> Iterator[Finding]:
+        """Images of one loader, masks of another."""
+        one, other = (", ".join(map(str, samples)) for samples in (event.inputs, event.targets))
+        yield self.finding(
+            event,
+            f"inputs and targets come from two loaders, which ask for other samples at all {event.looks} steps looked at: at this "
+            f"one for {one} … and {other} …",
+            cause="each loader shuffles on its own, so that each input is compared with some other one's target",
+            fix="one data set that gives both, TensorDataset(images, masks), and one loader",
+            key="loaders",
         )
 
     def on_augmented_apart(self, event: AugmentedApart) -> Iterator[Finding]:
