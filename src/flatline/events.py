@@ -1159,6 +1159,7 @@ class PairingProbed(Event):
     )
     permutation: str = ""  # the statement that puts the inputs or the labels, and not both, into random order
     permuted_where: Where | None = None
+    left_sorted: str = ""  # the statement of a forward that puts its rows into an order in which they stay
     order: str = ""  # that under which the labels, or the inputs, are told by the nearest class mean
     by_order: float = 0.0  # in so large a share
 

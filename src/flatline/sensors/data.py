@@ -37,6 +37,7 @@ from flatline.sensors.collected import collected_shuffled
 from flatline.sensors.drawn_twice import drawn_twice
 from flatline.sensors.image_ranges import ImageRanges
 from flatline.sensors.item_rows import rows_apart
+from flatline.sensors.left_sorted import left_sorted
 from flatline.sensors.lengths import length_of
 from flatline.sensors.lone_batch import LoneBatches
 from flatline.sensors.loop import Loop, OptimizerState
@@ -754,7 +755,8 @@ class DataSensor:
         text, place = _torn_apart(where, pairing.probe.rows, self._dataset_of(step))
         apart = self._origins.apart(inputs, target)
         again = self._repair(pairing, step)
-        if are_ids(inputs) and not text and not apart and again is None:
+        stays, line = left_sorted(self.models, inputs)
+        if are_ids(inputs) and not text and not apart and again is None and not stays:
             return  # the order of ids may tell what no count of them does
         by_means, by_neighbours, commonest = pairing.probe.accuracy()
         self.loop.emit(
@@ -770,7 +772,8 @@ class DataSensor:
                 entropy=pairing.entropy,
                 apart=apart,
                 permutation=text,
-                permuted_where=place,
+                permuted_where=place or line,
+                left_sorted=stays,
                 order=again.order if again is not None else "",
                 by_order=again.right if again is not None else 0.0,
             )

@@ -59,6 +59,20 @@ def test_near_miss_two_loaders_where_the_model_learns():
     assert play(LabelsUnrelatedToInputs, probed(permutation="", apart=((17,), (3,)), surprise=1.2)) == []
 
 
+def test_warns_of_a_forward_that_leaves_its_rows_sorted():
+    told = probed(permutation="", left_sorted="x[order]", by_means=0.9)
+    (finding,) = play(LabelsUnrelatedToInputs, told)
+    assert finding.where == Where("train.py", 8)
+    assert finding.message == (
+        "the loss is 1.39, that of guessing 1.38; and `x[order]` in the forward sorts the samples of the batch, which are never "
+        "put back: the answers come in another order than the labels"
+    )
+    falling = LossesRead(
+        steps=tuple(range(400)), losses=tuple(1.4 - step / 400 for step in range(400)), rates=(0.1,) * 400
+    )
+    assert play(LabelsUnrelatedToInputs, told, falling) == []
+
+
 def test_says_how_to_sort():
     (finding,) = play(LabelsUnrelatedToInputs, probed(permutation="sorted(rows)"))
     assert "key=int" in finding.fix

@@ -134,6 +134,9 @@ class LabelsUnrelatedToInputs(Rule):
         known = event.permutation or event.apart
         if self._again:
             return
+        if event.left_sorted and not event.permutation:
+            self._waiting.append(event)
+            return
         if event.order and self._nothing_tells(event):
             self._proven = True
             yield self._of_order(event)
@@ -293,7 +296,9 @@ class LabelsUnrelatedToInputs(Rule):
     def _judge_at(self, event: PairingProbed, loss: float) -> Iterator[Finding]:
         """With the loss that it came down to, where it was above guessing; nothing is known of one that is still above."""
         come_down = replace(event, surprise=loss) if self._above(event) else event
-        if self._at_chance(come_down):
+        if event.left_sorted:
+            yield from (self._of_forward(event),) if loss >= self.still * event.entropy else ()
+        elif self._at_chance(come_down):
             yield from self._judge(come_down)
 
     def _judge(self, event: PairingProbed) -> Iterator[Finding]:
@@ -309,6 +314,18 @@ class LabelsUnrelatedToInputs(Rule):
             yield self._told(event, message, where=event.permuted_where, fix=fix)
         else:
             self._unexplained = event
+
+    def _of_forward(self, event: PairingProbed) -> Finding:
+        return self._told(
+            event,
+            f"the loss is {event.surprise:.3g}, that of guessing {event.entropy:.3g}; and `{event.left_sorted}` in the forward "
+            "sorts the samples of the batch, which are never put back: the answers come in another order than the labels",
+            where=event.permuted_where,
+            cause="each answer is compared with the label of some other sample",
+            fix="put the answers back: `answers[order.argsort()]`; or leave the order alone: "
+            "pack_padded_sequence(…, enforce_sorted=False)",
+            key="forward",
+        )
 
     def _of_order(self, event: PairingProbed) -> Finding:
         then = f"{event.by_order:.0%} are right" if event.classes else f"the fit correlates {event.by_order:.2f}"
