@@ -829,6 +829,7 @@ class RateLost(Event):
     optimizer: OptimizerFacts = OptimizerFacts()
     text: str = ""  # of the statement that writes it to a copy, or its name
     copied: bool = True  # else it is only told
+    attribute: bool = False  # of the optimizer, which nothing reads
     values: tuple[float, ...] = ()  # those seen, one after the other; empty where it has no name
     lr: float = 0.0  # that is in use
 
@@ -843,6 +844,7 @@ class BatchesServed(Event):
     restarts: int = 0  # iterators made since the first step
     rebuilt: bool = False  # each of a new loader
     loader_length: int | None = None
+    altered: bool = False  # all that models were called with at this step is the batch, as it is or with noise on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

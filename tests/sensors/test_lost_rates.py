@@ -208,3 +208,30 @@ def test_near_miss_a_few_steps(told):
 
 def test_a_file_that_cannot_be_read(tmp_path):
     assert lost_rate(str(tmp_path / "nothing.py"), 3) is None
+
+
+@pytest.mark.parametrize("before", ["opt.lr = lr_at(step)", "opt.learning_rate = lr_at(step)", "opt.lr = 0.001"])
+def test_a_rate_that_becomes_an_attribute_of_the_optimizer(told, before):
+    (event,) = told(script(before))
+    assert (event.attribute, event.text) == (True, before)
+    assert event.where.line == 11
+    assert event.lr == 0.1
+
+
+@pytest.mark.parametrize(
+    ("before", "head"),
+    [
+        ("opt.lr = lr_at(step)\n" + EACH.strip() + '\n    group["lr"] = opt.lr', ""),
+        ("opt.lr = 0.1", ""),  # the rate in use
+        ("opt.schedule = lr_at(step)", ""),
+        ("opt.lr = lr_at(step)", "class Own(torch.optim.SGD):\n    pass\ntorch.optim.SGD = Own\n"),
+    ],
+)
+def test_near_miss_attributes_that_go_with_the_rate_or_are_of_a_class_of_the_users(told, before, head):
+    import torch
+
+    kept = torch.optim.SGD
+    try:
+        assert told(script(before, head=head)) == []
+    finally:
+        torch.optim.SGD = kept

@@ -24,6 +24,7 @@ FIRST_LOOKS = 1  # before the source is read: the rates of most scripts have mov
 FRAMES = 4  # of the user's, from the step outwards
 BY_ITSELF = ("Adafactor", "ASGD")  # whose rate moves within
 READS = ("get_last_lr", "get_lr", "state_dict", GROUPS)
+ATTRIBUTES = ("lr", "learning_rate")  # of an optimizer: torch's have none of these names
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -34,6 +35,7 @@ class Lost(NamedTuple):
     text: str
     name: str  # of the variable beside the step that holds the rate; '' where it has none
     copied: bool
+    attribute: bool = False  # of the optimizer
 
 
 class LostRates:
@@ -57,7 +59,12 @@ class LostRates:
             self._moved.add(key)
             return
         self._looks[key] = looks = self._looks.get(key, 0) + 1
-        if looks > FIRST_LOOKS and type(optimizer).__module__.startswith("torch.optim."):
+        own = {name: vars(optimizer)[name] for name in ATTRIBUTES if name in vars(optimizer)}
+        if looks <= FIRST_LOOKS or not type(optimizer).__module__.startswith("torch.optim."):
+            return
+        if own:
+            self._note_attribute(state, *next(iter(own.items())))
+        else:
             self._read(state, "lr_decay" in optimizer.defaults or type(optimizer).__name__ in BY_ITSELF)
 
     def _read(self, state: OptimizerState, decays: bool) -> None:
@@ -73,6 +80,17 @@ class LostRates:
         past = self._past.setdefault(state.key, [])
         if isinstance(value, float) and (not past or past[-1] != value):
             past.append(float(value))
+
+    def _note_attribute(self, state: OptimizerState, name: str, value: Any) -> None:
+        """``optimizer.lr = lr``: the groups know nothing of it."""
+        place, text = _attribute_set(name)
+        where = place or state.where
+        if type(value) is not float or where is None:
+            return
+        self._found[state.key] = state.facts, where, Lost(where.line, text, name, copied=True, attribute=True)
+        past = self._past.setdefault(state.key, [])
+        if not past or past[-1] != value:
+            past.append(value)
 
     def _follow_copy(self, state: OptimizerState) -> None:
         """No statement in the loop shows it; an object may keep copies of the groups, and move the rates in them."""
@@ -95,6 +113,7 @@ class LostRates:
                         optimizer=facts,
                         text=lost.text,
                         copied=lost.copied,
+                        attribute=lost.attribute,
                         values=tuple(self._past[key]),
                         lr=self._rates[key][0],
                     )
@@ -105,6 +124,8 @@ class LostRates:
         if not lost.name:
             return True
         past = self._past[key]
+        if lost.attribute:
+            return any(abs(rate - past[-1]) > SWING * max(rate, past[-1]) for rate in self._rates[key])
         meant = lost.copied or any(abs(max(past, default=0.0) - rate) <= ALIKE * rate for rate in self._rates[key])
         return meant and len(past) > MOVES and max(past) - min(past) >= SWING * max(past)
 
@@ -119,6 +140,23 @@ def _where_lost() -> tuple[FrameType | None, Lost | None]:
                 return frame, lost
         frame = frame.f_back
     return None, None
+
+
+def _attribute_set(name: str) -> tuple[Where | None, str]:
+    """Where the user's running files set an attribute of that name, of something that is not ``self``."""
+    frame, files = users_frame(), dict[str, None]()
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            files[frame.f_code.co_filename] = None
+        frame = frame.f_back
+    for file in files:
+        for node in ast.walk(tree_of(file) or ast.Module([], [])):
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            if isinstance(node, (ast.Assign, ast.AugAssign)) and isinstance(target, ast.Attribute):
+                if target.attr == name and ast.unparse(target.value) != "self":
+                    function = function_around(file, node.lineno)
+                    return Where(file, node.lineno, getattr(function, "name", "<module>")), ast.unparse(node)
+    return None, f"optimizer.{name} = …"
 
 
 # --------------------------------------------------------------------------- the source

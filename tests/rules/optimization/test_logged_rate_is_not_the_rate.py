@@ -235,6 +235,15 @@ LOST = RateLost(
 )
 
 
+def test_a_rate_that_becomes_an_attribute():
+    (finding,) = play(LoggedRateIsNotTheRate, replace(LOST, text="opt.lr = lr", attribute=True, lr=1e-5))
+    assert finding.severity == "warning"
+    assert finding.message == (
+        "`opt.lr = lr` sets an attribute that SGD never reads: it went from 0.001 by way of 0.05 to 0.0001, and the rate in use "
+        "stayed at 1e-05"
+    )
+
+
 def test_a_rate_that_goes_to_a_copy():
     (finding,) = play(LoggedRateIsNotTheRate, LOST)
     assert (finding.code, finding.severity) == ("O23", "warning")

@@ -58,7 +58,7 @@ class InputNotNormalised(Rule):
         "initialisation and learning rates are made for inputs of mean 0 and deviation 1; "
         "these saturate or explode the first layer"
     )
-    consequences = ("O25", "G1", "G2", "C2", "C3", "C5", "W3", "W4", "W6")
+    consequences = ("O25", "O28", "G1", "G2", "C2", "C3", "C5", "W3", "W4", "W6")
 
     rms: float = 256.0  # an 8-bit image cannot reach it
     steps_needed: int = 3  # in a row

@@ -76,7 +76,7 @@ class FrozenLayersForgotten(Rule):
     code = "F1"
     severity = "warning"
     cause = "the loop is over before the condition is true"
-    consequences = ("O7", "C2", "O28", "O21")
+    consequences = ("O7", "C2", "O28", "O21", "O18")
     named: int = 4  # words and parts that are told
     unlearned: float = 0.5  # of the first loss that is left, under a head that was replaced or above norms as built
     certain: float = 0.8  # the same where neither shows that the body was meant to be pretrained
@@ -121,7 +121,7 @@ class FrozenLayersForgotten(Rule):
             frozen=event.frozen,
             trainable=event.trainable,
         )
-        return replace(finding, consequences=(*self.consequences, "O18", "C1", "C3", "C4", "C5", "O22"))
+        return replace(finding, consequences=(*self.consequences, "C1", "C3", "C4", "C5", "O22"))
 
     def on_stage_not_reached(self, event: StageNotReached) -> Iterator[Finding]:
         """Most of the model is frozen at the end, though the script means to unfreeze."""

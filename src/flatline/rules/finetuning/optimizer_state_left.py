@@ -58,6 +58,7 @@ class OptimizerStateLeft(Rule):
 
     code = "F3"
     severity = "warning"
+    consequences = ("O28", "C1", "C3", "C6", "C9")
     cause = "the optimizer's running means begin at zero again, in the middle of training"
 
     counted: int = 1  # epochs or steps that the checkpoint had behind it: at 0 nothing was trained

@@ -225,6 +225,9 @@ class LoggedRateIsNotTheRate(Rule):
     def on_rate_lost(self, event: RateLost) -> Iterator[Finding]:
         """Worked out as the loop goes on, and given to nobody."""
         values, name = event.values, event.optimizer.name
+        if event.attribute:
+            yield self._of_attribute(event)
+            return
         if event.optimizer.steps < self.points_needed or (not values and not event.copied):
             return
         low, high = min(values, default=0.0), max(values, default=0.0)
@@ -247,6 +250,23 @@ class LoggedRateIsNotTheRate(Rule):
         )
         stays = ("O28", "O7") if event.copied else ()  # at a rate that was to be left
         yield replace(found, consequences=(*self.consequences, *stays))
+
+    def _of_attribute(self, event: RateLost) -> Finding:
+        values, name = event.values, event.optimizer.name
+        went = f"went from {values[0]:.3g} by way of {max(values):.3g} to {values[-1]:.3g}"
+        found = self.finding(
+            event,
+            f"`{event.text}` sets an attribute that {name} never reads: it {went if len(values) > 1 else f'is {values[0]:.3g}'}, "
+            f"and the rate in use stayed at {event.lr:.3g}",
+            severity="warning",
+            cause="step() takes its rate from optimizer.param_groups, and from nowhere else",
+            fix='for group in optimizer.param_groups: group["lr"] = lr, before step()',
+            key="attribute",
+            rate=event.lr,
+            lowest=min(values),
+            highest=max(values),
+        )
+        return replace(found, consequences=(*self.consequences, "O28", "O7"))
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """One logged rate is constant at the very peak of another that follows a schedule."""
