@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 from watching import seen
 
 from flatline.events import PairingProbed
-from flatline.sensors.left_sorted import _taken
+from flatline.sensors.left_sorted import _taken, sorted_alone
+from flatline.sensors.pairing import Probe
 
 DRAW = torch.Generator().manual_seed(0)
 LABELS = torch.arange(256) % 2
@@ -105,3 +106,37 @@ def taken(source):
 )
 def test_what_becomes_of_the_order(source, statement):
     assert taken(source) == statement
+
+
+MADE = "def batches(items):\n    for seqs, labels in items:\n"
+LOOP = "for x, lengths, y in loader:\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "statement"),
+    [
+        (MADE + "        n, p = lens(seqs).sort(descending=True)\n        x = pad(seqs)[p]\n        yield x, n, labels", "pad(seqs)[p]"),
+        (LOOP + "    lengths, i = lengths.sort(0, True)\n    loss(model(x[i], lengths), y)", "x[i]"),
+        (LOOP + "    lengths, i = lengths.sort(0, True)\n    x = x.index_select(0, i)\n    loss(model(x), y)", "x.index_select(0, i)"),
+        (MADE + "        n, p = lens(seqs).sort()\n        x = pad(seqs)[p]\n        yield x, n, labels[p]", ""),
+        (MADE + "        n, p = lens(seqs).sort()\n        x, y = pad(seqs)[p], labels[p]\n        yield x, n, y", ""),
+        (MADE + "        n, p = lens(seqs).sort()\n        yield pad(seqs)[p], n, labels, p", ""),
+        (LOOP + "    lengths, i = lengths.sort(0, True)\n    x, y = x[i], y[i]\n    loss(model(x, lengths), y)", ""),
+        (LOOP + "    lengths, i = lengths.sort(0, True)\n    out = model(x[i], lengths)[i.argsort()]\n    loss(out, y)", ""),
+        ("values, order = scores.sort()\nbest = names[order]\nprint(best)", ""),
+    ],
+)  # fmt: skip
+def test_what_comes_with_the_sorted_samples(tmp_path, source, statement):
+    file = tmp_path / "train.py"
+    file.write_text(source)
+    assert sorted_alone(str(file))[0] == statement
+
+
+def test_texts_of_any_length_are_kept():
+    probe = Probe()
+    for width in (5, 9, 40):
+        ids = torch.randint(1, 50, (64, width), generator=DRAW)
+        assert not probe.foreign(ids)
+        probe.add(ids, torch.arange(64) % 2)
+    assert probe.rows == 192
+    assert len(probe.accuracy()) == 3

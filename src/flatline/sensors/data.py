@@ -37,7 +37,7 @@ from flatline.sensors.collected import collected_shuffled
 from flatline.sensors.drawn_twice import drawn_twice
 from flatline.sensors.image_ranges import ImageRanges
 from flatline.sensors.item_rows import rows_apart
-from flatline.sensors.left_sorted import left_sorted
+from flatline.sensors.left_sorted import left_sorted, sorted_alone
 from flatline.sensors.lengths import length_of
 from flatline.sensors.lone_batch import LoneBatches
 from flatline.sensors.loop import Loop, OptimizerState
@@ -141,6 +141,8 @@ def _torn_apart(where: Where | None, rows: int, dataset: Any) -> tuple[str, Wher
     text, place = lone_permutation(where.file, where.line)
     if not text:
         text, place = collected_shuffled(where.file)
+    if not text:
+        text, place = sorted_alone(where.file)
     if not text and (found := rows_apart(dataset)) is not None:
         text, place = found.text, found.where
     return (text, place) if text or rows < MANY_ROWS else sorted_by_text(where.file)

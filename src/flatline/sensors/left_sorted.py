@@ -1,4 +1,4 @@
-"""A forward that sorts the samples of its batch, by length as a packed sequence wants them, and never puts them back."""
+"""Samples of a batch sorted by length, as packed sequences want them: their labels are not, or the answers never put back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from flatline.events import Where
 from flatline.sensors.forwards import forward_of
 from flatline.sensors.models import ModelSensor
-from flatline.sensors.sources import called_name
+from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of
 from flatline.sensors.tree import modules
 
 LOSSES = ("loss", "criterion", "cross_entropy", "nll", "mse")  # in a name that is called: labels may be sorted along
@@ -32,6 +32,37 @@ def left_sorted(models: ModelSensor, batch: torch.Tensor) -> tuple[str, Where | 
     return "", None
 
 
+def sorted_alone(file: str) -> tuple[str, Where | None]:
+    """``x[order]`` in what makes or takes a batch, where ``order`` sorts its lengths, and the rest of it stays."""
+    tree = tree_of(file)
+    for scope in (n for n in ast.walk(tree) if isinstance(n, (ast.Module, *FUNCTIONS))) if tree is not None else ():
+        nodes = list(own_nodes(scope))
+        for order in _orders(nodes):
+            taken = _only_taken(nodes, order)
+            left = _left_behind(nodes, order, taken)
+            if taken and left:
+                return ast.unparse(taken[0]), Where(file, taken[0].lineno, getattr(scope, "name", "<module>"))
+    return "", None
+
+
+def _left_behind(nodes: list[ast.AST], order: str, taken: list[ast.expr]) -> set[str]:
+    """Of the names that go together with what was taken in that order, those that were not."""
+    moved = {order}
+    for each in (n for n in nodes if isinstance(n, ast.Assign)):
+        inside = [n for n in ast.walk(each.value) if n in taken or (isinstance(n, ast.Name) and n.id in moved)]
+        targets = {n.id for target in each.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+        moved |= targets if inside or order in targets else set()
+    for node in nodes:
+        given = node.value if isinstance(node, (ast.Yield, ast.Return)) else None
+        together = given if isinstance(given, ast.Tuple) else ast.Tuple([])
+        if isinstance(node, ast.For) and any(n in taken for n in ast.walk(node)) and isinstance(node.target, ast.Tuple):
+            together = node.target
+        names = {n.id for n in together.elts if isinstance(n, ast.Name)}
+        if names & moved and len(names) > len(names & moved):
+            return names - moved
+    return set()
+
+
 def _longest_first(batch: torch.Tensor) -> bool:
     """Padded rows of (samples, positions) or (samples, positions, numbers)."""
     rows = batch.detach()
@@ -45,14 +76,20 @@ def _taken(function: ast.FunctionDef) -> ast.expr | None:
     called = [called_name(node).lower() for node in ast.walk(function) if isinstance(node, ast.Call)]
     if any(each in name for name in called for each in LOSSES):
         return None
-    for order in _orders(function):
-        uses = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == order]
-        stored = [n for n in uses if isinstance(n.ctx, ast.Store)]
-        taken = [n for n in ast.walk(function) if isinstance(n, ast.expr) and _takes(n, order)]
-        samples = [each for each in taken if _is_first_argument(each, function)]
-        if samples and len(stored) == 1 and len(uses) == len(stored) + len(taken):
+    nodes = list(ast.walk(function))
+    for order in _orders(nodes):
+        samples = [each for each in _only_taken(nodes, order) if _is_first_argument(each, function)]
+        if samples:
             return samples[0]
     return None
+
+
+def _only_taken(nodes: list[ast.AST], order: str) -> list[ast.expr]:
+    """What takes rows in that order, where nothing else is done with it."""
+    uses = [n for n in nodes if isinstance(n, ast.Name) and n.id == order]
+    taken = [n for n in nodes if isinstance(n, ast.expr) and _takes(n, order)]
+    stored = sum(isinstance(n.ctx, ast.Store) for n in uses)
+    return taken if stored == 1 and len(uses) == 1 + len(taken) else []
 
 
 def _is_first_argument(taken: ast.expr, function: ast.FunctionDef) -> bool:
@@ -63,10 +100,10 @@ def _is_first_argument(taken: ast.expr, function: ast.FunctionDef) -> bool:
     return isinstance(whole, ast.Name) and whole.id in given
 
 
-def _orders(function: ast.FunctionDef) -> Iterator[str]:
+def _orders(nodes: list[ast.AST]) -> Iterator[str]:
     """``lengths, order = lengths.sort(descending=True)``; ``order = lengths.argsort(descending=True)``; not what sorts an order."""
     known: set[str] = set()
-    for made in (n for n in ast.walk(function) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
+    for made in (n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
         target, call = made.targets[0], called_name(made.value)  # type: ignore[arg-type]
         if call == "argsort" and isinstance(target, ast.Name):
             name = target.id

@@ -141,8 +141,8 @@ class Probe:
         self.sameness = Sameness()
 
     def foreign(self, inputs: Tensor) -> bool:
-        """Of another shape than those kept: of another model, or not of one size."""
-        shape = tuple(inputs.shape[1:])
+        """Of another shape than those kept: of another model, or not of one size; texts may be of any length."""
+        shape = () if are_ids(inputs) else tuple(inputs.shape[1:])
         self._shape = shape if self._shape is None else self._shape
         return shape != self._shape
 
@@ -199,8 +199,10 @@ def are_ids(inputs: Tensor) -> bool:
 def features(inputs: Tensor) -> Tensor:
     """Some numbers of each row, and how often it holds each id."""
     flat = inputs.detach().reshape(inputs.shape[0], -1)
-    spread = flat[:, :: -(-flat.shape[1] // FEATURES)].float().cpu()
-    return torch.cat([spread, _counts(flat.cpu())], 1) if are_ids(inputs) else spread
+    if are_ids(inputs):
+        places = torch.linspace(0, flat.shape[1] - 1, FEATURES).long()
+        return torch.cat([flat.cpu()[:, places].float(), _counts(flat.cpu())], 1)
+    return flat[:, :: -(-flat.shape[1] // FEATURES)].float().cpu()
 
 
 def _counts(ids: Tensor) -> Tensor:
