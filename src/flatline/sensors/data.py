@@ -30,6 +30,7 @@ from flatline.events import (
     WorkersStarted,
 )
 from flatline.sensors import batches
+from flatline.sensors.altered import Altered
 from flatline.sensors.augmented_apart import Views
 from flatline.sensors.callers import caller, is_users, users_frame
 from flatline.sensors.collated_apart import Collations
@@ -240,6 +241,7 @@ class DataSensor:
         self._measured: dict[int, Measured] = {}
         self._begin()
         loop.begins.append(self._begin)
+        self._altered = Altered()
         self._origins = Origins()
         self._zipped = Zipped(loop, self._origins)
         self._rankings = Rankings(loop)
@@ -343,6 +345,8 @@ class DataSensor:
             self.models.batch = [weakref.ref(t) for t in tensors_in(batch)]
             self._batch = self._together(batch)
             self._origins.add(loader.key, samples, batch)
+            if order.served == 1 and self._restarts(loader) > 1:
+                self._altered.serve(batch)
             for state in self.loop.states:
                 state.window.tick("batch")
 
@@ -475,6 +479,7 @@ class DataSensor:
             self._tell_rows(self.newest)
         batch, self._batch, self._held = self._batch, None, None
         self._origins.clear()
+        altered = self._altered.of_batch()
         batches_fed, self._fed = len(self._fed), set()
         if not self.loop.dense or batch is None or self.newest is None:
             return
@@ -488,11 +493,16 @@ class DataSensor:
                 where=where,
                 fingerprints=tuple(entry[0] for entry in self._trained_on),
                 indices=tuple(entry[1] for entry in self._trained_on),
-                restarts=max(self.newest.passes, self._built[self.newest.like]),
+                restarts=self._restarts(self.newest),
                 rebuilt=self._built[self.newest.like] > self.newest.passes,
                 loader_length=self.newest.length,
+                altered=altered,
             )
         )
+
+    def _restarts(self, loader: Loader) -> int:
+        """Passes over it, or over those that were built like it."""
+        return max(loader.passes, self._built[loader.like])
 
     def _compare_workers(self, loader: Loader, rounds: Rounds, iterator: Any, batch: Any) -> None:
         """One more of the first batches of a stream; told of one that is learned from."""
@@ -573,6 +583,7 @@ class DataSensor:
             self.newest.views.called_with(tensors)
         first, step = tensors[0], self.loop.step
         self._rankings.called(step, tensors, module)
+        self._altered.called(tensors)
         content, loader = batches.content(tensors), self._loader_of(step)
         repeats = self._repeats.setdefault(model, batches.Repeats())
         if not repeats.add(step, first, content):

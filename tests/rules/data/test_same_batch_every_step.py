@@ -56,6 +56,15 @@ def test_near_miss_one_batch_beside_others():
     assert len(play(SameBatchEveryStep, *forwards(4), *served([5] * 4, [9] * 4, [1, 2, 3, 4]))) == 1
 
 
+def test_fires_on_noise_that_is_added_to_the_same_batch():
+    noisy = forwards(4, rms=(1.0, 1.1, 1.2, 1.3))
+    batches = [replace(each, altered=True) for each in served([5] * 4, [9] * 4, [1, 2, 3, 4])]
+    (finding,) = play(SameBatchEveryStep, *noisy, *batches)
+    assert finding.severity == "error"
+    once = [*batches[:2], replace(batches[2], altered=False), batches[3]]
+    assert play(SameBatchEveryStep, *noisy, *once) == []
+
+
 def test_near_miss_shuffled_loader_made_anew():
     assert play(SameBatchEveryStep, *served([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4])) == []
 

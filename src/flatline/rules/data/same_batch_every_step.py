@@ -19,8 +19,8 @@ class SameBatchEveryStep(Rule):
     Root cause
     ----------
     ``next(iter(loader))`` inside the loop makes a new iterator each time, and its first batch is always the same one
-    unless the loader shuffles. Or the dataset ignores the index that it is asked for. Or a fixed slice of a
-    tensor, ``X[:32]``, is taken in every step. Or ``x, y = next(it)`` stands before the loop.
+    unless the loader shuffles; noise that is added to it makes no new samples. Or the dataset ignores the index that it
+    is asked for. Or a fixed slice of a tensor, ``X[:32]``, is taken in every step. Or ``x, y = next(it)`` stands before the loop.
     Or the generator is seeded in the function that draws the batch, so that
     it draws the same samples at each call. Or the sampler moves its window along in a local variable, which the next
     call does not see.
@@ -47,7 +47,8 @@ class SameBatchEveryStep(Rule):
     -------------------
     One batch fetched once and learned by heart on purpose, which is O1: nothing is validated beside it, or the script says
     so; a subset that ``next(iter(loader))`` draws; full-batch training; a loader of a
-    single batch; a shuffling loader that is restarted at every step; a dummy dataset whose items only count steps; a split
+    single batch; a shuffling loader that is restarted at every step; a batch that is kept beside fresh ones; a dummy dataset
+    whose items only count steps; a split
     that is cut out anew at every step without a draw; a whole pass over an unshuffled loader for one step.
 
     References
@@ -70,6 +71,7 @@ class SameBatchEveryStep(Rule):
 
     def __init__(self) -> None:
         self._restarts: list[tuple[int, int]] = []  # step, iterators made
+        self._altered = 0  # of the newest batches in a row, all that was learned from
         self._inputs: dict[str, list[_Input]] = {}
 
     # ------------------------------------------------------------------ batches of a loader
@@ -77,6 +79,7 @@ class SameBatchEveryStep(Rule):
     def on_batches_served(self, event: BatchesServed) -> Iterator[Finding]:
         """The batches of the last steps, by content and by index."""
         self._restarts = [*self._restarts[-self.batches_needed + 1 :], (event.step, event.restarts)]
+        self._altered = self._altered + 1 if event.altered else 0
         prints, indices = event.fingerprints[-self.batches_needed :], event.indices[-self.batches_needed :]
         if len(prints) < self.batches_needed or len(set(prints)) > 1 or (event.loader_length or 2) < 2:
             return
@@ -98,7 +101,10 @@ class SameBatchEveryStep(Rule):
         return any(_equal(seen[-self.batches_needed :], self.batches_needed) for seen in self._inputs.values())
 
     def _beside_others(self) -> bool:
-        """A model was given other inputs, too, at each of these steps: the same ones are kept to compare with."""
+        """A model was given other inputs, too, at each of these steps: the same ones are kept to compare with. Noise on them
+        makes no other inputs."""
+        if self._altered >= self.batches_needed:
+            return False
         contents = [[each.content for each in seen if each.content is not None] for seen in self._inputs.values()]
         return any(len(set(each)) >= self.others_needed for each in contents)
 
