@@ -1077,6 +1077,7 @@ class BatchStoodOut(Event):
     loss: float = 0.0
     usual_loss: float = 0.0  # median of those before
     loss_after: float | None = None
+    lost: bool = False  # it was among the first ones, and no loss was finite soon after it
     place: tuple[int, int] | tuple[()] = ()  # batch of the pass, from 1, and how many it has
 
 

@@ -30,6 +30,7 @@ def train(batches, *, closely=lambda step: True, targets=None):
         loop.steps = step - 1
         if closely(step):
             outliers.after_graph(walk(loss.grad_fn), None)
+        loop.last_loss_step = step
         outliers.add(step, loss.item(), loss)
     outliers.finish()
     return told
@@ -132,6 +133,50 @@ def test_the_first_losses_have_no_past():
     data = batches()
     data[8] *= 1e4
     assert train(data) == []
+
+
+def first_ones(data, *, rate=0.1, clip=None):
+    """Learns by SGD from the first batches on; all of them are looked at closely."""
+    torch.manual_seed(0)
+    model, (outliers, loop, told) = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)), watching()
+    loop.optimizers[1], optimizer = object(), torch.optim.SGD(model.parameters(), rate)
+    for step, x in enumerate(data, start=1):
+        loss = nn.functional.mse_loss(model(x), torch.ones(len(x), 1))
+        outliers.after_graph(walk(loss.grad_fn), None)
+        if loss.isfinite():
+            loop.last_loss, loop.last_loss_step = loss.item(), step
+            outliers.add(step, loss.item(), loss)
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        loop.steps = step
+    outliers.finish()
+    return told
+
+
+def test_among_the_first_ones_and_all_is_lost():
+    data = batches()
+    data[3][7, 2] = data[6][1, 0] = 1e5
+    (told,) = first_ones(data)
+    assert (told.step, told.lost, told.largest, told.rows, told.alike) == (4, True, 1e5, (7,), 1)
+    assert told.batches + told.later >= outliers.EARLY_LATER
+    assert told.least <= told.usual < 6.0
+
+
+def test_among_the_first_ones_and_it_learns_on():
+    data = batches()
+    data[3][7, 2] = 1e5
+    assert first_ones(data, clip=1.0) == []
+
+
+def test_a_rate_too_high_for_ordinary_batches():
+    assert first_ones(batches(), rate=1e4) == []
+
+
+def test_larger_from_the_first_ones_on():
+    assert first_ones([x * (1e5 if step >= 4 else 1) for step, x in enumerate(batches())]) == []
 
 
 def test_losses_below_zero_have_no_limit():

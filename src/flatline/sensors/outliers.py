@@ -31,6 +31,9 @@ APART = 20.0  # times the largest of the others: such a batch was an outlier, to
 FEW = 0.2  # of the batches looked at, at most, that were
 BACK = 3.0  # times that number: a later batch is as the others again
 LATER = 3  # batches as the others, that follow an outlier
+EARLY_JUMP = 100.0  # over all losses before, while there are too few of them for a median
+EARLY_LATER = 8  # batches as the others, that follow an outlier among the first ones
+LOST = 3  # steps without a finite loss after it
 ROW_OFF = 10.0  # times that number, or half of what the largest is: a row that is off
 NAMED_ROWS = 3
 MOST_NUMBERS = 4_000_000
@@ -48,6 +51,7 @@ class Pending:
     key: Key
     event: BatchStoodOut
     later: int = 0
+    early: bool = False  # too few batches came before; the later ones tell what is usual
 
 
 class Outliers:
@@ -75,6 +79,8 @@ class Outliers:
             return
         if loss > self.limit:
             self._look_into(step, loss, root)
+        elif 0 < len(self.recent) < FEWEST_LOSSES and loss > EARLY_JUMP * max(map(abs, self.recent)):
+            self._look_early(step, loss, root)
         self.recent.append(loss)
         if loss > self.limit or step >= self._again:
             self._again = step + RENEWED
@@ -103,6 +109,18 @@ class Outliers:
             off = float((answers - targets).square().mean().sqrt())
             if high > low and math.inf > off > high - low:
                 self.loop.emit(AnswersBeyond(step=step, where=caller(), off=off, low=low, high=high, loss=loss))
+
+    def _look_early(self, step: int, loss: float, root: torch.Tensor) -> None:
+        """One of the first losses jumped: is a batch far off the few before it?"""
+        if root.grad_fn is None or self._pending is not None:
+            return
+        for key, tensor in batch_of(walk(root.grad_fn)):
+            others = [size for at, size in self._seen.get(key, ()) if at != step and size > 0]
+            if others and math.inf > largest(tensor) > APART * max(others):
+                self._hold(step, loss, key, tensor, others)
+                if self._pending is not None:
+                    self._pending.early = True
+                return
 
     def _hold(self, step: int, loss: float, key: Key, tensor: torch.Tensor, others: list[float]) -> None:
         """An outlier; what follows tells whether it was alone."""
@@ -142,12 +160,27 @@ class Outliers:
 
     def _follow(self, pending: Pending, size: float) -> None:
         """A later batch: as the others, or as large as the outlier, which was the first of many then."""
+        if pending.early:
+            self._follow_early(pending, size)
+            return
         if size > BACK * pending.event.usual:
             self._pending = None
             return
         pending.later += 1
         if pending.later >= LATER:
             self.finish()
+
+    def _follow_early(self, pending: Pending, size: float) -> None:
+        """A batch after an outlier among the first ones: a few others may be as far off."""
+        event, off = pending.event, size > APART * pending.event.usual
+        usual, least = max(size, event.usual), min(size, event.least)
+        told = replace(event, alike=event.alike + 1) if off else replace(event, usual=usual, least=least)
+        pending.event, pending.later = told, pending.later + (not off)
+        if event.alike > EARLY_LATER // 2 or (size > BACK * event.usual and not off):
+            self._pending = None
+        elif pending.later >= EARLY_LATER:
+            self.finish()
+        self.look_on = self._pending is not None
 
     def after_backward(self) -> None:
         """Look at the batches that follow an outlier."""
@@ -158,8 +191,14 @@ class Outliers:
     def finish(self) -> None:
         """Tell of the outlier, if any batch followed it."""
         pending, self._pending = self._pending, None
-        if pending is not None and pending.later:
-            self.loop.emit(replace(pending.event, later=pending.later, loss_after=self.loop.last_loss))
+        if pending is None or not pending.later:
+            return
+        lost = pending.early and self.loop.steps - self.loop.last_loss_step >= LOST
+        if lost or not pending.early:
+            told = replace(pending.event, later=pending.later, loss_after=self.loop.last_loss, lost=lost)
+            self.loop.emit(told)
+        else:
+            self._seen[pending.key].append((pending.event.step, pending.event.largest))
 
 
 def batch_of(graph: Graph) -> Iterator[tuple[Key, torch.Tensor]]:

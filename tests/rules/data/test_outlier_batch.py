@@ -38,6 +38,17 @@ def test_fires_on_a_whole_batch_of_targets():
     assert "this batch" in finding.fix
 
 
+def test_an_error_where_it_came_early_and_nothing_was_left():
+    early = replace(SICK, batches=2, later=8, alike=1, lost=True)
+    (finding,) = play(OutlierBatch, early)
+    assert finding.severity == "error"
+    assert "; 1 more were as far off; at this step" in finding.message
+    assert finding.message.endswith("and soon after it none was finite")
+    assert "O28" in finding.consequences
+    assert play(OutlierBatch, replace(early, lost=False)) == []
+    assert play(OutlierBatch, replace(early, least=0.1)) == []
+
+
 def test_several_rows_are_counted():
     (finding,) = play(OutlierBatch, replace(SICK, off=9, rows=(0, 4, 5)))
     assert "rows 0, 4, 5 and 6 more of 32" in finding.message

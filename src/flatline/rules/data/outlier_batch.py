@@ -15,7 +15,8 @@ class OutlierBatch(Rule):
     Symptom
     -------
     The loss falls smoothly, jumps by orders of magnitude in a single step, and needs many steps to come back, or never
-    does. With a loader that does not shuffle it happens at the same batch of every epoch.
+    does; or the loss is nan from the first steps on. With a loader that does not shuffle it happens at the same batch of
+    every epoch.
 
     Root cause
     ----------
@@ -71,6 +72,7 @@ class OutlierBatch(Rule):
         """A batch that stands alone, beyond what the batches' own spread explains."""
         spread = event.usual / event.least if event.least > 0 else float("inf")
         alone = event.batches >= self.batches_needed and event.later >= self.later_needed
+        alone = alone or (event.lost and event.batches + event.later >= self.batches_needed + self.later_needed)
         grown = self.loss_grown if event.largest < self.times * spread**2 * event.usual else self.loss_moved
         jumped = event.usual_loss > 0 and event.loss >= grown * event.usual_loss
         around = event.batches >= self.batches_around and event.later >= self.later_around
@@ -80,12 +82,14 @@ class OutlierBatch(Rule):
         times = self.times_alone if around else self.times
         if not alone or not jumped or event.largest < times * spread**2 * event.usual:
             return
-        rows, more = _rows(event), f"; {event.alike} earlier ones were as far off" if event.alike else ""
+        rows = _rows(event)
+        more = f"; {event.alike} {'more' if event.lost else 'earlier ones'} were as far off" if event.alike else ""
         yield self.finding(
             event,
             f"{_place(event)}holds {event.what} of up to {event.largest:.3g}, where the {event.batches + event.later} other "
             f"batches looked at end at {event.usual:.3g}{f'; {rows}' if rows else ''}{more}; at this step the loss jumped from "
-            f"{event.usual_loss:.3g} to {event.loss:.3g}",
+            f"{event.usual_loss:.3g} to {event.loss:.3g}{', and soon after it none was finite' if event.lost else ''}",
+            severity="error" if event.lost else "warning",
             fix=f"look at {rows or 'this batch'} and correct or drop what is wrong; clamp the {event.what} to a range that "
             "can be, and clip: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
             largest=event.largest,
