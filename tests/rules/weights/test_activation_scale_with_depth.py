@@ -307,3 +307,28 @@ def test_fires_where_samples_become_alike_and_the_loss_stands():
 )
 def test_near_miss_samples_become_alike(facts):
     assert play(ActivationScaleWithDepth, *faded(**facts)) == []
+
+
+def few(*, gain=11.3, stds=(1.6, 13.0, 102.0, 809.0, 4338.0), loss=5e7):
+    """Three hidden layers of the script's own class, between a first and a last one whose weights have too few elements."""
+    shown = sampled(stds)
+    ends = (0, 2 * len(stds) - 2)  # an activation function stands behind each
+    layers = [
+        layer if layer.kind == "ReLU" else replace(layer, gain=None if at in ends else gain, fan_in=128)
+        for at, layer in enumerate(shown.layers)
+    ]
+    yield replace(shown, layers=tuple(layers))
+    _, asked, numbers = regression(loss=loss)
+    yield from (asked, numbers)
+
+
+def test_fires_on_few_layers_whose_weights_no_initialiser_draws_so_large():
+    (finding,) = play(ActivationScaleWithDepth, *few())
+    assert "7.9 × per layer" in finding.message
+
+
+def test_near_miss_few_layers_that_are_in_order():
+    assert play(ActivationScaleWithDepth, *few(gain=2.0)) == []
+    assert play(ActivationScaleWithDepth, *few(loss=40.0)) == []
+    assert play(ActivationScaleWithDepth, *few(stds=(1.6, 13.0, 102.0, 809.0))) == []
+    assert play(ActivationScaleWithDepth, *few(stds=(1.6, 13.0, 9.0, 809.0, 4338.0))) == []

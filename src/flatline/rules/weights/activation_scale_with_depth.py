@@ -84,6 +84,9 @@ class ActivationScaleWithDepth(Rule):
     same_direction: float = 0.8  # share of neighbours that go the same way
     largest_jump: float = 0.4  # share of the whole change that one pair of neighbours may make up
     gain_high: float = 2.0  # rms of a weight × √fan_in; Kaiming's is 1.4
+    gain_far: float = 4.0  # twice that, for few layers: torch.randn makes 11 with 128 inputs
+    few_layers: int = 5  # of them, where the first loss shows what they do
+    few_known: int = 3  # of these, whose weights can be told
     gain_low: float = 0.5  # torch's default is 0.58
     gain_sum: float = 1.2  # for a deep network of residual sums, which grow from 1.0 on; Kaiming's is 1.4
     deep: int = 12  # layers of it
@@ -130,6 +133,8 @@ class ActivationScaleWithDepth(Rule):
                 (each for each in _alike(whole) if (self._change(each, self.ratio_alike) or 0.0) > 0), []
             ):
                 self._grown[event.model] = _Shrunk(event, chain)  # what lies between the layers may do it
+            elif self._far_too_large(whole, [layer.std for layer in event.layers if layer.kind == kind]):
+                self._grown[event.model] = _Shrunk(event, whole)
 
     def on_first_cross_entropy(self, event: FirstCrossEntropy) -> Iterator[Finding]:
         """Activations that grew less, and scores at the end of them that are far too large all the same."""
@@ -214,6 +219,16 @@ class ActivationScaleWithDepth(Rule):
         (course,) = self._courses.values()
         as_drawn = max(self._updates.values) * event.step <= self.as_drawn and self._gradients.location <= self.faint
         return as_drawn and course.stood
+
+    def _far_too_large(self, chain: list[LayerActivations], sizes: list[float]) -> bool:
+        """Few layers, of which the first and the last may have no gain, but weights that no initialiser draws so large."""
+        if len(chain) < self.few_known or _gain(chain) < self.gain_far or not 0 < min(sizes) <= max(sizes) < math.inf:
+            return False
+        return (
+            len(sizes) >= self.few_layers
+            and all(a < b for a, b in pairwise(sizes))
+            and sizes[-1] >= self.ratio_off * sizes[0]
+        )
 
     def _fades(self, chain: list[LayerActivations]) -> bool:
         """Biases hold the activations up, but what tells the samples apart shrinks at every layer, by the weights' doing."""
