@@ -1236,6 +1236,7 @@ class LoadersApart(Event):
     inputs: tuple[Any, ...] = ()  # the first samples of both batches
     targets: tuple[Any, ...] = ()
     looks: int = 4  # steps at which they were others
+    guessing: float = 0.0  # what the best constant answer costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

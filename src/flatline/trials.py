@@ -16,6 +16,7 @@ class Trials:
         self._search: dict[int, int] = {}  # by a training's key: that of the first from the same place
         self._varied: set[int] = set()  # of these first ones, those of trials that differ in their settings
         self._shown: defaultdict[str, set[int]] = defaultdict(set)  # by code: keys of trainings
+        self._seen: defaultdict[str, set[int]] = defaultdict(set)  # the same of all rules
 
     def began(self, training: int, first: int, *, varied: bool) -> None:
         """Another training from the place of ``first``."""
@@ -23,16 +24,22 @@ class Trials:
         if varied:
             self._varied.add(self._search[first])
 
-    def found(self, code: str, training: int) -> None:
-        """A rule whose findings hang on settings told one of a training."""
-        self._shown[code].add(training)
+    def found(self, code: str, training: int, *, hangs_on_settings: bool) -> None:
+        """A rule told something of a training, which other settings may change."""
+        self._seen[code].add(training)
+        if hangs_on_settings:
+            self._shown[code].add(training)
 
     def weighed(self, findings: Iterable[Finding]) -> list[Finding]:
         """What other trials are free of is a hint; what it brought about in its trial is not told."""
         known = list(findings)
         tried = [finding for finding in known if self._tried(finding)]
-        told = [one for one in known if one not in tried and not any(explains(other, one) for other in tried)]
+        told = [one for one in known if one not in tried and not any(self._explains(other, one) for other in tried)]
         return told + [self._hint(finding) for finding in tried]
+
+    def _explains(self, tried: Finding, other: Finding) -> bool:
+        """In the same trials, and in no other training."""
+        return explains(tried, other) and self._seen[other.code] <= self._shown[tried.code]
 
     def _tried(self, finding: Finding) -> bool:
         shown = self._shown.get(finding.code, set())

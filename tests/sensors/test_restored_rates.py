@@ -56,7 +56,7 @@ def test_the_end_of_a_schedule(told, steps):
     (restored,) = told(steps=steps)
     assert (restored.built, restored.rate, restored.peak, restored.told) == (0.001, 0.0, 0.002, "")
     assert restored.where.line == 17
-    assert 10 <= restored.steps <= 60
+    assert restored.steps == steps  # somebody may write another rate until then
 
 
 def test_other_schedules_and_groups(told):

@@ -163,7 +163,17 @@ def test_a_loop_over_settings_is_told_from_one_that_repeats_them_and_from_calls_
         fit(network())
         fit(network())
 
+    def stages():
+        for width, lr in ((6, 1e-3), (4, 1e-2)):
+            model = nn.Sequential(nn.Linear(width, 96), nn.ReLU(), nn.Linear(96, 3))
+            optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+            for _ in range(30):
+                optimizer.zero_grad()
+                cross_entropy(model(X[:8, :width]), Y[:8]).backward()
+                optimizer.step()
+
     began = seen(act, TrainingBegan)
+    assert not any(event.varied for event in seen(stages, TrainingBegan))  # the tasks are not the same
     assert [event.varied for event in began] == [False, True, False, False]
     assert [event.search == began[0].search for event in began] == [True, True, False, False]
 
@@ -275,6 +285,24 @@ def trial(key, *, varied=True):
 def test_what_some_trials_of_a_search_show_is_a_hint_and_explains_what_came_of_it():
     assert kept(sampled(1, 5), trial(2), trial(3)) == [("T2", "hint")]
     assert kept(trial(2), sampled(2, 45), trial(3)) == [("T2", "hint")]
+
+
+def test_what_comes_of_a_trial_hides_nothing_of_another_training():
+    class Later(Explodes):
+        def on_numbers_sampled(self, event):
+            """Of the last training alone."""
+            yield from super().on_numbers_sampled(event) if event.optimizer.key == 3 else ()
+
+    class Once(Overshoots):
+        def on_numbers_sampled(self, event):
+            """Of the first training alone."""
+            yield from super().on_numbers_sampled(event) if event.optimizer.key == 1 else ()
+
+    final = TrainingBegan(step=60, key=3, search=3)
+    assert kept(sampled(1, 5), trial(2), final, sampled(3, 65), rules=[Once, Later]) == [
+        ("T3", "warning"),
+        ("T2", "hint"),
+    ]
 
 
 @pytest.mark.parametrize(

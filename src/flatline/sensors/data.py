@@ -638,7 +638,7 @@ class DataSensor:
     ) -> None:
         """A loss was found under a backward: if it is one over classes, tell its labels."""
         self._paired_in_batch(target)
-        self._zipped.look(scores, target, where)
+        self._zipped.look(kind, scores, target, where)
         found = batches.class_labels(kind, scores, target, ignore) if self.loop.wants(TargetsObserved) else None
         if found is None:
             self._regression(kind, fed_by, scores, target, step, where)

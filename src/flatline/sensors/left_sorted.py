@@ -13,6 +13,7 @@ from flatline.sensors.models import ModelSensor
 from flatline.sensors.sources import FUNCTIONS, called_name, own_nodes, tree_of
 from flatline.sensors.tree import modules
 
+DESCENDING = ("descending=True", ", True)", "(-", " -")  # longest first, as pack_padded_sequence wants them
 LOSSES = ("loss", "criterion", "cross_entropy", "nll", "mse")  # in a name that is called: labels may be sorted along
 
 
@@ -78,9 +79,9 @@ def _taken(function: ast.FunctionDef) -> ast.expr | None:
         return None
     nodes = list(ast.walk(function))
     for order in _orders(nodes):
-        samples = [each for each in _only_taken(nodes, order) if _is_first_argument(each, function)]
-        if samples:
-            return samples[0]
+        taken = _only_taken(nodes, order)
+        if taken and all(_is_first_argument(each, function) for each in taken):
+            return taken[0]
     return None
 
 
@@ -105,13 +106,14 @@ def _orders(nodes: list[ast.AST]) -> Iterator[str]:
     known: set[str] = set()
     for made in (n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
         target, call = made.targets[0], called_name(made.value)  # type: ignore[arg-type]
+        longest_first = any(each in ast.unparse(made.value) for each in DESCENDING)
         if call == "argsort" and isinstance(target, ast.Name):
             name = target.id
         elif call == "sort" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
             name = ast.unparse(target.elts[1])
         else:
             continue
-        if known.isdisjoint(n.id for n in ast.walk(made.value) if isinstance(n, ast.Name)):
+        if longest_first and known.isdisjoint(n.id for n in ast.walk(made.value) if isinstance(n, ast.Name)):
             yield name
         known.add(name)
 

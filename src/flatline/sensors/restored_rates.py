@@ -10,7 +10,7 @@ from flatline.events import RateRestored, Where
 from flatline.sensors.callers import caller, looked_up
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.patching import Patches
-from flatline.sensors.schedules import FLOOR, ScheduleSensor
+from flatline.sensors.schedules import ScheduleSensor
 from flatline.sensors.told_rates import constant_told, rates_of, told_below
 
 STEPS = 50  # at the restored rate: nobody is about to write another one
@@ -84,7 +84,7 @@ class RestoredRates:
             del self._waiting[state.key]
             return
         self._waiting[state.key] = state, restored, _said(restored, where, said.once)
-        if state.steps >= STEPS and (self._waiting[state.key][2].always or _ended(restored)):
+        if state.steps >= STEPS and self._waiting[state.key][2].always:
             self._tell(state.key)
 
     def finish(self) -> None:
@@ -123,12 +123,6 @@ def _written(state: OptimizerState, restored: Restored) -> bool:
     return len(rates) != len(restored.rates) or any(
         one is not other for one, other in zip(rates, restored.rates, strict=True)
     )
-
-
-def _ended(restored: Restored) -> bool:
-    """A schedule of torch's was at its end."""
-    pairs = zip(restored.rates, restored.peaks, strict=True)
-    return all(peak > 0 and rate <= FLOOR * peak for rate, peak in pairs)
 
 
 def _said(restored: Restored, where: Where | None, before: str) -> Said:

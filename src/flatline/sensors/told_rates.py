@@ -13,6 +13,7 @@ from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.sources import LOOPS, called_name, tree_of
 
 RATE = r"(?:lr|learning[ _]rate)"
+REAL = "param_groups"  # a text that tells it says what is in use
 LABEL = re.compile(rf"^\W*{RATE}\W*$", re.IGNORECASE)
 BEFORE = re.compile(rf"(?:^|[^\w]){RATE}\s*[=:]?\s*$", re.IGNORECASE)
 TAG = re.compile(rf"(?:^|/){RATE}$", re.IGNORECASE)
@@ -183,7 +184,7 @@ def tellings(loop: ast.AST) -> Iterator[ast.expr]:
         if isinstance(node, ast.Dict):
             yield from _of_dictionary(node)
         elif isinstance(node, ast.JoinedStr):
-            yield from _of_text(node)
+            yield from () if REAL in ast.unparse(node) else _of_text(node)
         elif isinstance(node, ast.Call):
             yield from _of_call(node)
         waiting += ast.iter_child_nodes(node)

@@ -30,6 +30,13 @@ def settings_of(state: OptimizerState) -> Hashable:
     return type(optimizer), numbers, tuple(tuple(p.shape) for p in state.parameters)
 
 
+def task_of(state: OptimizerState) -> Hashable:
+    """What the trials of one search share: how many numbers go in, and how many come out."""
+    held = [tuple(p.shape) for p in state.parameters]
+    matrices = [shape for shape in held if len(shape) > 1]
+    return (matrices[0][1:], held[-1][:1]) if matrices else ()
+
+
 class Trainings:
     """Called with each optimizer when it is first seen, and at steps under close look."""
 
@@ -48,7 +55,7 @@ class Trainings:
             return
         others = [each for each in (*self.loop.states, *self.loop.retired) if each is not state and each.steps]
         held = state.parameters
-        search = self._searches.setdefault(standing(), Search(state.key))
+        search = self._searches.setdefault((standing(), task_of(state)), Search(state.key))
         search.settings.add(settings_of(state))
         if (
             held

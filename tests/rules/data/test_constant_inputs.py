@@ -123,7 +123,7 @@ def alike(*, loss=1.0, then=1.0, steps=300, normalised=False, rms=2.25, kept=2.2
 
 
 SMALL = {"spread": 0.004, "common": 2.25, "probed": 600, "told": 0.7, "commonest": 0.26}
-CAST = {"equal": 0.75, "left": 0.72, "value": -1.0}
+CAST = {"equal": 0.97, "left": 0.9, "value": -1.0}
 
 
 def test_fires_on_inputs_that_are_all_but_constant():
@@ -152,13 +152,13 @@ def test_near_miss_small_differences_of_which_no_rule_makes_anything():
 def test_fires_where_most_samples_are_one_row():
     (finding,) = play(ConstantInputs, *alike(**CAST))
     assert finding.message == (
-        "75% of the 600 samples looked at are one and the same row of 64 numbers, all -1, and hold 72% of what the targets vary "
+        "97% of the 600 samples looked at are one and the same row of 64 numbers, all -1, and hold 90% of what the targets vary "
         "by, which no model can tell; the loss is 1 after 300 steps, as at the beginning"
     )
 
 
-def test_near_miss_rows_of_zeros_or_with_one_target():
-    assert play(ConstantInputs, *alike(**{**CAST, "value": 0.0})) == []
+def test_near_miss_a_default_row_or_one_with_one_target():
+    assert play(ConstantInputs, *alike(**{**CAST, "left": 0.72})) == []
     assert play(ConstantInputs, *alike(**{**CAST, "left": 0.4})) == []
 
 

@@ -233,7 +233,7 @@ def test_fires_on_a_frozen_body_of_random_weights():
     )
     assert "O18" in finding.consequences
     (plain,) = judged(replace(RANDOM, norms=0), 1.3)
-    assert plain.severity == "warning"
+    assert plain.severity == "hint"
     assert judged(replace(RANDOM, norms=0, replaced=True), 1.1)
 
 

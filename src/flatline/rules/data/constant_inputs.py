@@ -83,8 +83,7 @@ class ConstantInputs(Rule):
     ids_needed: int = 16  # rows of an embedding of which one is asked for; bits and genotypes have 2 to 5
     words_needed: int = 100  # the same where another fills up: then the length may be all that counts
 
-    left: float = 0.65  # of the targets' scatter, under one row; six columns cast to whole numbers leave 0.72
-    left_of_zeros: float = 0.85  # where that row may be one without an event, without a known word
+    left: float = 0.85  # of the targets' scatter, under one row: it may be one without an event, or a default profile
     spread: float = 0.01  # between samples, in what they have in common; 8-bit images divided twice have 0.004
     deviations: float = 3.0  # of what a simple rule tells, above the commonest class or no correlation
     probed_needed: int = 150  # samples for that
@@ -188,7 +187,7 @@ class ConstantInputs(Rule):
         varied = self._spoilt and self._varied  # else it was told as equal in all
         if alike is None or seen is None or not varied or not seen.floating or not self._stood_still(alike.step):
             return
-        if alike.left >= (self.left_of_zeros if alike.value == 0 else self.left):
+        if alike.left >= self.left:
             yield self._one_row(alike)
         elif alike.spread <= self.spread and self._reach_the_first_layer(alike) and self._tells(alike):
             yield self._small(alike, seen.model)

@@ -125,6 +125,8 @@ class LabelsUnrelatedToInputs(Rule):
         self._probed: PairingProbed | None = None  # the newest one that was at chance
         self._newest: deque[float] = deque(maxlen=self.window)
         self._proven = False  # another pairing was found that is the right one
+        self._loaders_apart: LoadersApart | None = None
+        self._left_sorted: PairingProbed | None = None
         self._unexplained: PairingProbed | None = None  # no statement tears the pairs apart
         self._validation: tuple[float, ...] = ()
         self._losses: dict[int, list[tuple[int, float]]] = {}
@@ -135,7 +137,7 @@ class LabelsUnrelatedToInputs(Rule):
         if self._again:
             return
         if event.left_sorted and not event.permutation:
-            self._waiting.append(event)
+            self._left_sorted = event
             return
         if event.order and self._nothing_tells(event):
             self._proven = True
@@ -199,13 +201,16 @@ class LabelsUnrelatedToInputs(Rule):
             rows=event.rows,
         )
 
-    def on_loaders_apart(self, event: LoadersApart) -> Iterator[Finding]:
-        """Images of one loader, masks of another."""
+    def on_loaders_apart(self, event: LoadersApart) -> None:
+        """Images of one loader, masks of another: they may belong together all the same."""
+        self._loaders_apart = event
+
+    def _of_loaders(self, event: LoadersApart, loss: float) -> Iterator[Finding]:
         one, other = (", ".join(map(str, samples)) for samples in (event.inputs, event.targets))
         yield self.finding(
             event,
             f"inputs and targets come from two loaders, which ask for other samples at all {event.looks} steps looked at: at this "
-            f"one for {one} … and {other} …",
+            f"one for {one} … and {other} …; the loss is {loss:.3g}, and the best constant answer costs {event.guessing:.3g}",
             cause="each loader shuffles on its own, so that each input is compared with some other one's target",
             fix="one data set that gives both, TensorDataset(images, masks), and one loader",
             key="loaders",
@@ -258,6 +263,12 @@ class LabelsUnrelatedToInputs(Rule):
         learns = first is not None and last is not None and last < self.still_told * first
         if self._rows is not None and not learns:
             yield from self._tell_rows(self._rows)
+        level = median(self._newest) if self._newest else math.inf
+        apart = self._loaders_apart
+        if apart is not None and self.still_told * apart.guessing <= level <= self.highest * apart.guessing:
+            yield from self._of_loaders(apart, level)
+        if self._left_sorted is not None and level >= self.still * self._left_sorted.entropy:
+            yield self._of_forward(self._left_sorted)
         for probe in self._waiting:
             yield from self._judge_at(probe, median(self._newest) if self._newest else math.inf)
         if (
@@ -296,9 +307,7 @@ class LabelsUnrelatedToInputs(Rule):
     def _judge_at(self, event: PairingProbed, loss: float) -> Iterator[Finding]:
         """With the loss that it came down to, where it was above guessing; nothing is known of one that is still above."""
         come_down = replace(event, surprise=loss) if self._above(event) else event
-        if event.left_sorted:
-            yield from (self._of_forward(event),) if loss >= self.still * event.entropy else ()
-        elif self._at_chance(come_down):
+        if self._at_chance(come_down):
             yield from self._judge(come_down)
 
     def _judge(self, event: PairingProbed) -> Iterator[Finding]:

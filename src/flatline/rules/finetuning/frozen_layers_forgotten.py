@@ -16,7 +16,7 @@ from flatline.events import (
     UnfrozenNotHeld,
     line_of,
 )
-from flatline.findings import Finding
+from flatline.findings import Finding, Severity
 from flatline.history import Course
 from flatline.rules import Rule
 
@@ -103,18 +103,18 @@ class FrozenLayersForgotten(Rule):
                 continue
             losses = [each.loss for each in course.stretches]
             first, last = fmean(losses[: len(losses) // 10 or 1]), fmean(losses[-len(losses) // 5 :])
-            least = self.unlearned if found.norms or found.replaced else self.certain
-            if last >= least * first > 0:
-                yield self._never_trained(found, first, last)
+            meant = (found.norms or found.replaced) and len(self._courses) == 1  # random features may be a baseline
+            if last >= (self.unlearned if meant else self.certain) * first > 0:
+                yield self._never_trained(found, first, last, severity="error" if meant else "hint")
 
-    def _never_trained(self, event: BodyNeverTrained, first: float, last: float) -> Finding:
+    def _never_trained(self, event: BodyNeverTrained, first: float, last: float, *, severity: Severity) -> Finding:
         share = event.frozen / (event.frozen + event.trainable)
         finding = self.finding(
             event,
             f"{share:.1%} of {event.model} is frozen with the random weights it was built with ({event.matrices} matrices, "
             f"{event.frozen:,} elements): nothing was loaded, nothing trained it, and the head of {event.trainable:,} "
             f"elements brought the loss from {first:.4g} to {last:.4g}",
-            severity="error" if event.norms or event.replaced else "warning",
+            severity=severity,
             cause="layers are frozen to keep what a pretraining taught them, and these were never pretrained",
             fix="load the pretrained weights before they are frozen; with none to load, do not freeze them",
             key="never trained",

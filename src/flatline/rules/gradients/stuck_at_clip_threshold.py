@@ -73,6 +73,7 @@ class StuckAtClipThreshold(Rule):
     whole_steps: int = 30  # steps looked at before that is judged
     whole_index: int = 300  # and steps of the run
     whole_fallen: float = 0.15  # of the first loss, at the end
+    still_falls: float = 0.2  # share of the whole fall in the second half; 0 where the loss has come to its floor
     fallen: float = 0.2  # of the first loss: it learns all the same
     small_update: float = 1e-4  # update over weight; 1e-3 is healthy (CS231n)
 
@@ -188,7 +189,8 @@ class StuckAtClipThreshold(Rule):
         return min(ratios) > 1 and median(ratios) >= self.whole_ratio and self._stays_high(course)
 
     def _stays_high(self, course: Course) -> bool:
-        return course.level(0.9, 1.0) > (1 - self.whole_fallen) * course.stretches[0].loss > 0
+        first, middle, last = course.stretches[0].loss, course.level(0.45, 0.55), course.level(0.9, 1.0)
+        return last > (1 - self.whole_fallen) * first > 0 and middle - last >= self.still_falls * (first - last)
 
     def _gains_speed(self, course: Course) -> bool:
         """The loss falls as fast in the second half of the run as in the first, or faster: it has far to go."""
