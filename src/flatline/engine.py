@@ -153,7 +153,7 @@ class Engine:
     def _keep(self, finding: Finding) -> None:
         identity = finding.code, finding.key
         known = self._findings.get(identity)
-        if known is None:
+        if known is None or self._trials.is_new(finding.code):
             self._findings[identity] = finding
             self._on_finding(finding)
         else:

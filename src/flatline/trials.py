@@ -16,6 +16,7 @@ class Trials:
         self._search: dict[int, int] = {}  # by a training's key: that of the first from the same place
         self._varied: set[int] = set()  # of these first ones, those of trials that differ in their settings
         self._shown: defaultdict[str, set[int]] = defaultdict(set)  # by code: keys of trainings
+        self._anew: set[str] = set()  # codes that were seen in trials alone until now
         self._seen: defaultdict[str, set[int]] = defaultdict(set)  # the same of all rules
 
     def began(self, training: int, first: int, *, varied: bool) -> None:
@@ -26,9 +27,21 @@ class Trials:
 
     def found(self, code: str, training: int, *, hangs_on_settings: bool) -> None:
         """A rule told something of a training, which other settings may change."""
-        self._seen[code].add(training)
+        before = self._seen[code]
+        if before and self._are_trials(before) and not self._are_trials({training}):
+            self._anew.add(code)
+        before.add(training)
         if hangs_on_settings:
             self._shown[code].add(training)
+
+    def is_new(self, code: str) -> bool:
+        """What is told now is of a training that is no trial, and what was told before of trials: asked once."""
+        new = code in self._anew
+        self._anew.discard(code)
+        return new
+
+    def _are_trials(self, trainings: set[int]) -> bool:
+        return {self._search.get(training) for training in trainings} <= self._varied
 
     def weighed(self, findings: Iterable[Finding]) -> list[Finding]:
         """What other trials are free of is a hint; what it brought about in its trial is not told."""
@@ -43,7 +56,7 @@ class Trials:
 
     def _tried(self, finding: Finding) -> bool:
         shown = self._shown.get(finding.code, set())
-        return {self._search.get(training) for training in shown} <= self._varied and bool(self._beside(shown) - shown)
+        return self._are_trials(shown) and bool(self._beside(shown) - shown)
 
     def _beside(self, shown: set[int]) -> set[int]:
         """All trials of the searches that these belong to."""

@@ -13,6 +13,7 @@ from watching import seen
 from flatline.engine import Engine
 from flatline.events import (
     FirstCrossEntropy,
+    LossNotFinite,
     NumbersSampled,
     OptimizerFacts,
     ParametersAudited,
@@ -303,6 +304,33 @@ def test_what_comes_of_a_trial_hides_nothing_of_another_training():
         ("T3", "warning"),
         ("T2", "hint"),
     ]
+
+
+def test_a_finding_of_the_training_after_a_search_takes_the_place_of_that_of_a_trial():
+    class Says(Overshoots):
+        def on_numbers_sampled(self, event):
+            """Whose step it is."""
+            yield self.finding(event, f"step {event.step}")
+
+    engine = Engine([Says()], on_finding=lambda finding: None, on_broken=lambda *why: None)
+    final = TrainingBegan(step=60, key=3, search=3)
+    for event in (sampled(1, 5), trial(2), final, sampled(3, 65)):
+        engine.emit(event)
+    assert [(finding.message, finding.severity) for finding in engine.findings] == [("step 5", "warning")]
+
+
+def test_each_training_has_a_first_loss_that_is_not_finite():
+    def act():
+        for _ in range(2):
+            model = network()
+            optimizer = adam(model)
+            for step in range(30):
+                optimizer.zero_grad()
+                loss = cross_entropy(model(X[:8]), Y[:8])
+                (loss * float("nan") if step >= 25 else loss).backward()
+                optimizer.step()
+
+    assert len(seen(act, LossNotFinite)) == 2
 
 
 @pytest.mark.parametrize(

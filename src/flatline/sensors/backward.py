@@ -45,6 +45,7 @@ class BackwardSensor:
         self.where: Where | None = None
         self.raw_losses: dict[int, Any] = {}  # id of a scaled loss -> (raw loss, scale, what lets go of them)
         self.not_finite_told = 0
+        loop.begins.append(self._begin)
         self.on_backward: list[Any] = []  # called on closely watched steps
         self.on_graph: list[Any] = []  # called with every graph that was walked, and the user's line, before it runs
         self.fed: Any = None  # called after every backward
@@ -346,6 +347,10 @@ class BackwardSensor:
             self._deferred.append((self.loop.step, raw.detach(), scaled, self._reached_keys))
             if self.loop.dense or self.watch is not None or len(self._deferred) >= DEFERRED:
                 self.flush(raw)
+
+    def _begin(self) -> None:
+        """Another training has a first loss that is not finite of its own."""
+        self.not_finite_told = self._bad_in_a_row = 0
 
     def reaches(self, parameter: torch.Tensor) -> bool:
         """Whether some loss that was looked at reached this parameter."""
