@@ -9,6 +9,7 @@ from typing import Any
 from flatline.events import TrainingBegan, TrainingsMixed
 from flatline.sensors.callers import standing
 from flatline.sensors.loop import Loop, OptimizerState
+from flatline.sensors.models import readable
 
 MOST = 7  # trainings besides the first one
 LONG = 20  # steps of an earlier optimizer: those of a GAN are all built before the first
@@ -27,12 +28,17 @@ def settings_of(state: OptimizerState) -> Hashable:
     optimizer = state.ref()
     groups = optimizer.param_groups if optimizer is not None else ()
     numbers = tuple(tuple((k, v) for k, v in group.items() if isinstance(v, (int, float, tuple))) for group in groups)
-    return type(optimizer), numbers, tuple(tuple(p.shape) for p in state.parameters)
+    return type(optimizer), numbers, tuple(_shapes(state))
+
+
+def _shapes(state: OptimizerState) -> list[tuple[int, ...]]:
+    """Of the parameters that have one already."""
+    return [tuple(p.shape) for p in state.parameters if readable(p) and not p.is_nested]
 
 
 def task_of(state: OptimizerState) -> Hashable:
     """What the trials of one search share: how many numbers go in, and how many come out."""
-    held = [tuple(p.shape) for p in state.parameters]
+    held = _shapes(state)
     matrices = [shape for shape in held if len(shape) > 1]
     return (matrices[0][1:], held[-1][:1]) if matrices else ()
 

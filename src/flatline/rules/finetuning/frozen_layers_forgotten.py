@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import fmean
 
 from flatline.events import (
     BodyNeverTrained,
@@ -17,7 +16,7 @@ from flatline.events import (
     line_of,
 )
 from flatline.findings import Finding, Severity
-from flatline.history import Course
+from flatline.history import Course, fmean
 from flatline.rules import Rule
 
 
