@@ -15,9 +15,9 @@ class Trials:
     def __init__(self) -> None:
         self._search: dict[int, int] = {}  # by a training's key: that of the first from the same place
         self._varied: set[int] = set()  # of these first ones, those of trials that differ in their settings
-        self._shown: defaultdict[str, set[int]] = defaultdict(set)  # by code: keys of trainings
+        self._seen: defaultdict[str, set[int]] = defaultdict(set)  # by code: keys of the trainings it was told of
+        self._hanging: set[str] = set()  # codes of rules whose findings hang on settings
         self._anew: set[str] = set()  # codes that were seen in trials alone until now
-        self._seen: defaultdict[str, set[int]] = defaultdict(set)  # the same of all rules
 
     def began(self, training: int, first: int, *, varied: bool) -> None:
         """Another training from the place of ``first``."""
@@ -32,7 +32,7 @@ class Trials:
             self._anew.add(code)
         before.add(training)
         if hangs_on_settings:
-            self._shown[code].add(training)
+            self._hanging.add(code)
 
     def is_new(self, code: str) -> bool:
         """What is told now is of a training that is no trial, and what was told before of trials: asked once."""
@@ -52,11 +52,12 @@ class Trials:
 
     def _explains(self, tried: Finding, other: Finding) -> bool:
         """In the same trials, and in no other training."""
-        return explains(tried, other) and self._seen[other.code] <= self._shown[tried.code]
+        return explains(tried, other) and self._seen[other.code] <= self._seen[tried.code]
 
     def _tried(self, finding: Finding) -> bool:
-        shown = self._shown.get(finding.code, set())
-        return self._are_trials(shown) and bool(self._beside(shown) - shown)
+        shown = self._seen[finding.code]
+        hangs = finding.code in self._hanging
+        return hangs and self._are_trials(shown) and bool(self._beside(shown) - shown)
 
     def _beside(self, shown: set[int]) -> set[int]:
         """All trials of the searches that these belong to."""
@@ -64,6 +65,6 @@ class Trials:
         return {training for training, search in self._search.items() if search in searches}
 
     def _hint(self, finding: Finding) -> Finding:
-        shown = self._shown[finding.code]
+        shown = self._seen[finding.code]
         evidence = {**finding.evidence, "trials": len(self._beside(shown)), "trials_that_show_it": len(shown)}
         return replace(finding, severity="hint", evidence=evidence)

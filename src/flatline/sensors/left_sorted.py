@@ -40,14 +40,13 @@ def sorted_alone(file: str) -> tuple[str, Where | None]:
         nodes = list(own_nodes(scope))
         for order in _orders(nodes):
             taken = _only_taken(nodes, order)
-            left = _left_behind(nodes, order, taken)
-            if taken and left:
+            if taken and _leaves_some(nodes, order, taken):
                 return ast.unparse(taken[0]), Where(file, taken[0].lineno, getattr(scope, "name", "<module>"))
     return "", None
 
 
-def _left_behind(nodes: list[ast.AST], order: str, taken: list[ast.expr]) -> set[str]:
-    """Of the names that go together with what was taken in that order, those that were not."""
+def _leaves_some(nodes: list[ast.AST], order: str, taken: list[ast.expr]) -> bool:
+    """Names that go together with what was taken in that order were not."""
     moved = {order}
     for each in (n for n in nodes if isinstance(n, ast.Assign)):
         inside = [n for n in ast.walk(each.value) if n in taken or (isinstance(n, ast.Name) and n.id in moved)]
@@ -60,8 +59,8 @@ def _left_behind(nodes: list[ast.AST], order: str, taken: list[ast.expr]) -> set
             together = node.target
         names = {n.id for n in together.elts if isinstance(n, ast.Name)}
         if names & moved and len(names) > len(names & moved):
-            return names - moved
-    return set()
+            return True
+    return False
 
 
 def _longest_first(batch: torch.Tensor) -> bool:

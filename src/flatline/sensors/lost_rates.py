@@ -83,11 +83,16 @@ class LostRates:
 
     def _note_attribute(self, state: OptimizerState, name: str, value: Any) -> None:
         """``optimizer.lr = lr``: the groups know nothing of it."""
-        place, text = _attribute_set(name)
-        where = place or state.where
-        if type(value) is not float or where is None:
+        if type(value) is not float:
             return
-        self._found[state.key] = state.facts, where, Lost(where.line, text, name, copied=True, attribute=True)
+        _, where, lost = self._found.get(state.key, (None, state.where, None))
+        if lost is None or not lost.attribute:  # the source is read once
+            place, text = _attribute_set(name)
+            where = place or where
+            lost = Lost(where.line if where is not None else 0, text, name, copied=True, attribute=True)
+        if where is None:
+            return
+        self._found[state.key] = state.facts, where, lost
         past = self._past.setdefault(state.key, [])
         if not past or past[-1] != value:
             past.append(value)

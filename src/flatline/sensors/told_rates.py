@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from flatline.events import RateMisplaced, Where
 from flatline.sensors.loop import Loop, OptimizerState
-from flatline.sensors.sources import LOOPS, called_name, tree_of
+from flatline.sensors.sources import LOOPS, called_name, function_around, tree_of
 
 RATE = r"(?:lr|learning[ _]rate)"
 REAL = "param_groups"  # a text that tells it says what is in use
@@ -140,11 +140,9 @@ def constant_told(file: str, line: int) -> Told | None:
 @lru_cache(maxsize=8)
 def told_below(file: str, line: int) -> tuple[str, ...]:
     """Settings that the function around this line tells as the rate, further down."""
-    tree = tree_of(file)
-    if tree is None:
+    function = function_around(file, line)
+    if function is None:
         return ()
-    here = [f for f in ast.walk(tree) if isinstance(f, FUNCTIONS[:2]) and f.lineno < line <= (f.end_lineno or 0)]
-    function = max(here, key=lambda f: f.lineno) if here else tree
     return tuple(ast.unparse(node) for node in tellings(function) if isinstance(node, SETTING) and node.lineno > line)
 
 

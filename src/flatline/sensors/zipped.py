@@ -42,8 +42,10 @@ class Zipped:
         self._begin()
 
     def _begin(self) -> None:
-        self._looks, self._step, self._done = 0, 0, False
-        self._chance: list[float] = []  # what the best constant answer to each batch costs
+        self._step, self._done = 0, False
+        self._chance: list[
+            float
+        ] = []  # what the best constant answer costs, at each step at which the samples were others
 
     def look(self, kind: str, scores: Any, target: Any, where: Where | None) -> None:
         """What a loss compares, and with what."""
@@ -55,19 +57,21 @@ class Zipped:
         made = self._made_of(scores) if given is not None else None
         if given is None or made is None or guessing is None:
             return
-        self._chance.append(float(guessing(target.detach().float())))
         self._step = self.loop.step
-        self._looks += 1
-        self._done = given.loader == made.loader or given.samples == made.samples or self._looks == LOOKS
-        if self._looks == LOOKS and given.loader != made.loader and given.samples != made.samples:
+        if given.loader == made.loader or given.samples == made.samples:
+            self._done = True  # they go together
+            return
+        self._chance.append(float(guessing(target.detach().float())))
+        if len(self._chance) == LOOKS:
+            self._done = True
             self.loop.emit(
                 LoadersApart(
                     step=self.loop.step,
                     where=where,
                     inputs=made.samples,
                     targets=given.samples,
-                    looks=self._looks,
-                    guessing=sum(self._chance) / len(self._chance),
+                    looks=LOOKS,
+                    guessing=sum(self._chance) / LOOKS,
                 )
             )
 

@@ -205,9 +205,9 @@ class LabelsUnrelatedToInputs(Rule):
         """Images of one loader, masks of another: they may belong together all the same."""
         self._loaders_apart = event
 
-    def _of_loaders(self, event: LoadersApart, loss: float) -> Iterator[Finding]:
+    def _of_loaders(self, event: LoadersApart, loss: float) -> Finding:
         one, other = (", ".join(map(str, samples)) for samples in (event.inputs, event.targets))
-        yield self.finding(
+        return self.finding(
             event,
             f"inputs and targets come from two loaders, which ask for other samples at all {event.looks} steps looked at: at this "
             f"one for {one} … and {other} …; the loss is {loss:.3g}, and the best constant answer costs {event.guessing:.3g}",
@@ -266,11 +266,11 @@ class LabelsUnrelatedToInputs(Rule):
         level = median(self._newest) if self._newest else math.inf
         apart = self._loaders_apart
         if apart is not None and self.still_told * apart.guessing <= level <= self.highest * apart.guessing:
-            yield from self._of_loaders(apart, level)
+            yield self._of_loaders(apart, level)
         if self._left_sorted is not None and level >= self.still * self._left_sorted.entropy:
             yield self._of_forward(self._left_sorted)
         for probe in self._waiting:
-            yield from self._judge_at(probe, median(self._newest) if self._newest else math.inf)
+            yield from self._judge_at(probe, level)
         if (
             self._probed is not None
             and not self._proven

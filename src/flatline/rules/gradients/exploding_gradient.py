@@ -193,11 +193,7 @@ class ExplodingGradient(Rule):
         each = min(earlier / later if later > 0 else 0.0 for earlier, later in pairwise(sizes))
         if sizes[0] >= self.state_grown * sizes[-1] and each >= self.state_each:
             looks.append(event)
-            if (
-                self._exploded is None
-                or sizes[0] * self._exploded.gradients[-1] > self._exploded.gradients[0] * sizes[-1]
-            ):
-                self._exploded = event
+            self._exploded = max(self._exploded or event, event, key=_growth)
         else:
             looks.clear()
 
@@ -210,7 +206,7 @@ class ExplodingGradient(Rule):
         if not grown or len(courses) != 1 or event.step < self.steps_standing or not self._stood(courses[0]):
             return
         loss = courses[0].level(0.8, 1.0)
-        worst = max(grown, key=lambda each: each.gradients[0] / each.gradients[-1])
+        worst = max(grown, key=_growth)
         first, last = worst.gradients[0], worst.gradients[-1]
         factor = (first / last) ** (1 / (worst.positions - 1))
         name = worst.weight or f"a weight of {' × '.join(map(str, worst.shape))}"
@@ -476,6 +472,11 @@ class ExplodingGradient(Rule):
             fix="clip between backward and step: torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0); then lower lr",
             **evidence,
         )
+
+
+def _growth(event: RecurrentGradientsSampled) -> float:
+    """Of a gradient, from the last position to the first."""
+    return event.gradients[0] / event.gradients[-1]
 
 
 def _rate(event: NumbersSampled) -> str:
