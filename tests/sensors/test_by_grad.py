@@ -8,7 +8,7 @@ from tests.sensors.watching import seen
 from torch import nn
 from torch.nn import functional
 
-from flatline.events import LossComputed, LossesRead, LossNotFinite, NumbersSampled
+from flatline.events import LossComputed, LossesRead, LossNotFinite, NumbersSampled, ParametersAudited
 
 X, Y = torch.randn(16, 4), torch.arange(16) % 3
 STEPS = 20
@@ -71,3 +71,16 @@ def test_beside_a_backward_nobody_looks():
 
     found = seen(loop(torch.autograd.grad, other=backward), LossComputed)
     assert [event.kind for event in found if event.step > 1].count("cross_entropy") == 0
+
+
+def test_after_a_backward_what_they_reached_is_not_known():
+    """A script that trained another model before: nobody may say that no loss reaches this one."""
+
+    def run():
+        other = nn.Linear(4, 3)
+        functional.mse_loss(other(X), X[:, :3]).backward()
+        loop(torch.autograd.grad)()
+
+    facts = [each for event in seen(run, ParametersAudited) for each in event.optimizers if each.steps >= 2]
+    assert facts
+    assert not any(each.seen for each in facts)

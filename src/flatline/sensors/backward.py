@@ -178,9 +178,13 @@ class BackwardSensor:
 
     def _by_grad(self, roots: Any, args: Any) -> None:
         """A loss whose gradients are asked for by hand, in a loop that has no backward."""
-        if self._accumulates or self._depth or (self._grads >= GRADS and not self.loop.states):
+        if self._depth or (self._grads >= GRADS and not self.loop.states):
             return
         asked = self._parameters_asked(roots, args)
+        if self._accumulates:
+            for state in self.loop.states if asked else ():
+                state.unseen_backwards += not state.ids.isdisjoint(asked)
+            return
         if not asked or (get_ident() != self.training.identity and not self.training.takes_over()):
             return
         if self.loop.dense and self._grads < GRADS:
