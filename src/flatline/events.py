@@ -632,6 +632,7 @@ class ScaledLossRead(Event):
     backwards: int = 0  # of a step, by which the loss was divided; 0 where a GradScaler scaled it
     stops: str = ""  # the condition that ends the training by means of batches over the number of samples
     level: float = 0.0  # below which it does
+    margin: float = 0.0  # by which such a mean has to come down, or the training ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -99,3 +99,76 @@ def test_near_misses(tmp_path, parts):
 @pytest.mark.parametrize("parts", [{"more": "n = len(loader)"}, {"scale": "train_loss *= 64"}])
 def test_near_misses_of_a_function(tmp_path, parts):
     assert found(tmp_path, FUNCTION.format(**{"more": "pass", "scale": "pass", **parts})) == NOTHING
+
+
+STOPPER = """
+class Stopper:
+    def __init__(self, patience=4, min_delta=1e-3):
+        self.patience, self.min_delta = patience, min_delta
+        self.best, self.bad = float("inf"), 0
+    def step(self, value, model):
+        if {asks}:
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self.bad >= self.patience
+def train(model, loader):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+def validate(model, loader):
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader:
+            {add}
+    return total / {by}, 1
+{stopper}
+for epoch in range(50):
+    train(model, loader)
+    val_loss, _ = validate(model, held_out)
+    if stopper.step(val_loss, model):
+        break
+"""
+
+
+def by_a_stopper(tmp_path, **parts):
+    usual = {
+        "asks": "value < self.best - self.min_delta", "add": "total += criterion(model(x), y).item()",
+        "by": "len(loader.dataset)", "stopper": "stopper = Stopper()",
+    }  # fmt: skip
+    return found(tmp_path, STOPPER.format(**{**usual, **parts}))
+
+
+@pytest.mark.parametrize(
+    ("parts", "margin"),
+    [
+        ({}, 1e-3),
+        ({"asks": "self.best - value > self.min_delta"}, 1e-3),
+        ({"asks": "value + 0.01 < self.best"}, 0.01),
+        ({"stopper": "stopper = Stopper(5, 0.02)"}, 0.02),
+        ({"stopper": "stopper = Stopper(min_delta=0.02)"}, 0.02),
+        ({"add": "loss = criterion(model(x), y); total += float(loss)"}, 1e-3),
+    ],
+)
+def test_a_least_improvement_of_what_a_stopper_is_given(tmp_path, parts, margin):
+    told = by_a_stopper(tmp_path, **parts)
+    assert (told.division, told.level, told.margin) == ("total / len(loader.dataset)", 0.0, margin)
+    assert told.where.function == "validate"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"by": "len(loader)"},
+        {"asks": "value < self.best"},
+        {"asks": "self.patience > self.min_delta"},
+        {"asks": "value < self.best * (1 - self.min_delta)"},
+        {"add": "total += criterion(model(x), y).item() * len(x)"},
+        {"add": "total += other(model(x), y).item()"},
+        {"stopper": "stopper = Stopper(min_delta=args.delta)"},
+        {"stopper": "stopper = Stopper(min_delta=0.0)"},
+    ],
+)
+def test_near_misses_of_a_stopper(tmp_path, parts):
+    assert by_a_stopper(tmp_path, **parts) == NOTHING

@@ -71,6 +71,7 @@ class DividedLosses:
                     scale=1.0,
                     stops=found.condition,
                     level=found.level,
+                    margin=found.margin,
                 )
             )
 

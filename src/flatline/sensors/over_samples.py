@@ -22,40 +22,88 @@ STOPPING = ("exit", "_exit")
 
 
 class Stopped(NamedTuple):
-    """``running / len(loader.dataset)``, and the condition that asks how low it is."""
+    """``running / len(loader.dataset)``, and the condition that asks how low it is, or by how much it came down."""
 
     division: str
     condition: str
     level: float
     where: Where | None
+    margin: float = 0.0  # what an improvement has to be, in the place of a level
+
+
+class Summed(NamedTuple):
+    """A loop that adds up the numbers of a loss, as the source spells it."""
+
+    scope: ast.AST
+    loop: ast.For
+    spelt: list[str]
 
 
 NOTHING = Stopped("", "", 0.0, None)
 
 
 def stop_by_samples(where: Where | None) -> Stopped:
-    """For the backward at ``where``: the division, and the ``if`` that ends the training by it, at a level of its own."""
-    scope = function_around(where.file, where.line) if where is not None else None
+    """For the backward at ``where``: the division, and the ``if`` that ends the training by it."""
     tree = tree_of(where.file) if where is not None else None
-    if scope is None or tree is None or where is None:
+    if tree is None or where is None:
         return NOTHING
-    name = backward_name(scope, where.line)
-    loops = [n for n in own_nodes(scope) if isinstance(n, ast.For) and n.lineno < where.line <= (n.end_lineno or 0)]
-    loop = max(loops, key=lambda n: n.lineno, default=None)
-    for kept in _sums(loop, name) if loop is not None and name else ():
-        division = _division(scope, tree, loop, kept) if loop is not None else None
-        names = _results(scope, tree, division) if division is not None else set()
-        found = _stop(tree, names, division) if division is not None else None
-        if division is not None and found is not None:
-            place = Where(where.file, division.lineno, where.function)
-            return Stopped(ast.unparse(division), ast.unparse(found[0].test), found[1], place)
+    for summed in _loops(tree, where):
+        for kept in _sums(summed):
+            division = _division(summed.scope, tree, summed.loop, kept)
+            names = _results(summed.scope, tree, division) if division is not None else set()
+            found = _stop(tree, names, division) or _margin(tree, names) if division is not None else None
+            if division is not None and found is not None:
+                function = getattr(summed.scope, "name", where.function)
+                return found._replace(
+                    division=ast.unparse(division), where=Where(where.file, division.lineno, function)
+                )
     return NOTHING
 
 
-def _sums(loop: ast.For, name: str) -> list[str]:
+def _loops(tree: ast.Module, where: Where) -> Iterator[Summed]:
+    """That of the training, and those of other functions that call the same loss."""
+    scope = function_around(where.file, where.line)
+    name = backward_name(scope, where.line) if scope is not None else ""
+    if scope is None or not name:
+        return
+    around = [n for n in own_nodes(scope) if isinstance(n, ast.For) and n.lineno < where.line <= (n.end_lineno or 0)]
+    loop = max(around, key=lambda n: n.lineno, default=None)
+    if loop is not None:
+        yield Summed(scope, loop, [name])
+    losses = {ast.unparse(call.func) for call in _calls_given(scope, name)}
+    for other in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n is not scope):
+        for inner in (n for n in own_nodes(other) if isinstance(n, ast.For)):
+            spelt = list(_spelt(inner, losses))
+            if spelt:
+                yield Summed(other, inner, spelt)
+
+
+def _calls_given(scope: ast.AST, name: str) -> Iterator[ast.Call]:
+    """``criterion(model(x), y)`` of ``loss = criterion(model(x), y)``."""
+    for node in (n for n in own_nodes(scope) if isinstance(n, ast.Assign)):
+        if isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == name:
+            yield node.value
+
+
+def _spelt(loop: ast.For, losses: set[str]) -> Iterator[str]:
+    """The calls of these losses in a loop, and the names that are given one."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in losses:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if ast.unparse(node.value.func) in losses:
+                yield ast.unparse(node.targets[0])
+
+
+def _sums(summed: Summed) -> list[str]:
     """``running`` of ``running += loss.item()``; nothing that is set within the loop, or weighted with the samples."""
+    loop = summed.loop
     added = [n for n in ast.walk(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
-    sums = [ast.unparse(n.target) for n in added if any(_is_number(path) for path in paths(n.value, name))]
+    sums = [
+        ast.unparse(n.target)
+        for n in added
+        if any(_is_number(path) for name in summed.spelt for path in paths(n.value, name))
+    ]
     set_again = {ast.unparse(t) for n in ast.walk(loop) if isinstance(n, ast.Assign) for t in n.targets}
     return [each for each in sums if each not in set_again and sum(ast.unparse(n.target) == each for n in added) == 1]
 
@@ -146,14 +194,14 @@ def _reckoned(tree: ast.AST, name: str) -> bool:
     return any(isinstance(n, ast.expr) and ast.unparse(n) == name for each in scaled for n in ast.walk(each))
 
 
-def _stop(tree: ast.AST, names: set[str], division: ast.expr) -> tuple[ast.If, float] | None:
-    """``if epoch_loss < TARGET: break``, of a level that does not come from these losses themselves, and the level."""
+def _stop(tree: ast.AST, names: set[str], division: ast.expr) -> Stopped | None:
+    """``if epoch_loss < TARGET: break``, of a level that does not come from these losses themselves."""
     for node in (n for n in ast.walk(tree) if isinstance(n, ast.If)):
         ends = any(_ends(inner) for statement in node.body for inner in ast.walk(statement))
         compares = [n for n in ast.walk(node.test) if isinstance(n, ast.Compare)]
         levels = [level for each in compares if (level := _level_asked(each, names, division, tree)) > 0]
         if ends and len(levels) == 1:
-            return node, levels[0]
+            return Stopped("", ast.unparse(node.test), levels[0], None)
     return None
 
 
@@ -205,3 +253,89 @@ def _value_pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast
 
 def _text(node: ast.AST | None) -> str:
     return ast.unparse(node) if node is not None else ""
+
+
+# --------------------------------------------------------------------------- by how much it has to come down
+
+
+def _margin(tree: ast.AST, names: set[str]) -> Stopped | None:
+    """``if val_loss < best - 0.001:``, in line or in a function that is given it."""
+    scopes: list[tuple[ast.AST, set[str]]] = [(tree, names)]
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+        scopes += [(function, {name}) for function, name in _taken(tree, call, names)]
+    for scope, known in scopes:
+        for node in (n for n in ast.walk(scope) if isinstance(n, ast.Compare)):
+            margin = _margin_asked(node, known, tree)
+            if margin > 0:
+                return Stopped("", ast.unparse(node), 0.0, None, margin)
+    return None
+
+
+def _taken(tree: ast.AST, call: ast.Call, names: set[str]) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """The functions that a call by this name may mean, and what they call the argument."""
+    places = [at for at, each in enumerate(call.args) if ast.unparse(each) in names]
+    keywords = [each.arg for each in call.keywords if ast.unparse(each.value) in names]
+    for node in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and places + keywords):
+        parameters = _parameters(node)
+        if node.name in (called_name(call), "__call__"):
+            yield from ((node, parameters[at]) for at in places if at < len(parameters))
+            yield from ((node, each) for each in keywords if each in parameters)
+
+
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    """What a caller gives; not ``self``."""
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    return names[1:] if names[:1] == ["self"] else names
+
+
+def _margin_asked(node: ast.Compare, names: set[str], tree: ast.AST) -> float:
+    """The constant of ``value < best - margin`` and ``best - value > margin``; 0 for anything else."""
+    if len(node.comparators) != 1 or not isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return 0.0
+    terms = [*_terms(node.left), *_terms(node.comparators[0])]
+    others = [each for each in terms if ast.unparse(each) not in names]
+    levels = [_default(each, tree) for each in others]
+    known = [level for level in levels if level > 0]
+    return known[0] if len(terms) == 3 and len(others) == 2 and len(known) == 1 else 0.0
+
+
+def _terms(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        yield from (*_terms(node.left), *_terms(node.right))
+    else:
+        yield node
+
+
+def _default(node: ast.expr, tree: ast.AST) -> float:
+    """A constant, or the one that a name is given anywhere: in a call, or else as what a parameter has by itself."""
+    if isinstance(node, ast.Constant):
+        return _level(node, tree)
+    last = ast.unparse(node).rpartition(".")[2]
+    given = [each for each in (*_given(last, tree), *_by_place(last, tree)) if _text(each) != last]
+    given = given or list(_defaults(last, tree))
+    values = {each.value if isinstance(each, ast.Constant) else None for each in given}
+    value = values.pop() if len(values) == 1 else None
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _functions(tree: ast.AST, parameter: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Those that take a parameter, by what they are called by: a class by its own name."""
+    classes = {id(f): n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef) for f in n.body}
+    for node in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        if parameter in _parameters(node):
+            yield (classes.get(id(node), node.name) if node.name == "__init__" else node.name), node
+
+
+def _by_place(parameter: str, tree: ast.AST) -> Iterator[ast.expr]:
+    """``EarlyStopping(5, 1e-3)``."""
+    for name, function in _functions(tree, parameter):
+        at = _parameters(function).index(parameter)
+        calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and called_name(n) == name)
+        yield from (call.args[at] for call in calls if len(call.args) > at)
+
+
+def _defaults(parameter: str, tree: ast.AST) -> Iterator[ast.expr]:
+    for _, function in _functions(tree, parameter):
+        named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        pairs = dict(zip(reversed(named), reversed(function.args.defaults), strict=False))
+        yield from (pairs[parameter],) if parameter in pairs else ()

@@ -1,4 +1,5 @@
 from flatline.events import (
+    InputsObserved,
     LossComputed,
     LossesRead,
     LossNotFinite,
@@ -63,3 +64,25 @@ def test_near_miss_a_stop_that_was_not_reached_or_is_none():
     assert by_samples(loss=0.04) == []
     assert by_samples(loss=20.0) == []
     assert play(LossLoggedScaled, LossComputed(shape=(128, 1)), RunEnded(step=200)) == []
+
+
+def by_a_margin(*, margin=1e-3, loss=0.9, rows=448, samples=64):
+    """The same, where it has to come down by ``margin`` from pass to pass."""
+    told = ScaledLossRead(step=1, statement="total / len(loader.dataset)", stops="value < best - delta", margin=margin)
+    read = LossesRead(step=200, steps=tuple(range(1, 201)), losses=(loss,) * 200, rates=(0.1,) * 200)
+    inputs = InputsObserved(rows=samples)
+    return play(LossLoggedScaled, LossComputed(shape=(rows, 6)), inputs, told, read, RunEnded(step=200))
+
+
+def test_fires_on_a_least_improvement_of_a_sum_of_means_over_samples():
+    (finding,) = by_a_margin()
+    assert finding.message == (
+        "`total / len(loader.dataset)` divides a sum of means over batches of 64 by the number of samples, and `value < best - "
+        "delta` asks it to come down by 0.001: that is 0.064 of the loss itself, which is 0.9"
+    )
+
+
+def test_near_miss_a_least_improvement_that_stays_small_or_was_large_anyway():
+    assert by_a_margin(margin=1e-5) == []
+    assert by_a_margin(loss=0.01) == []
+    assert by_a_margin(samples=4) == []

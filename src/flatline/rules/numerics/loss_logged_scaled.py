@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from flatline.events import LossComputed, LossesRead, RunEnded, ScaledLossRead
+from flatline.events import InputsObserved, LossComputed, LossesRead, RunEnded, ScaledLossRead
 from flatline.findings import Finding
 from flatline.history import fmean
 from flatline.rules import Rule
@@ -24,7 +24,8 @@ class LossLoggedScaled(Rule):
     ``scaler.scale(loss)`` returns the loss times the scale, 65536 at first. Its name took the place of the loss, and
     its number is what is logged, averaged, or given to a scheduler or to early stopping. With gradients accumulated over
     several batches, ``loss / steps`` is what goes backward: a mean of that over all batches is divided twice. So is a sum
-    of means over batches that is divided by the number of samples; where a target ends the training, it ends far too soon.
+    of means over batches that is divided by the number of samples; where a target ends the training, or the least that
+    counts as an improvement, it ends far too soon.
 
     Fix
     ---
@@ -49,7 +50,8 @@ class LossLoggedScaled(Rule):
     -------------------
     A scaled loss that is only backpropagated; one that is divided by ``scaler.get_scale()`` first; a scaler that is
     off; a name that is given a new value before it is read; shares of a step that are summed over the step, or multiplied
-    by the number of them; a sum over samples that is divided by their number; a stop that compares such means with each other.
+    by the number of them; a sum over samples that is divided by their number; a stop that compares such means with each other,
+    or asks for so little that it stays little once it is multiplied by the batch size.
 
     References
     ----------
@@ -64,15 +66,21 @@ class LossLoggedScaled(Rule):
 
     newest: int = 256  # losses, whose mean is that at which the training ended
     near: float = 1.5  # times the level: the last pass may have been a little lower than these losses
+    much: float = 0.05  # of the loss, asked for in one pass: the 1e-3 that stoppers ask for is that of a loss of 0.02
 
     def __init__(self) -> None:
-        self._rows: set[int] = set()  # samples whose mean a loss is; 0 for sums
+        self._rows: set[int] = set()  # whose mean a loss is; 0 for sums
+        self._samples = 0  # in the largest batch that a model was given
         self._losses: deque[float] = deque(maxlen=self.newest)
         self._stops: ScaledLossRead | None = None
 
     def on_loss_computed(self, event: LossComputed) -> None:
         """What the loss of a batch is a mean of."""
         self._rows.add(event.shape[0] if event.shape and event.reduction == "mean" else 0)
+
+    def on_inputs_observed(self, event: InputsObserved) -> None:
+        """How many samples a batch has: those of a loss may be words or pixels."""
+        self._samples = max(self._samples, event.rows)
 
     def on_losses_read(self, event: LossesRead) -> None:
         """The loss itself."""
@@ -81,10 +89,14 @@ class LossLoggedScaled(Rule):
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """The quotient was below its level, and the loss was not."""
         rows, told = max(self._rows, default=0), self._stops
+        rows = min(rows, self._samples) if self._samples else rows
         if told is None or min(self._rows, default=0) == 0 or rows < 2 or not self._losses:
             return
         loss = fmean(self._losses)
-        if loss > self.near * told.level and loss / rows <= self.near * told.level:
+        asked = told.margin * rows
+        if told.margin > 0 and asked >= self.much * loss > told.margin:
+            yield self._too_much(told, rows, loss)
+        elif told.level > 0 and loss > self.near * told.level and loss / rows <= self.near * told.level:
             yield self._over_samples(told, rows, loss)
 
     def on_scaled_loss_read(self, event: ScaledLossRead) -> Iterator[Finding]:
@@ -124,4 +136,18 @@ class LossLoggedScaled(Rule):
             rows=rows,
             loss=loss,
             level=event.level,
+        )
+
+    def _too_much(self, event: ScaledLossRead, rows: int, loss: float) -> Finding:
+        asked = event.margin * rows
+        return self.finding(
+            event,
+            f"`{event.statement}` divides a sum of means over batches of {rows} by the number of samples, and `{event.stops}` "
+            f"asks it to come down by {event.margin:g}: that is {asked:.2g} of the loss itself, which is {loss:.3g}",
+            cause="loss.item() is a mean over its batch already; a sum over the samples is what their number divides",
+            fix="divide by the number of batches, len(loader); or add up loss.item() * len(x)",
+            key="samples",
+            rows=rows,
+            loss=loss,
+            margin=event.margin,
         )
