@@ -949,6 +949,7 @@ class InputsObserved(Event):
     equal_rows: bool = False  # every sample of the batch is the same, in every tensor
     content: int = 0  # the same for the same numbers
     floating: bool = True  # the first tensor holds no ids
+    ids_alone: bool = False  # none of the tensors holds anything else
     ids: tuple[int, ...] = ()  # those of a batch that is one tensor of them, if they are one or two
     vocabulary: int = 0  # rows of the largest embedding that they may stand for
     loader: bool = False  # the batch came from a DataLoader

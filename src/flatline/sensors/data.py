@@ -606,6 +606,7 @@ class DataSensor:
                 equal_rows=batches.equal_rows(tensors),
                 content=content,
                 floating=first.is_floating_point(),
+                ids_alone=not any(each.is_floating_point() for each in tensors),
                 ids=batches.few_ids(tensors),
                 vocabulary=vocabulary(module),
                 loader=loader is not None,

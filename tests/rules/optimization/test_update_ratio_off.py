@@ -5,6 +5,7 @@ import pytest
 from flatline.events import (
     ActivationsSampled,
     HookFacts,
+    InputsObserved,
     LayerActivations,
     LayerNumbers,
     NumbersSampled,
@@ -540,6 +541,51 @@ def test_fires_where_the_last_samples_are_long_ago():
 )
 def test_near_miss_of_blocks_with_small_gradients(facts):
     assert play(UpdateRatioOff, *starved(**facts)) == []
+
+
+def bag_of_words(
+    *, gradient=3e-5, others=2e-2, loss=1.18, elements=72_000, loaded=False, ids=True, adaptive=False, count=700
+):
+    """A bag of words under SGD with momentum: its embedding is most of the model."""
+    sizes = {"emb": (1.0, gradient, elements), "fc.0": (0.1, others, 1_536), "fc.2": (0.07, others, 256)}
+    yield ParametersAudited(parameters=tuple(ParameterFacts(name=name, loaded=loaded) for name in sizes))
+    yield InputsObserved(ids_alone=ids, floating=False)
+    layers = tuple(
+        LayerNumbers(
+            name=name,
+            kind="Linear" if name.startswith("fc") else "EmbeddingBag",
+            weight_rms=weight,
+            gradient_rms=pull,
+            update_ratio=0.1 * pull / weight,
+            learning_rate=0.1,
+            momentum=0.9,
+            elements=size,
+        )
+        for name, (weight, pull, size) in sizes.items()
+    )
+    for i in range(20, count + 1, 5):
+        facts = OptimizerFacts(key=1, name="SGD", adaptive=adaptive)
+        yield NumbersSampled(step=i, index=i, lr=0.1, layers=layers, optimizer=facts, loss=loss, first_loss=1.4)
+    yield RunEnded(step=count, how="finished", loss=loss, first_loss=1.4)
+
+
+def test_fires_on_an_embedding_that_stays_as_drawn_under_plain_sgd():
+    (finding,) = play(UpdateRatioOff, *bag_of_words())
+    assert (finding.severity, finding.key) == ("warning", "table")
+    assert finding.message == (
+        "all that emb got in 700 steps, if it had pointed one way, moves it by 2.1% of its size, and the other weight matrices by "
+        "170 times theirs: its rows stay what they were drawn as"
+    )
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"gradient": 3e-4}, {"others": 2e-5}, {"loss": 0.9}, {"elements": 900_000}, {"elements": 600}, {"loaded": True},
+     {"ids": False}, {"adaptive": True}, {"count": 280}],
+    ids=["moves", "all slow", "it learns", "rows may be unused", "a small part", "a checkpoint", "numbers besides", "Adam", "early"],
+)  # fmt: skip
+def test_near_miss_of_an_embedding_that_moves_little(facts):
+    assert play(UpdateRatioOff, *bag_of_words(**facts)) == []
 
 
 def outweighed(*, weight=1e3, gradient=2e-6, loaded=False, adaptive=False, trunks=4, end=0.7, count=1200):

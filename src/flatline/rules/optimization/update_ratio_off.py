@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flatline.events import ActivationsSampled, HookFacts, LayerNumbers, NumbersSampled, ParametersAudited, RunEnded
+from flatline.events import (
+    ActivationsSampled,
+    HookFacts,
+    InputsObserved,
+    LayerNumbers,
+    NumbersSampled,
+    ParametersAudited,
+    RunEnded,
+)
 from flatline.findings import Finding
-from flatline.history import History, median
+from flatline.history import HARDLY, History, median
 from flatline.rules import Rule
 
 
@@ -25,6 +33,7 @@ class UpdateRatioOff(Rule):
     different gradients, leaves one layer where it began or throws it about, and the global gradient norm does not show it.
     So does a hook that multiplies one gradient by next to nothing.
     So do weights that are far too large, under a normalisation that hides it.
+    So does plain SGD on an embedding, whose rows get little from each batch.
     Under plain SGD so does a constant that multiplies what some layers make with next to nothing: a residual scale of 1e-3.
 
     Fix
@@ -129,6 +138,7 @@ class UpdateRatioOff(Rule):
         self._typical: dict[int, tuple[NumbersSampled, History]] = {}  # change in one step, of each optimizer
         self._loud: set[str] = set()  # fresh layers whose outputs are as large as such weights make them
         self._newest: dict[int, tuple[list[LayerNumbers], dict[str, float]]] = {}  # layers that moved, and how much
+        self._ids_alone = False  # the model is called with nothing else
         self._gains: dict[str, float] = {}  # of fresh layers with far too large weights, right under a normalisation
 
     def on_activations_sampled(self, event: ActivationsSampled) -> None:
@@ -137,6 +147,10 @@ class UpdateRatioOff(Rule):
         large = [each for each in event.layers if each.weighted and (each.gain or 0.0) >= self.inflated]
         self._gains.update((each.layer, each.gain or 0.0) for each in large if each.layer in under)
         self._loud |= {each.layer for each in event.layers if event.untrained and each.std >= self.loud}
+
+    def on_inputs_observed(self, event: InputsObserved) -> None:
+        """All that a model learns from goes through a table, or it has numbers besides."""
+        self._ids_alone = event.ids_alone
 
     def on_parameters_audited(self, event: ParametersAudited) -> None:
         """Which weights come from no checkpoint, and from no training before."""
@@ -205,7 +219,7 @@ class UpdateRatioOff(Rule):
         if event.optimizer.adaptive or event.optimizer.by_hand:
             return
         for layer in event.layers:
-            if self._moves(layer) and "Embedding" not in layer.kind:
+            if self._moves(layer):
                 step = layer.learning_rate * layer.gradient_rms / max(1 - layer.momentum, 0.01)
                 past = self._pulls.setdefault((event.optimizer.key, layer.name), History())
                 past.add(event.index, step / layer.weight_rms)
@@ -215,13 +229,16 @@ class UpdateRatioOff(Rule):
         steps = event.step if len(self._typical) == 1 else newest.index  # samples grow rare
         done = event.loss is None or event.first_loss is None or event.loss < self.well * event.first_loss
         known = self._known_pulls(newest)
-        pulls = {layer: past.location * steps for layer, past in known.items()}
+        tables = {layer: past.location * steps for layer, past in known.items() if "Embedding" in layer.kind}
+        pulls = {layer: past.location * steps for layer, past in known.items() if layer not in tables}
         early = steps < self.late_index or newest.index < self.sampled * steps
-        if early or len({layer.learning_rate for layer in pulls}) != 1:
+        if early or len({layer.learning_rate for layer in (*pulls, *tables)}) != 1:
             return
         yield from self._outweighed(event, newest, pulls)
         if done:
             return
+        if (event.loss or 0.0) >= HARDLY * (event.first_loss or 0.0):
+            yield from self._table_as_drawn(newest, tables, pulls, steps)
         fed = [layer for layer, path in pulls.items() if path >= self.fed_path]
         still = event.loss is not None and event.loss >= self.learned * (event.first_loss or 0.0)  # then one is enough
         most = median(pulls[layer] for layer in fed) if len(fed) >= (1 if still else self.others) else 0.0
@@ -236,6 +253,29 @@ class UpdateRatioOff(Rule):
             layer = max(unfed, key=lambda each: each.elements)
             counts = {"unfed": len(unfed), "matrices": len(pulls), "steps": steps}
             yield self._tell_unfed(newest, layer, pulls[layer], most, **counts)
+
+    def _table_as_drawn(
+        self, event: NumbersSampled, tables: dict[LayerNumbers, float], pulls: dict[LayerNumbers, float], steps: int
+    ) -> Iterator[Finding]:
+        """An embedding that is most of the model, whose rows plain SGD leaves where they were drawn."""
+        fed = [path for path in pulls.values() if path >= self.fed_path]
+        elements = sum(each.elements for each in (*tables, *pulls))
+        for layer, path in tables.items() if fed and self._ids_alone else ():
+            unlearned = path < min(self.starved_path, self.starved * median(fed)) and self._used(layer)
+            if unlearned and layer.elements >= self.weighty * elements and self._is_fresh(layer):
+                yield self.finding(
+                    event,
+                    f"all that {layer.name} got in {steps:,} steps, if it had pointed one way, moves it by {path:.1%} of its size, "
+                    f"and the other weight matrices by {median(fed):.3g} times theirs: its rows stay what they were drawn as",
+                    cause="a row gets a gradient from the few samples of a batch that hold it, and that is divided by all of them; "
+                    "the rate of the other layers is far too low for it under plain SGD",
+                    fix="use Adam (or SparseAdam), which scales every element; or give the table a group with a far higher lr",
+                    where=event.optimizer.where or event.where,
+                    key="table",
+                    layer=layer.name,
+                    path=path,
+                    others=median(fed),
+                )
 
     def _known_pulls(self, newest: NumbersSampled) -> dict[LayerNumbers, History]:
         return {
