@@ -150,6 +150,11 @@ class Course:
                 found.append(each.loss)
         return fmean(found) if found else float("nan")
 
+    def falls(self) -> tuple[float, float]:
+        """How far the loss came down in the first half of the run, and in the second, by what the rates add up to."""
+        first, middle, last = (self.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
+        return first - middle, middle - last
+
     @property
     def stood(self) -> bool:
         """The last fifth of the steps is no lower than what came before it, after the first tenth, nor than the start."""

@@ -5,6 +5,7 @@ import pytest
 from flatline.events import (
     FirstCrossEntropy,
     LayerNumbers,
+    LossesRead,
     NumbersSampled,
     OptimizerFacts,
     OptimizerStateSampled,
@@ -55,6 +56,29 @@ def test_fires_where_eps_is_far_above_the_gradients():
 def test_fires_on_a_run_that_came_nowhere_from_guessing():
     (finding,) = play(EpsilonTooLarge, STATE, GUESS, *steps(update=1.5e-4, loss=3.0, end=240), ENDED)
     assert finding.step == 239
+
+
+def read(losses):
+    count = len(losses)
+    return LossesRead(optimizer=ADAM, steps=tuple(range(count)), losses=tuple(losses), rates=(2e-3,) * count)
+
+
+def test_fires_on_a_run_that_ends_while_it_is_as_fast_as_ever():
+    falling = [3.396 * (1 - 0.25 * at / 240) for at in range(240)]
+    told = (STATE, *steps(update=1.5e-4, loss=2.6, end=240), read(falling), ENDED)
+    (finding,) = play(EpsilonTooLarge, *told)
+    assert "from 3.396 to 2.6 in 239 steps" in finding.message
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [3.396 - 0.8 * (1 - 0.97**at) for at in range(240)],  # at its floor
+        [3.396 * (1 - 0.5 * at / 240) for at in range(240)],  # half of it is gone
+    ],
+)
+def test_near_miss_a_run_that_came_down(losses):
+    assert play(EpsilonTooLarge, STATE, *steps(update=1.5e-4, loss=losses[-1], end=240), read(losses), ENDED) == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from flatline.events import (
     FirstCrossEntropy,
+    LossesRead,
     NumbersSampled,
     OptimizerStateSampled,
     ParametersAudited,
@@ -15,7 +16,7 @@ from flatline.events import (
     TrainingBegan,
 )
 from flatline.findings import Finding
-from flatline.history import median
+from flatline.history import Course, median
 from flatline.rules import Rule
 
 ADAMS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop")  # whose root is about the size of the gradient
@@ -52,7 +53,7 @@ class EpsilonTooLarge(Rule):
     Healthy look-alikes
     -------------------
     The eps of 1e-3 to 1e-2 of EfficientNet and of agents that learn by reinforcement, and one of 1 with a rate for it: the
-    weights move. A loss that falls. Gradients that have come down at the end of a run. A model that was trained before, and
+    weights move. A loss that falls, and the slower the longer. Gradients that have come down at the end of a run. A model that was trained before, and
     stands at its best.
 
     References
@@ -78,6 +79,8 @@ class EpsilonTooLarge(Rule):
     guessed: float = 0.8  # first cross entropy over ln(classes), as in O7
     fallen: float = 0.02  # a loss that fell by more is learning; one that rose may be that of targets which grow
     fallen_little: float = 0.2  # for a whole run from guessing: twice that of O7, where eps is not known to be at fault
+    unfinished: float = 0.35  # share of the first loss, the most that a run came down that ended early, as in O7
+    undiminished: float = 0.6  # fall of its second half over that of the first, as in O7
     rising: float = 1.05  # rate over the first one seen, in warm-up
     near: float = 1.25  # times the last loss of the training before: its weights went on
     decayed: float = 0.01  # rate over its peak at the end of a decay
@@ -121,14 +124,25 @@ class EpsilonTooLarge(Rule):
         if median(steps.updates[-self.samples_needed :]) < self.slow_ratio:
             yield self._tell(event, steps)
 
+    def on_losses_read(self, event: LossesRead) -> None:
+        """The loss of every step."""
+        if event.optimizer.key in self._seen:
+            self._seen[event.optimizer.key].course.extend(event.losses, event.rates)
+
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
-        """A whole run that came nowhere from guessing."""
-        for steps in self._seen.values() if self._guesses and event.how == "finished" else ():
+        """A whole run that came nowhere from guessing, or not far, and was as fast at its end as at its start."""
+        for key, steps in self._seen.items() if event.how == "finished" else ():
             long = steps.newest.index >= self.run and len(steps.updates) >= self.samples_needed
-            if not long or not self._swamped(steps) or steps.fell() > self.fallen_little:
+            if not long or not self._swamped(steps) or median(steps.updates) >= self.lag_ratio:
                 continue
-            if median(steps.updates) < self.lag_ratio:
+            little = self._guesses and steps.fell() <= self.fallen_little
+            if little or (key not in self._resumed and self._ends_early(steps)):
                 yield self._tell(steps.newest, steps)
+
+    def _ends_early(self, steps: _Steps) -> bool:
+        early, late = steps.course.falls()
+        first = steps.course.level(0.0, 0.1)
+        return self.fallen * first < early + late < self.unfinished * first and late >= self.undiminished * early
 
     def _swamped(self, steps: _Steps) -> bool:
         """It is far above the gradients, and at this rate the steps would be those of a usual run without it."""
@@ -167,6 +181,7 @@ class _Steps:
     updates: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     newest: NumbersSampled = field(default_factory=NumbersSampled)
+    course: Course = field(default_factory=Course)
 
     def add(self, event: NumbersSampled) -> bool:
         """One more step, if it tells anything."""

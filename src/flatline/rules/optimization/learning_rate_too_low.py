@@ -367,10 +367,9 @@ class LearningRateTooLow(Rule):
         """Small steps of one way, or of next to no length in all, and a loss that falls with the sum of the rates to the end."""
         if not self._steps_are_small(samples, self._small_step(event)):
             return ""
-        first, middle, last = (course.level(*part) for part in ((0.0, 0.1), (0.45, 0.55), (0.9, 1.0)))
-        if not self.fallen * first < first - last < self.unfinished * first:
+        first, (early, late) = course.level(0.0, 0.1), course.falls()
+        if not self.fallen * first < early + late < self.unfinished * first:
             return ""
-        late, early = middle - last, first - middle
         path = _path(course, samples)
         if path < self.whole_path:
             return _still_falls(path) if late >= self.undiminished_plain * early else ""
