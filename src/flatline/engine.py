@@ -144,7 +144,7 @@ class Engine:
         try:
             for each in hook(event) or ():
                 found.append(dataclasses.replace(each, step=each.step + since) if since else each)
-                self._trials.found(rule.code, within, hangs_on_settings=rule.trial_dependent)
+                self._trials.found(rule.code, within, hangs_on_settings=rule.hangs_on_settings(each))
         except Exception as error:
             if of_the_scripts(error):
                 raise

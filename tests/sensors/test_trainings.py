@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,12 +17,14 @@ from flatline.events import (
     LossNotFinite,
     NumbersSampled,
     OptimizerFacts,
+    Origin,
     ParametersAudited,
     RunEnded,
     TrainingBegan,
     TrainingsMixed,
 )
 from flatline.rules import Rule
+from flatline.rules.numerics.non_finite_loss import NonFiniteLoss
 
 X, Y = torch.randn(256, 6, generator=torch.Generator().manual_seed(0)), torch.arange(256) % 3
 
@@ -317,6 +320,14 @@ def test_a_finding_of_the_training_after_a_search_takes_the_place_of_that_of_a_t
     for event in (sampled(1, 5), trial(2), final, sampled(3, 65)):
         engine.emit(event)
     assert [(finding.message, finding.severity) for finding in engine.findings] == [("step 5", "warning")]
+
+
+def test_a_trial_at_a_rate_that_throws_the_weights_out_is_a_hint_and_one_that_takes_a_log_of_zero_is_not():
+    hot = LossNotFinite(step=5, lr=30.0, optimizer="SGD", origin=Origin(kind="weights"), last_finite=9.0)
+    zero = replace(hot, lr=0.1, origin=Origin(kind="operation", operation="log", detail="log of 0"))
+    assert kept(hot, trial(2), rules=[NonFiniteLoss]) == [("N1", "hint")]
+    assert kept(hot, trial(2, varied=False), rules=[NonFiniteLoss]) == [("N1", "error")]
+    assert kept(zero, trial(2), rules=[NonFiniteLoss]) == [("N1", "error")]
 
 
 def test_each_training_has_a_first_loss_that_is_not_finite():

@@ -47,6 +47,10 @@ class Rule:
             setattr(other, name, getattr(self, name))
         return other
 
+    def hangs_on_settings(self, finding: Finding) -> bool:
+        """Whether another trial of a search may be free of it."""
+        return self.trial_dependent
+
     def lacks(self, event: CurvesUpdated) -> str:
         """Why these curves are not enough to judge by, or nothing."""
         return ""

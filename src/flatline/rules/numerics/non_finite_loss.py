@@ -13,6 +13,7 @@ from flatline.findings import Finding
 from flatline.rules import Rule
 
 ADAPTIVE = ("Adam", "RMSprop", "Adagrad", "Lion", "Adafactor", "LAMB", "Lamb", "Adan", "Muon", "Rprop")
+RATE = "the learning rate of"  # begins a cause that another rate takes away
 EXPONENTIALS = ("exp", "expm1", "pow", "sinh", "cosh", "softplus", "logsumexp")
 
 
@@ -76,6 +77,10 @@ class NonFiniteLoss(Rule):
         self._finite_gradients = 0  # the last step that was sampled and had them
         self._gradient = ""  # what made gradients that were not finite, at an earlier step
         self._replayed = NonFiniteReplayed()
+
+    def hangs_on_settings(self, finding: Finding) -> bool:
+        """A rate that throws the weights out is one of those that a search tries."""
+        return finding.cause.startswith(RATE)
 
     def on_numbers_sampled(self, event: NumbersSampled) -> None:
         """Whether the gradients of this step were numbers."""
@@ -158,7 +163,7 @@ class NonFiniteLoss(Rule):
         usual = self.usual_adaptive if event.optimizer.startswith(ADAPTIVE) else self.usual_plain
         lower = f"lower it to {min(event.lr / 10, usual):g} or less" if event.lr else "divide it by 10"
         return _Why(
-            f"the learning rate of {event.optimizer or 'the optimizer'}{rate} is too high, each step throws the "
+            f"{RATE} {event.optimizer or 'the optimizer'}{rate} is too high, each step throws the "
             f"weights farther out until they overflow{history}",
             f"{lower}, with a warm-up and torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         )

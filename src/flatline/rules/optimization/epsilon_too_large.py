@@ -53,8 +53,8 @@ class EpsilonTooLarge(Rule):
     Healthy look-alikes
     -------------------
     The eps of 1e-3 to 1e-2 of EfficientNet and of agents that learn by reinforcement, and one of 1 with a rate for it: the
-    weights move. A loss that falls, and the slower the longer. Gradients that have come down at the end of a run. A model that was trained before, and
-    stands at its best.
+    weights move. A loss that falls, and the slower the longer. Gradients that have come down at the end of a run. A model that
+    was trained before, and stands at its best.
 
     References
     ----------
