@@ -939,6 +939,18 @@ class OneBatchTaken(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OrderDealtAgain(Event):
+    """Batches made by hand come back bit for bit, and the source seeds a generator before it draws each pass's order."""
+
+    absent = "no batches made by hand came back"
+    defect = True
+    model: str = "model"
+    seeding: str = ""  # the call
+    returns: int = 0  # looks at a batch that had been there before
+    period: int = 0  # steps between any two of them, or a part of that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class InputsObserved(Event):
     """All tensors that a model in training was called with, at a closely watched step."""
 

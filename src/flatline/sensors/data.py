@@ -35,6 +35,7 @@ from flatline.sensors.augmented_apart import Views
 from flatline.sensors.callers import caller, is_users, users_frame
 from flatline.sensors.collated_apart import Collations
 from flatline.sensors.collected import collected_shuffled
+from flatline.sensors.dealt_again import DealtAgain
 from flatline.sensors.drawn_twice import drawn_twice
 from flatline.sensors.image_ranges import ImageRanges
 from flatline.sensors.item_rows import rows_apart
@@ -245,6 +246,7 @@ class DataSensor:
         self._origins = Origins()
         self._zipped = Zipped(loop, self._origins)
         self._rankings = Rankings(loop)
+        self._dealt: dict[str, DealtAgain] = {}
 
     def _begin(self) -> None:
         """What is known of one training's data."""
@@ -613,6 +615,8 @@ class DataSensor:
                 own_items=loader is not None and loader.own_items,
             )
         )
+        if loader is None:
+            self._dealt.setdefault(model, DealtAgain(self.loop)).called(model, step, content)
         if loader is None and repeats.times == REPEATED:
             self._tell_repeated(model, rows)
 

@@ -7,6 +7,7 @@ import multiprocessing
 import random
 import sys
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -31,6 +32,7 @@ SEEDING = (
 DRAWING = (
     "randint", "randperm", "choice", "choices", "sample", "permutation", "shuffle", "integers", "multinomial", "randrange"
 )  # fmt: skip
+ORDERING = ("randperm", "permutation", "permuted", "shuffle")  # of DRAWING, those that put all samples into an order
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Functions = dict[str, Function]
 Judge = Callable[[ast.AST, Functions], ast.expr | ast.stmt | None]
@@ -202,6 +204,27 @@ def seeded_draw(frame: FrameType | None) -> tuple[str, Where | None]:
     return _first(frame, _seeds_then_draws)
 
 
+def seeded_order(frame: FrameType | None) -> tuple[str, Where | None]:
+    """The same before an order of all samples is drawn, in any loop around ``frame`` in which one optimizer goes on."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        tree = tree_of(file) if is_users(file) else None
+        for loop in _loops_around(tree, frame.f_lineno) if tree is not None else ():
+            scopes = list(_called_in(file, frame.f_lineno, loop))
+            if any(_builds_optimizer(scope) for _, scope, _ in scopes):
+                return "", None
+            for name, scope, functions in scopes:
+                found = _seeds_then_draws(scope, functions, ORDERING)
+                if found is not None:
+                    return ast.unparse(found), Where(file, found.lineno, name)
+        frame = frame.f_back
+    return "", None
+
+
+def _builds_optimizer(scope: ast.AST) -> bool:
+    return any(isinstance(getattr(torch.optim, called_name(call), None), type) for call in _calls(scope))
+
+
 def lost_step(frame: FrameType | None) -> tuple[str, Where | None]:
     """The statement that moves a window along for nothing, in a function called in a loop around ``frame``; '' if there is none."""
     return _first(frame, lambda scope, functions: _moves_for_nothing(scope) or _moves_by_the_epoch(scope))
@@ -221,8 +244,14 @@ def _first(frame: FrameType | None, judge: Judge) -> tuple[str, Where | None]:
 def _in_loop(file: str, line: int) -> Iterator[tuple[str, ast.AST, Functions]]:
     """The innermost loop around a line, and the functions that are called there; the innermost first."""
     tree = tree_of(file)
-    loop = _loop_around(tree, line) if tree is not None else None
-    if tree is None or loop is None:
+    loops = _loops_around(tree, line) if tree is not None else []
+    if loops:
+        yield from _called_in(file, line, loops[0])
+
+
+def _called_in(file: str, line: int, loop: ast.AST) -> Iterator[tuple[str, ast.AST, Functions]]:
+    tree = tree_of(file)
+    if tree is None:
         return
     functions = {key: node for key, node in _functions(tree) if not node.lineno <= line <= (node.end_lineno or 0)}
     scopes: dict[str, ast.AST] = {"": loop}
@@ -241,21 +270,21 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
             yield ("." if id(node) in methods else "") + node.name, node
 
 
-def _loop_around(tree: ast.Module, line: int) -> ast.AST | None:
-    """The innermost loop around a line, within the function that the line stands in."""
-    best: ast.AST | None = None
+def _loops_around(tree: ast.Module, line: int) -> list[ast.AST]:
+    """Those around a line, within the function that the line stands in; the innermost first."""
+    found: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, (*LOOPS, *FUNCTIONS)) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            if best is None or node.lineno >= getattr(best, "lineno", 0):
-                best = node
-    return best if isinstance(best, LOOPS) else None
+            found.append(node)
+    found.sort(key=lambda node: getattr(node, "lineno", 0), reverse=True)
+    return list(takewhile(lambda node: isinstance(node, LOOPS), found))
 
 
-def _seeds_then_draws(scope: ast.AST, functions: Functions) -> ast.Call | None:
+def _seeds_then_draws(scope: ast.AST, functions: Functions, what: tuple[str, ...] = DRAWING) -> ast.Call | None:
     """The seeding call of a scope that draws samples after it, itself or in a function that it calls."""
     calls = sorted(_calls(scope), key=lambda call: (call.lineno, call.col_offset))
     seeding = [call for call in calls if _does(call, SEEDING, functions) and (call.args or call.keywords)]
-    drawing = [call for call in calls if _does(call, DRAWING, functions)]
+    drawing = [call for call in calls if _does(call, what, functions)]
     return seeding[0] if seeding and drawing and drawing[-1].lineno >= seeding[0].lineno else None
 
 

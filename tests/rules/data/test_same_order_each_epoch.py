@@ -1,4 +1,4 @@
-from flatline.events import PassEnded, Where
+from flatline.events import OrderDealtAgain, PassEnded, Where
 from flatline.rules.data.same_order_each_epoch import SameOrderEachEpoch
 from flatline.testing import play
 
@@ -50,3 +50,13 @@ def test_near_miss_short_passes():
 def test_near_miss_a_sampler_of_the_users():
     assert play(SameOrderEachEpoch, *ended(1, 2, 3, 4, sampler="BucketSampler")) == []
     assert play(SameOrderEachEpoch, *ended(1, 2, 3, 4, sampler="DistributedSampler")) == []
+
+
+def test_warns_of_batches_by_hand_whose_order_is_dealt_again():
+    event = OrderDealtAgain(step=19, where=Where("t.py", 36), model="net", seeding="rng.seed(0)", returns=3, period=6)
+    (finding,) = play(SameOrderEachEpoch, event)
+    assert (finding.severity, finding.where) == ("warning", Where("t.py", 36))
+    assert finding.message == (
+        "net was given the same batches again, bit for bit, each time a multiple of 6 steps later (3 looks); `rng.seed(0)` "
+        "seeds the generator before the order of a pass is drawn"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import PassEnded
+from flatline.events import OrderDealtAgain, PassEnded
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -47,7 +47,7 @@ class SameOrderEachEpoch(Rule):
     Healthy look-alikes
     -------------------
     A loader of one or two batches; several models compared on the same order; a series that is read in the order of time; a
-    sampler that groups by length.
+    sampler that groups by length. Batches by hand in one order that nothing draws, or drawn with the epoch's own seed.
 
     References
     ----------
@@ -78,6 +78,20 @@ class SameOrderEachEpoch(Rule):
             )
         elif event.sampler == "RandomSampler" and event.same_order >= self.shuffled_passes_needed:
             yield self._seeded_again(event)
+
+    def on_order_dealt_again(self, event: OrderDealtAgain) -> Iterator[Finding]:
+        """The order of batches that are made by hand."""
+        yield self.finding(
+            event,
+            f"{event.model} was given the same batches again, bit for bit, each time a multiple of {event.period} steps later "
+            f"({event.returns} looks); `{event.seeding}` seeds the generator before the order of a pass is drawn",
+            severity="warning",
+            cause="each pass begins from the same seed: the same order, the same augmentation and the same noise as the one before",
+            fix="make the generator once, before the first epoch; or seed it with the epoch: seed + epoch",
+            key="dealt",
+            returns=event.returns,
+            period=event.period,
+        )
 
     def _seeded_again(self, event: PassEnded) -> Finding:
         return self.finding(
