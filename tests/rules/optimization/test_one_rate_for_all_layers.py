@@ -50,6 +50,25 @@ def test_hint_on_a_body_that_moves_noticeably():
     assert finding.severity == "hint"
 
 
+def faster_than_before(ratio, *, rate=1e-3, index=400, adaptive=False):
+    """Its body was trained by another optimizer."""
+    kind = replace(ADAM, adaptive=adaptive)
+    trained = NumbersSampled(step=index, index=index, optimizer=kind, lr=rate / 10, peak_lr=rate)
+    tuned = [replace(event, optimizer=replace(ADAM, key=2)) for event in steps(ratio=ratio)]
+    return play(OneRateForAllLayers, trained, audit(False, trained_before=True), *tuned)
+
+
+def test_fires_on_a_body_that_moves_a_fifth_at_a_rate_above_that_of_its_training():
+    (finding,) = faster_than_before(0.05)
+    assert finding.severity == "warning"
+    assert finding.message.endswith("with the fresh head.weight; they were trained at 0.001")
+
+
+@pytest.mark.parametrize("facts", [{"rate": 8e-3}, {"index": 60}, {"adaptive": True}], ids=["as fast", "a try", "SGD"])
+def test_near_miss_a_body_that_moves_a_fifth(facts):
+    assert [finding.severity for finding in faster_than_before(0.05, **facts)] == ["hint"]
+
+
 def leaping(ratio, *losses):
     return [
         replace(event, loss=loss, first_loss=losses[0]) for event, loss in zip(steps(ratio=ratio), losses, strict=False)

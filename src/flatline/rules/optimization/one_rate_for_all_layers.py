@@ -48,8 +48,8 @@ class OneRateForAllLayers(Rule):
 
     Healthy look-alikes
     -------------------
-    Groups with rates of their own; a body that moves less than half of its own size (a hint), or as far under
-    BatchNorm; one small rate for all layers, as for BERT; training from scratch, or on from a checkpoint that has
+    Groups with rates of their own; a body that moves less than half of its own size (a hint; a fifth is a warning at twice
+    the rate that it was trained at, or more), or as far under BatchNorm; one small rate for all layers, as for BERT; training from scratch, or on from a checkpoint that has
     every layer; a frozen body.
 
     References
@@ -65,6 +65,9 @@ class OneRateForAllLayers(Rule):
     early: int = 5  # steps in which a pretrained layer should hardly move
     far: float = 0.4  # sizes of its own that a body layer travels in them: measured, docs/thresholds.md
     far_normed: float = 1.0  # the same under BatchNorm, which gives back the size of what it is given
+    far_raised: float = 0.2  # the same where the rate is above that at which the body was trained in this run
+    raised: float = 2.0  # times that rate, at least
+    trained: int = 100  # sampled step of a training, from which on it counts as one
     noticeable: float = 0.1  # the same, told as a hint; usual fine-tuning is at 1e-3 to 1e-2 a step (CS231n)
     leap: float = 1.5  # highest loss of those steps over the first one
     all_too_fast: float = 3.0  # from here on the rate is too high for any layer, which is O28
@@ -83,6 +86,7 @@ class OneRateForAllLayers(Rule):
         self._worst: dict[int, float] = defaultdict(float)  # loss in the first steps of an optimizer
         self._path: dict[tuple[int, str], float] = defaultdict(float)
         self._heads: dict[int, _Head] = {}
+        self._newest: dict[int, NumbersSampled] = {}  # of each optimizer
         self._courses: dict[int, Course] = {}
         self._adaptive: dict[int, bool] = {}  # of each optimizer with a course
         self._chance = 0.0  # what guessing costs
@@ -95,6 +99,7 @@ class OneRateForAllLayers(Rule):
 
     def on_numbers_sampled(self, event: NumbersSampled) -> Iterator[Finding]:
         """How far the pretrained weights travelled in the first steps, and the fresh ones in all."""
+        self._newest[event.optimizer.key] = event
         matrices = [layer for layer in event.layers if layer.matrix and layer.name in self._loaded]
         body = [layer for layer in matrices if self._loaded[layer.name]]
         head = [layer for layer in matrices if not self._loaded[layer.name]]
@@ -123,14 +128,17 @@ class OneRateForAllLayers(Rule):
         if not self.noticeable <= path < self.all_too_fast:
             return
         normed = any("BatchNorm" in layer.kind for layer in event.layers)
-        far = self.far_normed if normed else self.far
+        before = self._trained_at(event)
+        raised = 0 < self.raised * before <= head[0].learning_rate
+        far = self.far_normed if normed else self.far_raised if raised else self.far
         rate, first = head[0].learning_rate, event.first_loss or 0.0
         leapt = 0 < self.leap * first <= self._worst[key]
         jump = f"; the loss leapt from {first:.3g} to {self._worst[key]:.3g}" if leapt else ""
+        higher = f"; they were trained at {before:g}" if raised else ""
         yield self.finding(
             event,
             f"{len(body)} pretrained weight matrices moved by {path:.0%} of their own size in {self.early} steps, at the "
-            f"rate of {rate:g} that they share with the fresh {head[0].name}{jump}",
+            f"rate of {rate:g} that they share with the fresh {head[0].name}{higher}{jump}",
             severity="warning" if path >= far else "hint",
             fix=f"give the pretrained layers a group of their own, with lr={rate / 10:g} or less",
             where=event.optimizer.where,
@@ -138,6 +146,12 @@ class OneRateForAllLayers(Rule):
             moved=path,
             lr=rate,
         )
+
+    def _trained_at(self, event: NumbersSampled) -> float:
+        """The highest rate of optimizers of the same kind before this one; 0 if there was none."""
+        earlier = [each for key, each in self._newest.items() if key < event.optimizer.key]
+        alike = [each for each in earlier if each.optimizer.adaptive is event.optimizer.adaptive]
+        return max((each.peak_lr for each in alike if each.index >= self.trained), default=0.0)
 
     def on_loss_computed(self, event: LossComputed) -> None:
         """What guessing costs."""
