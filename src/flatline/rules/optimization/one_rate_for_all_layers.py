@@ -49,8 +49,8 @@ class OneRateForAllLayers(Rule):
     Healthy look-alikes
     -------------------
     Groups with rates of their own; a body that moves less than half of its own size (a hint; a fifth is a warning at twice
-    the rate that it was trained at, or more), or as far under BatchNorm; one small rate for all layers, as for BERT; training from scratch, or on from a checkpoint that has
-    every layer; a frozen body.
+    the rate that it was trained at, or more), or as far under BatchNorm; one small rate for all layers, as for BERT; training
+    from scratch, or on from a checkpoint that has every layer; a frozen body.
 
     References
     ----------
