@@ -42,7 +42,8 @@ def told(tmp_path):
         linecache.checkcache()
         lost_rate.cache_clear()
         code = compile(text, str(file), "exec")
-        return seen(lambda: exec(code, {"__name__": "train"}), RateLost)
+        variables = {"__name__": "train"}  # that live to the end of the run, as those of a script do
+        return seen(lambda: exec(code, variables), RateLost)
 
     return run
 
@@ -104,6 +105,62 @@ def kept(copies, also=""):
 )
 def test_copies_whose_rate_is_told_or_written_anew(told, also):
     assert told(kept("[dict(g) for g in opt.param_groups]", also))
+
+
+CURRENT = "    def current(self):\n        return self.groups[0]['lr']\n"
+COPIES_OF_GROUPS = "[dict(g) for g in opt.param_groups]"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "print(f'lr {trainer.schedule.current():.3g}')",
+        "now = trainer.schedule.current()\n    print('lr', now)",
+        "row = {'step': step, 'lr': trainer.schedule.current()}\n    rows.append(row)",
+    ],
+)
+def test_copies_whose_rate_a_method_returns_to_be_told(told, use):
+    text = kept(COPIES_OF_GROUPS, CURRENT)
+    (event,) = told(f"{text}    {use}\n")
+    assert event.copied
+    assert event.optimizer.steps == 80  # also those after the last look
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "opt.param_groups[0]['lr'] = trainer.schedule.current()",
+        "now = trainer.schedule.current()\n    opt.param_groups[0].update(lr=now)\n    print(now)",
+        "now = trainer.schedule.current()\n    if now < 1e-4:\n        break",
+        "shift = trainer.schedule.current() * 0.1\n    model.weight.data.mul_(1 - shift)",
+        "",  # who knows who asks for it
+    ],
+)
+def test_near_miss_a_rate_that_a_method_returns_for_use(told, use):
+    assert told(f"{kept(COPIES_OF_GROUPS, CURRENT)}    {use}\n") == []
+
+
+HELD = """class Held:
+    def __init__(self, opt):
+        self.groups = [dict(g) for g in opt.param_groups]
+        self.base = [g["lr"] for g in self.groups]
+    def step(self, step):
+        if step > 60:
+            for g, base in zip(self.groups, self.base):
+                g["lr"] = base * 0.1
+"""
+
+
+def test_copies_that_move_after_the_last_look(told):
+    text = script("held.step(step)", "if step % 20 == 0:\n    print(f'lr {held.groups[0][\"lr\"]}')", head=HELD)
+    (event,) = told(text.replace("rows, logs", "held = Held(opt)\nrows, logs"))
+    assert (event.copied, event.values[-1]) == (True, pytest.approx(0.01))
+
+
+def test_near_miss_a_function_that_uses_the_rate_and_returns_it(told):
+    also = "            [p.data.mul_(1 - g['lr']) for p in g['params']]\n        return self.groups[0]['lr']\n"
+    text = kept(COPIES_OF_GROUPS, also).replace("trainer.schedule.step()", "print(trainer.schedule.step())")
+    assert told(text) == []
 
 
 @pytest.mark.parametrize("copies", ["[dict(g) for g in opt.param_groups]", "[g.copy() for g in opt.param_groups]"])

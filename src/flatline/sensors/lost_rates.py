@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
 from typing import Any, NamedTuple
 
 from flatline.events import OptimizerFacts, RateLost, Where
 from flatline.sensors.callers import is_users, users_frame, variables_of
-from flatline.sensors.copied_groups import rate_in_copy
+from flatline.sensors.copied_groups import rate_in_copy, rate_now
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.sources import LOOPS, called_name, function_around, tree_of
 from flatline.sensors.told_rates import ALIKE, FUNCTIONS, LABEL, MOVES, SWING, rates_of, tellings
@@ -47,7 +48,8 @@ class LostRates:
         self._looks: dict[int, int] = {}
         self._past: dict[int, list[float]] = {}
         self._moved: set[int] = set()  # optimizers whose rate did not stand still
-        self._found: dict[int, tuple[OptimizerFacts, Where, Lost]] = {}
+        self._found: dict[int, tuple[OptimizerState, OptimizerFacts, Where, Lost]] = {}
+        self._holders: dict[int, Any] = {}  # weak references to what keeps copies
 
     def after_step(self, state: OptimizerState, where: Where | None) -> None:
         """Count the look, and note the value that the loop holds."""
@@ -75,47 +77,62 @@ class LostRates:
         if decays and not lost.copied:
             return
         where = Where(frame.f_code.co_filename, lost.line, frame.f_code.co_name)
-        self._found[state.key] = state.facts, where, lost
+        self._found[state.key] = state, state.facts, where, lost
         value = variables_of(frame).get(lost.name) if lost.name else None
-        past = self._past.setdefault(state.key, [])
-        if isinstance(value, float) and (not past or past[-1] != value):
-            past.append(float(value))
+        if isinstance(value, float):
+            self._add(state.key, float(value))
+        else:
+            self._past.setdefault(state.key, [])
 
     def _note_attribute(self, state: OptimizerState, name: str, value: Any) -> None:
         """``optimizer.lr = lr``: the groups know nothing of it."""
         if type(value) is not float:
             return
-        _, where, lost = self._found.get(state.key, (None, state.where, None))
+        _, _, where, lost = self._found.get(state.key, (None, None, state.where, None))
         if lost is None or not lost.attribute:  # the source is read once
             place, text = _attribute_set(name)
             where = place or where
             lost = Lost(where.line if where is not None else 0, text, name, copied=True, attribute=True)
         if where is None:
             return
-        self._found[state.key] = state.facts, where, lost
-        past = self._past.setdefault(state.key, [])
-        if not past or past[-1] != value:
-            past.append(value)
+        self._found[state.key] = state, state.facts, where, lost
+        self._add(state.key, value)
 
     def _follow_copy(self, state: OptimizerState) -> None:
         """No statement in the loop shows it; an object may keep copies of the groups, and move the rates in them."""
         found = rate_in_copy(users_frame(), state.ref())
         if found is not None:
-            self._found[state.key] = state.facts, found.where, Lost(found.where.line, found.text, GROUPS, copied=True)
-            past = self._past.setdefault(state.key, [])
-            if not past or past[-1] != found.rate:
-                past.append(found.rate)
+            lost = Lost(found.where.line, found.text, GROUPS, copied=True)
+            self._found[state.key] = state, state.facts, found.where, lost
+            self._holders[state.key] = found.holder
+            self._add(state.key, found.rate)
+
+    def _add(self, key: int, rate: float) -> None:
+        past = self._past.setdefault(key, [])
+        if not past or past[-1] != rate:
+            past.append(rate)
+
+    def _look_once_more(self) -> None:
+        """At what copies say in the end: a slow schedule has hardly moved by the last look."""
+        for key, holder in self._holders.items():
+            optimizer = self._found[key][0].ref()
+            rate = rate_now(holder, optimizer)
+            if rate is not None:
+                self._add(key, rate)
+            if optimizer is not None and rates_of(optimizer) != self._rates[key]:
+                self._moved.add(key)
 
     def finish(self) -> None:
         """Told at the end: a rate may be written later than at the first steps."""
-        for key, (facts, where, lost) in self._found.items():
+        self._look_once_more()
+        for key, (state, facts, where, lost) in self._found.items():
             moved = key in self._moved or (self._moved and not lost.copied)
             if not moved and self._looks[key] > MOVES and self._goes(key, lost):
                 self.loop.emit(
                     RateLost(
                         step=self.loop.steps,
                         where=where,
-                        optimizer=facts,
+                        optimizer=replace(facts, steps=state.steps),
                         text=lost.text,
                         copied=lost.copied,
                         attribute=lost.attribute,
