@@ -13,6 +13,7 @@ A training loop, with every event at its place::
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
                                                    # RecurrentGradientsSampled,
                                                    # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
+                                                   # OverflowHidden,
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut, SignsMissing,
                                                    # MinorityObserved, AnswersBeyond, TargetsRanked
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
@@ -655,6 +656,17 @@ class PrecisionObserved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OverflowHidden(Event):
+    """A sum of squares was infinite in float16, and what was divided by it became 0."""
+
+    absent = "no sum of squares overflowed float16 out of sight"
+    defect = True
+    place: str = ""  # the module that takes the root, or the layer that reads the zeros
+    largest: float = 0.0  # number that was squared
+    share: float = 0.0  # of the sums that are infinite, or of the samples that became 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OptimizerStateSampled(Event):
     """What an optimizer keeps beside its parameters, and what became of its update. Counts are of a sample."""
 
@@ -927,18 +939,6 @@ class BatchRepeated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class OneBatchTaken(Event):
-    """The run is over, and all that it learned from, at every close look, is the one batch that a loader gave."""
-
-    absent = "more than one batch was learned from"
-    defect = True
-    model: str = "model"
-    rows: int = 0
-    length: int | None = None  # of the loader, in batches
-    validations: int = 0  # steps after which a model ran without gradients, on other numbers; counted up to 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OrderDealtAgain(Event):
     """Batches made by hand come back bit for bit, and the source seeds a generator before it draws each pass's order."""
 
@@ -948,6 +948,18 @@ class OrderDealtAgain(Event):
     seeding: str = ""  # the call
     returns: int = 0  # looks at a batch that had been there before
     period: int = 0  # steps between any two of them, or a part of that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class OneBatchTaken(Event):
+    """The run is over, and all that it learned from, at every close look, is the one batch that a loader gave."""
+
+    absent = "more than one batch was learned from"
+    defect = True
+    model: str = "model"
+    rows: int = 0
+    length: int | None = None  # of the loader, in batches
+    validations: int = 0  # steps after which a model ran without gradients, on other numbers; counted up to 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

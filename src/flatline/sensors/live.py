@@ -24,6 +24,7 @@ from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
 from flatline.sensors.divided_loss import DividedLosses
 from flatline.sensors.forwards import ForwardSensor
+from flatline.sensors.hidden_overflows import HiddenOverflows
 from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.left_out_heads import LeftOutHeads
 from flatline.sensors.lifecycle import LifecycleSensor
@@ -82,6 +83,7 @@ class LiveSensors:
         self.clipping = ClipSensor(loop, self.patches, self.backward)
         self.class_weights = ClassWeights(loop)
         self.penalties = Penalties(loop, self.models)
+        self.overflows = HiddenOverflows(loop, self.models)
         self.weighed = WeighedTerms(loop)
         self.precision = PrecisionSensor(loop, self.patches, self.backward)
         self.symmetry = SymmetrySensor(loop, self.models, self.audit)
@@ -155,6 +157,7 @@ class LiveSensors:
         self.optimizers.before_step.append(guard(self.never_trained.before_step))
         self.models.on_leave.append(guard(self.recording.after_module))
         self.models.on_leave.append(guard(self.shifts.after_module))
+        self.models.on_leave.append(guard(self.overflows.after_module))
         self.models.on_leave.append(guard(self.padded_states.after_module))
         self.backward.on_backward.append(guard(self.padded_states.after_backward))
         self.optimizers.after_step.append(guard(self.recording.after_step))
@@ -197,6 +200,7 @@ class LiveSensors:
         self.backward.on_graph.append(guard(self.class_weights.after_graph))
         self.backward.on_graph.append(guard(self.penalties.after_graph))
         self.backward.on_graph.append(guard(self.weighed.after_graph))
+        self.backward.on_graph.append(guard(self.overflows.after_graph))
         self.backward.on_graph.append(guard(self.left_out.after_graph))
 
     def _expect_hooks(self) -> None:
