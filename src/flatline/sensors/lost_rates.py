@@ -149,7 +149,8 @@ class LostRates:
         if lost.attribute:
             return any(abs(rate - past[-1]) > SWING * max(rate, past[-1]) for rate in self._rates[key])
         meant = lost.copied or any(abs(max(past, default=0.0) - rate) <= ALIKE * rate for rate in self._rates[key])
-        return meant and len(past) > MOVES and max(past) - min(past) >= SWING * max(past)
+        seldom = key in self._holders  # nothing but a rate is written there, be it once in many epochs
+        return meant and len(past) > (1 if seldom else MOVES) and max(past) - min(past) >= SWING * max(past)
 
 
 def _where_lost() -> tuple[FrameType | None, Lost | None]:
