@@ -518,6 +518,7 @@ class LossNotFinite(Event):
     last_finite_step: int = 0
     origin: Origin = Origin()
     lr: float | None = None
+    built_with: float | None = None  # rate that the optimizer was given, where a schedule has raised it until now
     optimizer: str = ""
     gradient_note: str = ""  # operations of its graph whose derivative at 0 is infinite
     data_note: str = ""  # where data within the script's reach are not finite, if weights broke between two samples

@@ -34,6 +34,22 @@ def origin_of(loss_of, **options):
     return event.origin
 
 
+@pytest.mark.parametrize(("factor", "told"), [(1.5, (1e-3, 1e-3 * 1.5**29)), (0.5, (None, 1e-3)), (1.0, (None, 1e-3))])
+def test_tells_a_rate_that_was_raised_to_the_end(factor, told):
+    def act():
+        model = nn.Linear(5, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor**step)
+        for step in range(30):
+            optimizer.zero_grad()
+            (model(torch.ones(6, 5)).mean() * (float("nan") if step == 29 else 1e-6)).backward()
+            optimizer.step()
+            schedule.step()
+
+    (event,) = seen(act, LossNotFinite)
+    assert (event.built_with, event.lr) == pytest.approx(told)
+
+
 def masked(model, x, broken):
     scores = model(x) @ model(x).T
     hidden = torch.zeros(6, 6, dtype=torch.bool)

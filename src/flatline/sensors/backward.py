@@ -411,7 +411,8 @@ class BackwardSensor:
                 origin=first,
                 gradient_note=forensics.risky_operations(root, self.models) if first.kind == "weights" else "",
                 data_note=bad_data(users_frame()) if first.kind == "weights" else "",
-                lr=states[0].peak_lr or states[0].lr if states and not states[0].by_hand else None,
+                lr=max(states[0].peak_lr, states[0].lr) if states and not states[0].by_hand else None,
+                built_with=_raised_from(states[0]) if states else None,
                 optimizer=states[0].facts.name if states else "",
                 scaled=scaled,
                 in_a_row=self._bad_in_a_row,
@@ -474,3 +475,10 @@ def _worked_on(state: OptimizerState) -> bool:
     """Since the last step began somebody wrote to the gradients: a momentum kept in them, what was not sent yet."""
     pairs = zip(state.probes, state.stepped_with, strict=False)
     return any(signature(parameter) != was for parameter, was in pairs)
+
+
+def _raised_from(state: OptimizerState) -> float | None:
+    """The rate that an optimizer was given, if it has never been as high as now."""
+    optimizer = state.ref()
+    own = optimizer.defaults.get("lr") if optimizer is not None else None
+    return own if isinstance(own, float) and own < state.lr >= state.peak_lr else None

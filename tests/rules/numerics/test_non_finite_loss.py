@@ -80,6 +80,12 @@ def test_weights_after_growth_mean_a_high_learning_rate():
     assert finding.fix.startswith("lower it to 0.05 or less")
 
 
+def test_a_schedule_that_still_rises_is_told():
+    finding = found("weights", detail="fc.weight", largest=4e5, optimizer="SGD", lr=0.24, built_with=0.02)
+    assert "SGD (0.24, raised from 0.02 and never as high before) is too high" in finding.cause
+    assert "min(1.0, step / warm-up steps)" in finding.fix
+
+
 def test_an_absurd_rate_needs_no_history():
     cause = found("weights", detail="fc.weight", first_finite=2.0, largest=2.0, optimizer="SGD", lr=1e4).cause
     assert "the learning rate of SGD (10000) is too high" in cause

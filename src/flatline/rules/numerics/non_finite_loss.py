@@ -70,6 +70,7 @@ class NonFiniteLoss(Rule):
     hot_plain: float = 10.0  # the same for SGD; recipes end at about 1
     usual_adaptive: float = 1e-3  # rates that recipes start from
     usual_plain: float = 0.1  # the same for SGD
+    raised: float = 1.5  # times the rate that the optimizer was built with: a schedule that is still rising
     lived_through: int = 5  # losses in a row that a GradScaler skips; one in 2000 is how it finds its scale
     often: int = 8  # the same in all, so early that they are a quarter of the losses: no scale mends a forward pass
 
@@ -155,13 +156,17 @@ class NonFiniteLoss(Rule):
         return event.largest / abs(event.first_finite)
 
     def _hot(self, event: LossNotFinite) -> _Why:
-        rate = f" ({event.lr:g})" if event.lr is not None else ""
+        raised = bool(event.built_with and event.lr and event.lr >= self.raised * event.built_with)
+        origin = f", raised from {event.built_with:g} and never as high before" if raised else ""
+        rate = f" ({event.lr:g}{origin})" if event.lr is not None else ""
         grown = self._growth(event)
         history = (
             f": the loss had grown {grown:.2g} × from {event.first_finite:.3g} before it broke" if grown > 1 else ""
         )
         usual = self.usual_adaptive if event.optimizer.startswith(ADAPTIVE) else self.usual_plain
         lower = f"lower it to {min(event.lr / 10, usual):g} or less" if event.lr else "divide it by 10"
+        if raised:
+            lower = f"bound what the schedule multiplies with, min(1.0, step / warm-up steps), at {event.built_with:g} or less"
         return _Why(
             f"{RATE} {event.optimizer or 'the optimizer'}{rate} is too high, each step throws the "
             f"weights farther out until they overflow{history}",
