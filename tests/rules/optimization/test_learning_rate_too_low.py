@@ -211,13 +211,13 @@ def test_near_miss_runs_with_small_gradients_or_few_steps_or_of_a_model_that_kno
     assert whole(guesses=FirstCrossEntropy(classes=10, value=0.9)) == []
 
 
-def steady(*, update=1.3e-4, turn=0.995, how="finished", optimizer=ADAM, loaded=False, last=7.0, slows=1.0):
+def steady(*, update=1.3e-4, turn=0.995, how="finished", optimizer=ADAM, loaded=False, last=7.0, slows=1.0, rate=8e-6):
     """A student at eight millionths: the loss falls in a straight line from 9.9, all steps go one way, and the run is over."""
     yield ParametersAudited(parameters=(ParameterFacts(optimizers=(optimizer.key,), loaded=loaded),))
     layer = LayerNumbers(weight_rms=0.05, gradient_rms=1e-2, update_ratio=update)
     for i in range(1, 1001, 20):
         share = min(1.0, i / 1000 / slows)
-        loss, rate = 9.9 - (9.9 - last) * share, 8e-6
+        loss = 9.9 - (9.9 - last) * share
         yield NumbersSampled(
             step=i, index=i, lr=rate, layers=(layer,) * 3, loss=loss, first_loss=9.9, turn=turn, optimizer=optimizer
         )
@@ -254,6 +254,18 @@ def test_fires_where_all_steps_of_adam_are_two_percent_from_guessing():
     assert play(LearningRateTooLow, *events) == []  # it knew something
     assert play(LearningRateTooLow, guesses, *steady(update=2e-5, turn=0.97, last=9.0, slows=0.6)) == []
     assert play(LearningRateTooLow, guesses, *steady(update=4e-5, turn=0.97, last=9.0)) == []
+
+
+def test_fires_where_all_steps_of_sgd_at_a_low_rate_lead_a_little_away_from_guessing():
+    guesses = FirstCrossEntropy(classes=20_000, value=9.9)
+    away = {"optimizer": PLAIN, "update": 2e-5, "turn": None, "last": 9.2, "rate": 1e-5}
+    (finding,) = play(LearningRateTooLow, guesses, *steady(**away))
+    assert finding.cause.endswith(
+        "but all steps together move the weights by 2.0% of their size, and the loss still falls"
+    )
+    assert play(LearningRateTooLow, *steady(**away)) == []  # it knew something
+    for changed in ({"rate": 1e-3}, {"last": 8.0}, {"update": 4e-5}, {"slows": 0.6}, {"loaded": True}):
+        assert play(LearningRateTooLow, guesses, *steady(**{**away, **changed})) == []
 
 
 @pytest.mark.parametrize(

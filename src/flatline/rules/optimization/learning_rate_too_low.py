@@ -114,7 +114,10 @@ class LearningRateTooLow(Rule):
     linear: float = 0.15  # how far the rate in the middle of such a run may be from half of the last one
     divided: float = 0.02  # what the loss was multiplied with: accumulation over 50 micro-batches, added up again, is 1
     whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
-    short_path: float = 0.03  # the same for Adam's steps, from guessing; PyTorch's quickstart makes 5 %
+    short_path: float = (
+        0.03  # the same for Adam's steps, or a low rate of SGD, from guessing; PyTorch's quickstart makes 5 %
+    )
+    plain_rate: float = 1e-4  # of SGD, all along: a hundredth of where it begins; PyTorch's quickstart takes 1e-3
     near: float = 1.25  # times the last loss of the training before: its weights went on
     decayed: float = 0.01  # rate over its peak at the end of a decay
     rising: float = 1.05  # rate over the first one seen, in warm-up
@@ -319,7 +322,9 @@ class LearningRateTooLow(Rule):
             return
         elif self._still_warming(event, course, samples):
             yield self._tell(event, samples[-self.samples_needed :], why=STILL_WARMING, fix=SHORTER)
-        elif key not in self._pretrained and (why := self._unfinished(event, course, samples)):
+        elif key not in self._pretrained and (
+            why := self._unfinished(event, course, samples) or self._leaves_guessing(event, course, samples)
+        ):
             yield self._tell(event, samples, why=why)
         elif key not in self._pretrained and self._stood(course, samples):
             moved = f"the whole run moves the weights by {_path(course, samples):.2%} of their size"
@@ -380,6 +385,14 @@ class LearningRateTooLow(Rule):
         turns = [each.turn for each in samples[-self.slow_samples :] if each.turn is not None]
         enough = 4 * len(turns) >= self.slow_samples and late >= self.undiminished * early
         return ENDS_EARLY if enough and median(turns) >= self.held_straight else ""
+
+    def _leaves_guessing(self, event: NumbersSampled, course: Course, samples: list[_Sample]) -> str:
+        """A rate far under where SGD begins, by which a loss comes down from guessing in a line, and not far by the end."""
+        path, (early, late) = _path(course, samples), course.falls()
+        low = not event.optimizer.adaptive and 0 < course.peak <= self.plain_rate and self._guesses
+        little = early + late <= self.fallen_little * course.level(0.0, 0.1) and late >= self.undiminished * early > 0
+        small = path < self.short_path and self._steps_are_small(samples, self.lag_ratio)
+        return _still_falls(path) if low and little and small else ""
 
     def _stood(self, course: Course, samples: list[_Sample]) -> bool:
         """From guessing to guessing, by steps of next to no length in all; a warm-up hides that while it lasts."""
