@@ -1086,6 +1086,20 @@ class MissingTaught(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MissingFed(Event):
+    """A number that people write where one is missing is in a column of the inputs, far from others that lie close together."""
+
+    absent = "no such number was in a column of the inputs"
+    defect = True
+    code: float = 0.0  # as it was before any scaling
+    columns: tuple[int, ...] = ()
+    value: float = 0.0  # of the code in the first of them, as the first layer is given it
+    low: float = 0.0  # of all others there
+    high: float = 0.0
+    share: float = 0.0  # of the rows there, that hold the code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchStoodOut(Event):
     """One batch held numbers far larger than those before and after it, and the loss jumped at it."""
 

@@ -19,6 +19,7 @@ from flatline.sensors.callers import caller
 from flatline.sensors.checkpoints import CheckpointSensor
 from flatline.sensors.class_weights import ClassWeights
 from flatline.sensors.clipping import ClipSensor
+from flatline.sensors.coded_inputs import CodedInputs
 from flatline.sensors.crashes import CrashSensor
 from flatline.sensors.data import DataSensor
 from flatline.sensors.derivatives import DerivativeSensor
@@ -191,6 +192,7 @@ class LiveSensors:
         self.backward.on_graph.append(guard(self.precision.before_backward))
         self.backward.on_graph.append(guard(self.derivatives.before_backward))
         self.backward.on_graph.append(guard(self.backward.outliers.after_graph))
+        self.backward.on_graph.append(guard(CodedInputs(self.loop).after_graph))
         self.backward.on_backward.append(guard(self.precision.after_backward))
         self.backward.on_graph.append(guard(self.activations.after_graph))
         self.backward.on_graph.append(guard(self.bare_layers.after_graph))

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from flatline.events import BatchStoodOut, MissingTaught, Where
+from flatline.events import BatchStoodOut, MissingFed, MissingTaught, Where
 from flatline.rules.data.outlier_batch import OutlierBatch
 from flatline.testing import play
 
@@ -109,3 +109,10 @@ def test_fires_on_a_code_among_the_targets():
         "loss was 3e+04 with it"
     )
     assert "targets != -999" in finding.fix
+
+
+def test_a_code_in_columns_of_the_inputs():
+    event = MissingFed(step=5, code=-9999.0, columns=(1, 2), value=-4.3, low=0.21, high=0.25, share=0.057)
+    (finding,) = play(OutlierBatch(), event)
+    assert finding.severity == "warning"
+    assert "-9999 stands for what is missing in columns 1, 2 of the inputs: in column 1, 5.7% of the" in finding.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatline.events import BatchStoodOut, MissingTaught
+from flatline.events import BatchStoodOut, MissingFed, MissingTaught
 from flatline.findings import Finding
 from flatline.rules import Rule
 
@@ -22,7 +22,8 @@ class OutlierBatch(Rule):
     ----------
     Some rows were stored in another unit, a sensor's error code was taken for a value, a division by almost 0 went into a
     feature. A few such rows make a gradient large enough to throw the weights. Or a code such as -999, which stands for
-    a missing number, is among the targets of a squared error, and all that the model learns is how often.
+    a missing number, is among the targets of a squared error, and all that the model learns is how often. Among the
+    inputs it makes the mean and the deviation that its column is scaled by, and what was measured is squeezed to nothing.
 
     Fix
     ---
@@ -44,7 +45,8 @@ class OutlierBatch(Rule):
     -------------------
     Heavy-tailed data, whose batches all differ in their largest number; a loss that jumps over an ordinary batch, from
     a wrong label or a high learning rate; a new stage of a curriculum, whose batches all are larger; data that were never
-    normalised, which is D3; a code that a mask leaves out of the loss.
+    normalised, which is D3; a code that a mask leaves out of the loss; one
+    that is replaced before the column is scaled; flags, counts and codes that most rows hold; values cut off at a limit.
 
     References
     ----------
@@ -112,6 +114,25 @@ class OutlierBatch(Rule):
             key="code",
             code=event.code,
             times=event.times,
+        )
+
+    def on_missing_fed(self, event: MissingFed) -> Iterator[Finding]:
+        """The same, in what the first layer is given."""
+        several = len(event.columns) > 1
+        columns = f"columns {', '.join(map(str, event.columns))}" if several else f"column {event.columns[0]}"
+        yield self.finding(
+            event,
+            f"{event.code:.6g} stands for what is missing in {columns} of the inputs: in column {event.columns[0]}, "
+            f"{event.share:.1%} of the numbers are {event.value:.4g} and all others lie between {event.low:.4g} and "
+            f"{event.high:.4g}",
+            cause="the code was taken for a value, and makes the mean and the deviation of its column: next to it all that "
+            "was measured is one number",
+            fix=f"replace {event.code:.6g} by nan when the table is read, scale with nanmean and nanstd, and fill with 0 "
+            "after that",
+            key="fed",
+            code=event.code,
+            columns=len(event.columns),
+            share=event.share,
         )
 
 
