@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -432,6 +433,45 @@ def not_a_number(*, updates=(6.0, 5.0), largest=1e6, **options):
     losses = [1.0, 1e6][: len(updates)]
     broken = LossNotFinite(step=3, value="inf", first_finite=1.0, largest=largest)
     return play(LearningRateTooHigh, *run(list(updates), losses, **options), broken)
+
+
+def scattered(*, step=1.0, worst=300.0, growth=20.0, middle=0.1, end=0.12, swing=0.5, optimizer=ADAM):
+    """The first steps throw the loss far up; it comes down to a tenth of where it began, and goes up and down from then on."""
+    level = [middle] * 104 + [end] * 128
+    restless = [each * (1 + swing * math.sin(2.3 * (i // 8))) for i, each in enumerate(level)]
+    losses = [0.9, *[worst] * 7, *[0.6] * 16, *restless]
+    samples = run([step] * 5 + [0.004] * 251, losses, optimizer=optimizer, lr=0.3)
+    sized = [
+        replace(each, layers=tuple(replace(layer, weight_rms=0.1 if i == 0 else 0.1 * growth) for layer in each.layers))
+        for i, each in enumerate(samples)
+    ]
+    read = LossesRead(
+        step=256, optimizer=optimizer, steps=tuple(range(1, 257)), losses=tuple(losses), rates=(0.3,) * 256
+    )
+    return *sized, read, RunEnded(step=256, first_loss=0.9, loss=losses[-1])
+
+
+def test_fires_where_the_loss_was_thrown_far_up_and_never_settles():
+    (finding,) = play(LearningRateTooHigh, *scattered())
+    assert finding.message.startswith(
+        "at lr=0.3 Adam overshoots: its first 5 steps carried the weights 5.0 times their own size (healthy: about 0.1 % a step), "
+        "and the loss went from 0.9 to 300; by the second quarter of the run it was"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step": 0.2},
+        {"worst": 9.0},
+        {"growth": 2.0},
+        {"end": 0.05},  # it still falls
+        {"swing": 0.05},  # the noise of the targets
+        {"optimizer": SGD},
+    ],
+)
+def test_near_miss_of_a_loss_that_was_thrown_far_up(changed):
+    assert play(LearningRateTooHigh, *scattered(**changed)) == []
 
 
 def test_fires_where_the_loss_is_no_number_after_steps_that_left_nothing():

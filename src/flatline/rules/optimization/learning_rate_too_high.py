@@ -113,6 +113,7 @@ class LearningRateTooHigh(Rule):
     outgrown: float = 4.0  # typical matrix over its initial size; three of 173 healthy runs (docs/thresholds.md)
     stays: float = 0.25  # of ln(classes): what the loss stands at, at least
     flat: float = 0.95  # last quarter of the losses over the second one, then
+    restless: float = 0.2  # of the loss, its typical distance from its level; 0.09 at a rate under which it settles
     course_needed: int = 32  # stretches of the course: from here on its quarters are even
     gradient_ratio: float = 1.0  # gradient over weight of plain SGD from which on the gradient is at fault (seed: > 1)
 
@@ -240,7 +241,8 @@ class LearningRateTooHigh(Rule):
                 lost = list(self._lost(event, self._tracks[key], course, course.best))
                 lost = lost or list(self._lost_from_the_start(event, self._tracks[key], course, course.best))
                 lost = lost or list(self._thrown_beyond(event, self._tracks[key], course, course.best))
-                yield from lost or self._erased(event, self._tracks[key], self._whole[key])
+                lost = lost or list(self._erased(event, self._tracks[key], self._whole[key]))
+                yield from lost or self._scattered(event, self._tracks[key], self._whole[key])
 
     def _thrown_beyond(self, event: RunEnded, track: _Track, course: _Course, best: _Level) -> Iterator[Finding]:
         """Large steps, answers beyond all targets, and a loss that stays far above what it was."""
@@ -351,6 +353,34 @@ class LearningRateTooHigh(Rule):
             loss=last,
         )
 
+    def _scattered(self, event: RunEnded, track: _Track, course: Course) -> Iterator[Finding]:
+        """The first steps threw the loss far above where it began; it came down, and goes up and down without getting lower."""
+        optimizer, first, each = track.optimizer, event.first_loss or 0.0, [s.loss for s in course.stretches]
+        if optimizer is None or not optimizer.adaptive or first <= 0 or len(each) < self.course_needed:
+            return
+        worst, quarter = track.worst, len(each) // 4
+        early, last = median(each[quarter : 2 * quarter]), median(each[-quarter:])
+        scatter = median(abs(loss - last) for loss in each[-2 * quarter :])
+        thrown = track.path >= self.path and worst >= self.shot_up * first and track.outgrown >= self.outgrown
+        if not thrown or last < self.flat * early or scatter < self.restless * last:
+            return
+        rate = course.peak
+        yield self.finding(
+            event,
+            f"at lr={rate:.3g} {optimizer.name} overshoots: its first {self.early} steps carried the weights {track.travelled} "
+            f"times their own size (healthy: about 0.1 % a step), and the loss went from {first:.4g} to {worst:.4g}; by the second "
+            f"quarter of the run it was {early:.4g}, and from there it goes up and down, {last:.4g} in the last one",
+            fix=f"divide lr by ten, from {rate:.3g} to {rate / 10:.3g}, and again until the loss falls; flatline lr-find finds it",
+            where=optimizer.where,
+            key="scattered",
+            lr=rate,
+            path=track.path,
+            growth=track.outgrown,
+            worst_loss=worst,
+            first_loss=first,
+            loss=last,
+        )
+
     def on_rates_swept(self, event: RatesSwept) -> Iterator[Finding]:
         """The rate that was set lies far inside what makes the loss diverge."""
         if event.diverges is None or event.configured < self.beyond * event.diverges:
@@ -426,6 +456,7 @@ class _Track:
             tuple[int, float]
         ] = []  # steps at which the typical update was larger than at any later one
         self.path = 0.0
+        self.worst = 0.0  # loss
         self.growth = 1.0  # of the typical weight matrix in the first steps
         self.outgrown = 1.0  # the same by now
         self.gradient_ratio = 0.0
@@ -447,6 +478,7 @@ class _Track:
         self.fastest_steps = [each for each in self.fastest_steps if each[1] > typical] + [(event.step, typical)]
         if event.loss is not None:
             self.losses.add(event.index, event.loss)
+            self.worst = max(self.worst, event.loss)
         return True
 
     @property

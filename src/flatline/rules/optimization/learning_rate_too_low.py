@@ -114,9 +114,7 @@ class LearningRateTooLow(Rule):
     linear: float = 0.15  # how far the rate in the middle of such a run may be from half of the last one
     divided: float = 0.02  # what the loss was multiplied with: accumulation over 50 micro-batches, added up again, is 1
     whole_path: float = 0.01  # of their size, that weights moved in a whole run; the quickstart of PyTorch makes 5 %
-    short_path: float = (
-        0.03  # the same for Adam's steps, or a low rate of SGD, from guessing; PyTorch's quickstart makes 5 %
-    )
+    short_path: float = 0.03  # the same from guessing, for Adam's steps or a low rate of SGD; the quickstart makes 5 %
     plain_rate: float = 1e-4  # of SGD, all along: a hundredth of where it begins; PyTorch's quickstart takes 1e-3
     near: float = 1.25  # times the last loss of the training before: its weights went on
     decayed: float = 0.01  # rate over its peak at the end of a decay
