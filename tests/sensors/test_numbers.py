@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 
 import flatline
@@ -82,6 +84,14 @@ def channels_last():
     return model.to(memory_format=torch.channels_last)
 
 
+def sharded():
+    """Its weights are distributed tensors, over one process."""
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
+    return parallelize_module(model, init_device_mesh("cpu", (1,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
 def floats(*shape):
     return lambda: torch.randn(*shape)
 
@@ -100,6 +110,7 @@ MODELS = {
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 16)), nn.Tanh(), nn.Linear(16, 4)),
         floats(16, 8),
     ),
+    "distributed": (sharded, floats(16, 8)),
     "complex": (Complex, floats(16, 8)),
     "frozen part": (frozen, floats(16, 8)),
     "scalar and unused": (Scalar, floats(16, 8)),
@@ -109,6 +120,7 @@ MODELS = {
 
 
 def real(tensor):
+    tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     tensor = tensor.detach()
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
@@ -137,6 +149,14 @@ def trained(name, optimizer_of, steps):
             around.append((before, after, gradients))
     assert run._session.notes == []
     return seen, around
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    """No process group is left to other tests."""
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -18,9 +18,11 @@ from flatline.events import (
 )
 from flatline.sensors.backward import BackwardSensor
 from flatline.sensors.drawn import drawn_alone
+from flatline.sensors.graph import asks_alone
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import BATCH_NORMS, Model, ModelSensor, is_norm, readable, spoken
 from flatline.sensors.numbers import NumbersSensor, norms, number
+from flatline.sensors.sharded import part_of
 from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import modules, named_modules, named_parameters, own_parameters, parameters
 
@@ -38,7 +40,8 @@ Owners = dict[int, list[tuple[OptimizerState, float, float]]]  # id of a paramet
 
 
 def _plain(tensor: Tensor) -> bool:
-    return readable(tensor) and tensor.is_floating_point() and tensor.numel() > 0
+    part = part_of(tensor)
+    return readable(part) and part.is_floating_point() and part.numel() > 0
 
 
 def _as_drawn(matrices: Sequence[Tensor]) -> bool:
@@ -56,6 +59,7 @@ def _values_of(parameter: Tensor) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def _spread(tensor: Tensor) -> Tensor:
+    tensor = part_of(tensor)
     flat = tensor.detach()
     flat = flat.view(-1) if flat.is_contiguous() else flat.reshape(-1)
     stride, _ = spaced(tensor, SAMPLE)
@@ -111,7 +115,7 @@ class AuditSensor:
             return
         self._first_look()
         held = [p for state in self.loop.states for p in state.parameters]
-        held += [p for ref in self.backward.reached_refs.values() if (p := ref()) is not None and p.is_leaf]
+        held += [p for ref in self.backward.reached_refs.values() if (p := ref()) is not None and asks_alone(p)]
         self._after_backward = _norms({id(p): p.grad for p in held if p.grad is not None})
         self._had_gradient.update(self._after_backward)
         self._nonzero.update(key for key, norm in self._after_backward.items() if norm != 0.0)
@@ -335,7 +339,7 @@ class AuditSensor:
             module = model.ref()
             for path, child in named_modules(module) if module is not None else ():
                 for name, value in vars(child).items():
-                    if isinstance(value, Tensor) and value.is_leaf and value.requires_grad:
+                    if isinstance(value, Tensor) and asks_alone(value):
                         found[id(value)] = f"{path}.{name}" if path else name
         return found
 
@@ -363,7 +367,7 @@ class AuditSensor:
             moved=id(p) in self._moved,
             moved_at_step=id(p) in self._moved_at_step,
             moved_frozen=id(p) in self._moved_frozen,
-            gradient_zero=id(p) in self._had_gradient and id(p) not in self._nonzero,
+            gradient_zero=part_of(p) is p and id(p) in self._had_gradient and id(p) not in self._nonzero,
             gradient_zeroed=id(p) in self._zeroed,
             weight_decay=max((decay for _, decay, _ in holders), default=0.0),
             learning_rate=max((rate for _, _, rate in holders), default=0.0),
@@ -457,7 +461,7 @@ def _twins(unreached: list[Tensor], facts: list[ParameterFacts]) -> int:
 
 def _norms(gradients: dict[int, Any]) -> dict[int, float]:
     """id -> L2 norm in float32, in one fused call and one transfer."""
-    plain = {k: g.detach() for k, g in gradients.items() if _plain(g) and not g.is_sparse}
+    plain = {k: part_of(g).detach() for k, g in gradients.items() if _plain(g) and not g.is_sparse}
     sparse = {k: g.detach().coalesce().values() for k, g in gradients.items() if g is not None and g.is_sparse}
     found = {k: float(values.float().norm()) for k, values in sparse.items()}
     measured = [norm.double().cpu() for norm in norms(list(plain.values()))]

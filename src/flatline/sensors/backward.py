@@ -21,6 +21,7 @@ from flatline.sensors.models import ModelSensor, readable
 from flatline.sensors.optimizers import is_nonzero, probe_norms, signature, wiped
 from flatline.sensors.outliers import Outliers
 from flatline.sensors.patching import Patches, unseen_by_dynamo
+from flatline.sensors.sharded import as_held
 from flatline.sensors.sources import severing_call
 from flatline.sensors.threads import Training
 from flatline.sensors.tree import parameters
@@ -248,6 +249,8 @@ class BackwardSensor:
         node = root.grad_fn
         self._leftovers()
         graph = self._graph = walk(node) if node is not None else None
+        if graph is not None:
+            graph.leaves = as_held(graph.leaves, self.models.alive())
         step, looks, nodes = self._looks
         self._looks = step, looks + 1, nodes + (len(graph.nodes) if graph is not None else 0)
         trainable = sum(len(state.ids) for state in self.loop.states if not state.by_hand)

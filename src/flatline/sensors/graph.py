@@ -33,6 +33,14 @@ def is_leaf(node: Node) -> bool:
     return hasattr(type(node), "variable")
 
 
+def asks_alone(tensor: torch.Tensor) -> bool:
+    """It asks for gradients, and nothing made it. FSDP's views of one flat weight raise an error where that is asked."""
+    try:
+        return tensor.requires_grad and tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 def leaf_of(node: Node | None) -> Any:
     """That tensor, if it does."""
     return node.variable if is_leaf(node) else None  # type: ignore[union-attr]
@@ -109,9 +117,18 @@ def saved(node: Node, name: str) -> Any:
     if node in HOOKED:
         return None
     try:
-        return _signed(getattr(node, f"_saved_{name}", None))
+        value = _signed(getattr(node, f"_saved_{name}", None))
     except RuntimeError:
         return None
+    return None if isinstance(value, torch.Tensor) and is_freed(value) else value
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """It has a shape and no numbers: FSDP takes the storage of gathered weights away after each layer, and to read it is fatal."""
+    try:
+        return tensor.layout is torch.strided and tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
+    except (RuntimeError, NotImplementedError):  # no storage of its own, as under torch.func
+        return False
 
 
 def _signed(value: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 
 from flatline.events import ForwardObserved, InputFacts, LayerInput, ModesObserved, ValidationObserved, Where
 from flatline.sensors.callers import caller, users_frame, variables_of
-from flatline.sensors.graph import HOOKED
+from flatline.sensors.graph import HOOKED, is_freed
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.own_data import looks_at_own_data
 from flatline.sensors.patching import Patches, unseen_by_dynamo
@@ -56,7 +56,7 @@ def is_sensitive(module: nn.Module) -> bool:
 
 def readable(tensor: Tensor) -> bool:
     """Plain and with data: no fake, meta or distributed tensor, whose numbers cannot be had or cost a transfer."""
-    return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
+    return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta and not is_freed(tensor)
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

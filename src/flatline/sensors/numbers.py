@@ -15,6 +15,7 @@ from flatline.sensors.forensics import parameter_names
 from flatline.sensors.hooked import GradientHooks
 from flatline.sensors.loop import Loop, OptimizerState
 from flatline.sensors.models import ModelSensor
+from flatline.sensors.sharded import part_of
 from flatline.sensors.spacing import spaced
 from flatline.sensors.tree import own_parameters
 
@@ -28,7 +29,7 @@ HALF = (torch.float16, torch.bfloat16)  # their norms overflow, or lose digits, 
 
 def local(tensor: Any) -> Tensor | None:
     """The numbers that lie here: a shard of a distributed tensor, real and imaginary parts of a complex one."""
-    part = getattr(tensor, "_local_tensor", tensor)
+    part = part_of(tensor)
     if type(part) not in (Tensor, nn.Parameter) or part.is_meta or not part.numel():
         return None
     part = part.detach()
