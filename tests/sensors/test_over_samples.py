@@ -101,6 +101,29 @@ def test_near_misses_of_a_function(tmp_path, parts):
     assert found(tmp_path, FUNCTION.format(**{"more": "pass", "scale": "pass", **parts})) == NOTHING
 
 
+@pytest.mark.parametrize("by", ["len(x)", "x.size(0)", "SIZE"])
+def test_shares_of_means(tmp_path, by):
+    parts = {"add": f"total += loss.item() / {by}", "division": "total / len(loader)"}
+    told = found(tmp_path, in_line(**parts).replace("batch_size=64", "batch_size=SIZE"))
+    assert (told.division, told.level, told.where.line) == (f"total += loss.item() / {by}", 0.05, 9)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"add": "total += loss.item() / len(loader)"},
+        {"add": "total += loss.item() / steps"},
+        {"add": "total += loss.item() / len(words)"},
+        {"add": "total += loss.item() * len(x) / len(x)"},
+        {"division": "64 * (total / len(loader))"},
+        {"count": "total += penalty.item()"},
+    ],
+)
+def test_near_misses_of_shares(tmp_path, parts):
+    parts = {"add": "total += loss.item() / len(x)", "division": "total / len(loader)", **parts}
+    assert found(tmp_path, in_line(**parts)) == NOTHING
+
+
 STOPPER = """
 class Stopper:
     def __init__(self, patience=4, min_delta=1e-3):

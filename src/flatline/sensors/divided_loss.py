@@ -44,7 +44,7 @@ class DividedLosses:
     def after_step(self, state: OptimizerState, _: Where | None) -> None:
         """On steps under close look."""
         backwards = state.window.backwards
-        if len(backwards) == 1 and abs(backwards[0].factor - 1) < CLOSE:
+        if (len(backwards) == 1 and abs(backwards[0].factor - 1) < CLOSE) or _shares(backwards):
             self._whole(backwards[0].where)
         if self._read or not self.loop.wants(ScaledLossRead) or not _shares(backwards):
             return
@@ -57,7 +57,7 @@ class DividedLosses:
             )
 
     def _whole(self, where: Where | None) -> None:
-        """Of a step with one backward, of the mean of a batch."""
+        """Of a step whose backwards add up to the mean of a batch."""
         if self._read_whole or not self.loop.wants(ScaledLossRead):
             return
         self._read_whole = True

@@ -48,16 +48,53 @@ def stop_by_samples(where: Where | None) -> Stopped:
     if tree is None or where is None:
         return NOTHING
     for summed in _loops(tree, where):
-        for kept in _sums(summed):
-            division = _division(summed.scope, tree, summed.loop, kept)
-            names = _results(summed.scope, tree, division) if division is not None else set()
-            found = _stop(tree, names, division) or _margin(tree, names) if division is not None else None
-            if division is not None and found is not None:
+        for division, told in _divisions(summed, tree):
+            names = _results(summed.scope, tree, division)
+            found = _stop(tree, names, division) or _margin(tree, names)
+            if found is not None:
                 function = getattr(summed.scope, "name", where.function)
-                return found._replace(
-                    division=ast.unparse(division), where=Where(where.file, division.lineno, function)
-                )
+                return found._replace(division=ast.unparse(told), where=Where(where.file, told.lineno, function))
     return NOTHING
+
+
+def _divisions(summed: Summed, tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | ast.stmt]]:
+    """(the mean that is used, the division by samples that is one too many)."""
+    for kept in _sums(summed):
+        division = _division(summed.scope, tree, summed.loop, kept)
+        if division is not None:
+            yield division, division
+    for kept, added in _shares(summed, tree):
+        divided = [n for n in own_nodes(summed.scope) if _divides(n, kept)]
+        if len(divided) == 1 and isinstance(divided[0], ast.BinOp) and not _multiplied(summed.scope, divided[0]):
+            yield divided[0], added
+
+
+def _shares(summed: Summed, tree: ast.AST) -> Iterator[tuple[str, ast.AugAssign]]:
+    """``running += loss.item() / len(x)``, where the loss is divided by nothing else and the sum gets nothing else."""
+    added = [n for n in ast.walk(summed.loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)]
+    for node in added:
+        kept, value = ast.unparse(node.target), node.value
+        once = sum(ast.unparse(each.target) == kept for each in added) == 1
+        if not once or not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Div):
+            continue
+        number = any(_is_number(path) for name in summed.spelt for path in paths(value.left, name))
+        if number and _is_batch_size(value.right, summed.loop, tree):
+            yield kept, node
+
+
+def _is_batch_size(node: ast.expr, loop: ast.For, tree: ast.AST) -> bool:
+    """``len(x)`` of what the loop takes from its loader; the name that a loader is given its batch size by."""
+    taken = {ast.unparse(n) for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    if _is_size(node):
+        return any(isinstance(n, ast.Name) and n.id in taken for n in ast.walk(node))
+    given = [k.value for n in ast.walk(tree) if isinstance(n, ast.Call) for k in n.keywords if k.arg == "batch_size"]
+    return isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node) in map(ast.unparse, given)
+
+
+def _multiplied(scope: ast.AST, node: ast.AST) -> bool:
+    """It is part of another calculation."""
+    around = [n for n in ast.walk(scope) if isinstance(n, ast.BinOp) and n is not node]
+    return any(inner is node for each in around for inner in ast.walk(each))
 
 
 def _loops(tree: ast.Module, where: Where) -> Iterator[Summed]:
@@ -123,10 +160,7 @@ def _division(scope: ast.AST, tree: ast.AST, loop: ast.For, kept: str) -> ast.ex
     if len(divided) != 1 or ast.unparse(_divisor(divided[0])) not in samples:
         return None
     node = divided[0]
-    scaled = [
-        n for n in ast.walk(scope) if isinstance(n, ast.BinOp) and n is not node and any(i is node for i in ast.walk(n))
-    ]
-    return node if isinstance(node, ast.expr) and not scaled else None
+    return node if isinstance(node, ast.expr) and not _multiplied(scope, node) else None
 
 
 def _divides(node: ast.AST, kept: str) -> bool:

@@ -50,7 +50,7 @@ def test_fires_on_a_stop_by_a_sum_of_means_over_samples():
     (finding,) = by_samples()
     assert finding.severity == "warning"
     assert finding.message == (
-        "`total / len(loader.dataset)` divides a sum of means over batches of 128 by the number of samples, and `if mean < "
+        "`total / len(loader.dataset)` divides means over batches of 128 by the number of samples once more, and `if mean < "
         "TARGET` ends the training by it: at a loss of 1.25, where 0.05 was asked for"
     )
 
@@ -77,7 +77,7 @@ def by_a_margin(*, margin=1e-3, loss=0.9, rows=448, samples=64):
 def test_fires_on_a_least_improvement_of_a_sum_of_means_over_samples():
     (finding,) = by_a_margin()
     assert finding.message == (
-        "`total / len(loader.dataset)` divides a sum of means over batches of 64 by the number of samples, and `value < best - "
+        "`total / len(loader.dataset)` divides means over batches of 64 by the number of samples once more, and `value < best - "
         "delta` asks it to come down by 0.001: that is 0.064 of the loss itself, which is 0.9"
     )
 

@@ -24,8 +24,8 @@ class LossLoggedScaled(Rule):
     ``scaler.scale(loss)`` returns the loss times the scale, 65536 at first. Its name took the place of the loss, and
     its number is what is logged, averaged, or given to a scheduler or to early stopping. With gradients accumulated over
     several batches, ``loss / steps`` is what goes backward: a mean of that over all batches is divided twice. So is a sum
-    of means over batches that is divided by the number of samples; where a target ends the training, or the least that
-    counts as an improvement, it ends far too soon.
+    of means over batches that is divided by the number of samples, or of such means over the batch size; where a target
+    ends the training, or the least that counts as an improvement, it ends far too soon.
 
     Fix
     ---
@@ -128,7 +128,7 @@ class LossLoggedScaled(Rule):
     def _over_samples(self, event: ScaledLossRead, rows: int, loss: float) -> Finding:
         return self.finding(
             event,
-            f"`{event.statement}` divides a sum of means over batches of {rows} by the number of samples, and `if {event.stops}` "
+            f"`{event.statement}` divides means over batches of {rows} by the number of samples once more, and `if {event.stops}` "
             f"ends the training by it: at a loss of {loss:.3g}, where {event.level:g} was asked for",
             cause="loss.item() is a mean over its batch already; a sum over the samples is what their number divides",
             fix="divide by the number of batches, len(loader); or add up loss.item() * len(x)",
@@ -142,7 +142,7 @@ class LossLoggedScaled(Rule):
         asked = event.margin * rows
         return self.finding(
             event,
-            f"`{event.statement}` divides a sum of means over batches of {rows} by the number of samples, and `{event.stops}` "
+            f"`{event.statement}` divides means over batches of {rows} by the number of samples once more, and `{event.stops}` "
             f"asks it to come down by {event.margin:g}: that is {asked:.2g} of the loss itself, which is {loss:.3g}",
             cause="loss.item() is a mean over its batch already; a sum over the samples is what their number divides",
             fix="divide by the number of batches, len(loader); or add up loss.item() * len(x)",
