@@ -13,7 +13,7 @@ A training loop, with every event at its place::
         loss.backward()                            # BackwardStarted, LossComputed, TargetsObserved, BackwardFinished,
                                                    # RecurrentGradientsSampled,
                                                    # FirstCrossEntropy, AttentionSampled, RecurrenceSampled, PrecisionObserved,
-                                                   # OverflowHidden,
+                                                   # OverflowHidden, WavesStacked,
                                                    # LossNotFinite, LossesKept, ScaledLossRead, BatchStoodOut, SignsMissing,
                                                    # MinorityObserved, AnswersBeyond, TargetsRanked
         clip_grad_norm_(model.parameters(), 1.0)   # with a GradScaler: ScalerObserved
@@ -654,6 +654,14 @@ class PrecisionObserved(Event):
     lowest: int = 0  # of these the last few steps above 0, up to 2.4e-7
     anomaly_mode: bool = False
     loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class WavesStacked(Event):
+    """Sine layers that read what other sine layers made, before any training."""
+
+    absent = "no sine layer read another one"
+    phases: tuple[float, ...] = ()  # standard deviation of what each sine is taken of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -52,6 +52,7 @@ from flatline.sensors.signs import SignsSensor
 from flatline.sensors.symmetry import SymmetrySensor
 from flatline.sensors.told_rates import MisplacedRates
 from flatline.sensors.unused_adapters import UnusedAdapters
+from flatline.sensors.waves import WaveSensor
 from flatline.sensors.weighed_terms import WeighedTerms
 
 NEVER = 20  # backwards without a step, where other optimizers step: a critic may train some times more often
@@ -79,6 +80,7 @@ class LiveSensors:
         self.audit = AuditSensor(loop, self.models, self.backward, self.numbers)
         self.activations = ActivationSensor(loop, self.models, self.audit)
         self.bare_layers = BareLayers(loop, self.models, self.audit)
+        self.waves = WaveSensor(loop, self.audit)
         self.attention = AttentionSensor(loop, self.models)
         self.recurrence = RecurrenceSensor(loop, self.patches, self.models)
         self.clipping = ClipSensor(loop, self.patches, self.backward)
@@ -196,6 +198,7 @@ class LiveSensors:
         self.backward.on_backward.append(guard(self.precision.after_backward))
         self.backward.on_graph.append(guard(self.activations.after_graph))
         self.backward.on_graph.append(guard(self.bare_layers.after_graph))
+        self.backward.on_graph.append(guard(self.waves.after_graph))
         self.backward.on_graph.append(guard(self.attention.after_graph))
         self.backward.on_graph.append(guard(self.recurrence.after_graph))
         self.backward.on_backward.append(guard(self.recurrence.after_backward))

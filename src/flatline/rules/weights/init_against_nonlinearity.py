@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import ActivationsSampled, LayerActivations
+from flatline.events import ActivationsSampled, LayerActivations, WavesStacked
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -34,11 +34,13 @@ class InitAgainstNonlinearity(Rule):
     ----------
     A layer passes on the size of what it is given if the rms of its weight times √fan_in fits its
     activation function: √2 for ReLU, about 1 for tanh and sigmoid. A fixed std such as 0.01 or 1 fits one width only.
+    Stacked sine layers want phases of a deviation of about 1: where phases spread over whole turns, every layer scatters
+    neighbouring inputs, and what comes out is noise to the next one.
 
     Fix
     ---
     nn.init.kaiming_normal_ before ReLU and its kin, nn.init.xavier_normal_ before tanh and sigmoid; or the default of
-    nn.Linear and nn.Conv2d, which is close enough.
+    nn.Linear and nn.Conv2d, which is close enough. For sin(w0 * layer(x)) behind another sine: uniform in ±√(6 / fan_in) / w0.
 
     Example
     -------
@@ -56,12 +58,14 @@ class InitAgainstNonlinearity(Rule):
     Healthy look-alikes
     -------------------
     torch's default initialisation; normalised networks, where std=0.02 is usual and the size does not matter; output
-    layers, which may start small; loaded weights.
+    layers, which may start small; loaded weights. The first of several sine layers and random Fourier features, which read
+    coordinates, and whose phases are wide on purpose.
 
     References
     ----------
     - https://docs.pytorch.org/docs/stable/nn.init.html
     - He, Zhang, Ren and Sun, Delving Deep into Rectifiers, https://arxiv.org/abs/1502.01852
+    - Sitzmann and others, Implicit Neural Representations with Periodic Activation Functions, https://arxiv.org/abs/2006.09661
     """
 
     code = "W6"
@@ -71,6 +75,8 @@ class InitAgainstNonlinearity(Rule):
     high: float = 3.0  # times what the activation function wants; Kaiming before tanh is 1.4
     low: float = 0.25  # of it; torch's default before ReLU is 0.41
     layers_needed: int = 3  # of one activation function; two cannot do much harm
+    sines_needed: int = 2  # behind another one; a single wide layer can still be fitted
+    turn: float = 2 * math.pi  # deviation of the phases of a sine; SIREN's own initialisation makes about 1
 
     def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
         """Layers right before an activation function, in a network without normalisation."""
@@ -83,6 +89,25 @@ class InitAgainstNonlinearity(Rule):
         for kind, layers in before.items():
             if len(layers) >= self.layers_needed:
                 yield from self._judge(event, kind, layers)
+
+    def on_waves_stacked(self, event: WavesStacked) -> Iterator[Finding]:
+        """Phases that spread over whole turns in every sine layer that reads another one."""
+        phases, count = median(event.phases), len(event.phases)
+        if count < self.sines_needed or min(event.phases) < self.turn:
+            return
+        yield self.finding(
+            event,
+            f"the phases of {count} sine layers behind another sine have a deviation of {phases:.3g} at the "
+            f"start: {phases / math.pi:.2g} half turns; they want about 1",
+            severity="warning",
+            cause="where phases spread over whole turns, neighbouring inputs come out anywhere between -1 and 1: noise, to the "
+            "layers behind",
+            fix="initialise layers behind a sine with `nn.init.uniform_(layer.weight, -b, b)`, where b = sqrt(6 / fan_in) / w0 and "
+            "w0 is the factor in the sine; only the first layer begins at ±1 / fan_in",
+            key="waves",
+            phases=round(phases, 4),
+            layers=count,
+        )
 
     def _judge(self, event: ActivationsSampled, kind: str, layers: list[LayerActivations]) -> Iterator[Finding]:
         wanted, fix = SCHEMES[kind]
