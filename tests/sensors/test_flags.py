@@ -108,6 +108,23 @@ def test_the_line_is_found():
     assert (flag.module, flag.elements) == ("trunk", 40)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("def switch(module, flag):\n    module.requires_grad = flag\nx.requires_grad = False\n", 2),
+        ("net.body.requires_grad = True\nmodule.requires_grad = flag\n", 1),
+        ("one.requires_grad = flag\nother.requires_grad = flag\n", None),
+    ],
+)
+def test_the_line_of_a_function_that_is_given_the_value(tmp_path, text, line):
+    file = tmp_path / "train.py"
+    file.write_text(text, encoding="utf-8")
+    net = Net()
+    thawed(net)
+    (flag,) = flagged(net, [str(file)], 9, set())
+    assert (flag.where.line if flag.where is not None else None) == line
+
+
 def watched(body):
     """Flags on modules that are told of, where a function trains and its model goes with it."""
     return [(event.module, event.flag) for event in seen(body, FlagOnModule)]

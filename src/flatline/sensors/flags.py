@@ -12,7 +12,7 @@ from typing import Any
 from flatline.events import FlagOnModule, Where
 from flatline.sensors.tree import modules, named_modules, parameters
 
-SET = re.compile(r"([\w.\[\]'\"]+)\.requires_grad\s*=\s*(True|False)\b")
+SET = re.compile(r"([\w.\[\]'\"]+)\.requires_grad\s*=\s*(\w+)\b")
 LINES = 20_000  # of a file that is searched
 MODULES = 4_096
 WATCHED = 8  # modules that are looked at at once
@@ -74,16 +74,22 @@ def _words(code: Any) -> Iterator[str]:
 
 
 def _line(files: Iterable[str], name: str, *, flag: bool) -> Where | None:
-    """The only line of these files that sets the attribute to this value, on something of this name if it has one."""
+    """The only line of these files that sets the attribute to this value, or to a name, on something of this name if it has one."""
     found = []
     for file in files:
         for number, line in enumerate(_lines(file), 1):
             match = SET.search(line)
-            if match is not None and match.group(2) == str(flag) and not line.lstrip().startswith("#"):
+            if (
+                match is not None
+                and match.group(2) not in (str(not flag), "None")
+                and not line.lstrip().startswith("#")
+            ):
                 target = match.group(1).rpartition(".")[2]
-                found.append((target == name, Where(file, number)))
-    named = [where for same, where in found if same]
-    return next((each[0] for each in (named, [where for _, where in found]) if len(each) == 1), None)
+                found.append((target == name, match.group(2) == str(flag), Where(file, number)))
+    named = [where for same, _, where in found if same]
+    literal = [where for _, is_it, where in found if is_it]
+    passed = [where for _, is_it, where in found if not is_it]
+    return next((each[0] for each in (named, literal, passed) if len(each) == 1), None)
 
 
 def _lines(file: str) -> list[str]:

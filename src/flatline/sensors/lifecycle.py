@@ -477,7 +477,8 @@ class LifecycleSensor:
         states = self._states()
         files = sorted({state.where.file for state in states if state.where is not None})
         trained = {key for state in states for key in state.ids}
-        return [flag for model in self.models.alive() for flag in flagged(model, files, self.loop.steps, trained)]
+        outermost = [module for model in self.models.outermost() if (module := model.ref()) is not None]
+        return [flag for module in outermost for flag in flagged(module, files, self.loop.steps, trained)]
 
     def _states(self) -> list[OptimizerState]:
         return [s for s in (*self.loop.retired, *self.loop.states) if s.steps]

@@ -261,7 +261,7 @@ class LoggedRateIsNotTheRate(Rule):
             severity="warning",
             cause="step() takes its rate from optimizer.param_groups, and from nowhere else",
             fix='for group in optimizer.param_groups: group["lr"] = lr, before step()',
-            key="attribute",
+            key="misplaced",  # as where its values were seen: told once
             rate=event.lr,
             lowest=min(values),
             highest=max(values),
