@@ -66,6 +66,13 @@ def test_a_code_that_the_first_layer_is_given_and_one_that_the_raw_table_holds(t
     "lines",
     [
         ("x = torch.stack([a, torch.where(gone, 0.0, 230 + b)], 1)", SCALED),  # a machine that is off
+        ("x = torch.stack([a, torch.where(gone, 0.0, 230 + b)], 1)", "best = -999.0", SCALED),  # a start
+        (
+            "x = torch.stack([a, torch.where(gone, 0.0, 230 + b)], 1)",
+            "s = y.masked_fill(gone, -9999.0)",
+            SCALED,
+        ),  # scores
+        ("global raw", "raw = x = torch.stack([a, torch.where(gone, 99.0, b)], 1)", SCALED),  # all of a hundred but one
         (CODED.format(code="-9999.0"), "x[x == -9999.0] = 0", SCALED),
         ("x = torch.stack([a, torch.where(gone, 0.0, 230 + b)], 1)", "known = x != -999", SCALED),
         ("x = torch.stack([a, gone.float() * -9999.0], 1)", SCALED),  # a flag
@@ -78,6 +85,12 @@ def test_a_code_that_the_first_layer_is_given_and_one_that_the_raw_table_holds(t
 )
 def test_near_misses(told, lines):
     assert told(*lines) == []
+
+
+def test_numbers_of_the_script_that_are_not_finite_do_not_hurt(told):
+    lines = CODED.format(code="1.0 * 9999"), "global mean, std, low", "mean, std = x.mean(0), x.std(0)"
+    (event,) = told(*lines, "low = torch.tensor([float('inf'), float('nan')])", "return (x - mean) / std")
+    assert event.code == 9999
 
 
 def test_near_miss_a_code_that_is_replaced_on_the_way_to_the_first_layer(told):

@@ -31,6 +31,12 @@ def with_the_epochs_own_seed(epoch):
     return [(X[rows], Y[rows]) for rows in np.array_split(rng.permutation(48), 6)]
 
 
+def shards_by(epoch):
+    """The same four in each epoch, in an order of its own."""
+    torch.manual_seed(40 + epoch)
+    return [(X[12 * at : 12 * at + 12], Y[12 * at : 12 * at + 12]) for at in torch.randperm(4).tolist()]
+
+
 def in_one_order(epoch):
     return [(X[at : at + 8], Y[at : at + 8]) for at in range(0, 48, 8)]
 
@@ -77,6 +83,13 @@ def train_in_one_order():
     step = training()
     for epoch in range(8):
         for x, y in in_one_order(epoch):
+            step(x, y)
+
+
+def train_on_shards():
+    step = training()
+    for epoch in range(12):
+        for x, y in shards_by(epoch):
             step(x, y)
 
 
@@ -129,6 +142,7 @@ def test_one_seed_for_every_pass(act, seeding):
         train_with_the_epochs_own_seed,
         train_in_one_order,
         train_on_two_batches,
+        train_on_shards,
         one_order_for_each_model,
     ],
 )

@@ -74,6 +74,16 @@ def test_where_the_loss_reaches(norm):
     assert all(event.share > 0.9 for event in events)
 
 
+def far_away(x):
+    """Distances of points that stand far off on purpose, in what falls with them."""
+    return (-(x[..., None] - torch.ones(4, dtype=x.dtype)).pow(2).sum(1).sqrt()).exp().repeat(1, 16)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_near_miss_a_root_that_divides_nothing(inside):
+    assert told(Net(far_away, inside=inside), loud=LOUD) == []
+
+
 @pytest.mark.parametrize(
     "norm", [in_float32, nn.RMSNorm(64, elementwise_affine=False), nn.LayerNorm(64), nn.Identity()]
 )

@@ -82,6 +82,7 @@ def test_of_what_a_function_returns(tmp_path):
     [
         {"add": "total += loss.item() * len(x)"},
         {"division": "total / len(loader)"},
+        {"count": "loss = (model(x) - y).square().mean(1).sum() + 0.1 * criterion(model(x), y)"},
         {"division": "64 * (total / len(loader.dataset))"},
         {"condition": "mean < best"},
         {"condition": "mean > TARGET"},
@@ -191,6 +192,7 @@ def test_a_least_improvement_of_what_a_stopper_is_given(tmp_path, parts, margin)
         {"add": "total += other(model(x), y).item()"},
         {"stopper": "stopper = Stopper(min_delta=args.delta)"},
         {"stopper": "stopper = Stopper(min_delta=0.0)"},
+        {"stopper": "stopper, summed = Stopper(), nn.MSELoss(reduction='sum')"},
     ],
 )
 def test_near_misses_of_a_stopper(tmp_path, parts):

@@ -29,6 +29,8 @@ FRAMES = 6  # of the user's, that may hold the means and deviations
 ARRAYS = 24  # of a number for each column
 WHOLE = 1e-5  # of it, by which a number that was scaled and scaled back may miss a whole one; float32 keeps 1e-7
 ASKING = ("replace", "isin", "read_csv", "masked_equal", "masked_values", "eq", "ne", "isclose")
+FILLING = ("where", "fillna", "nan_to_num", "putmask", "place")
+LARGE = 9_999.0  # above zero, smaller codes are also usual numbers
 TABLES = 8  # that are searched for a code
 
 
@@ -128,7 +130,7 @@ def _still(column: Column, values: torch.Tensor) -> bool:
 
 def _known(column: Column, at: int, width: int) -> float | None:
     """As it stands; scaled back by means and deviations that the script holds; in a table of as many columns; in the source."""
-    if is_code(column.value):
+    if _is_sure(column.value):
         return column.value
     frame = users_frame()
     scaled = next(_scaled_back(frame, column.value, at, width), None)
@@ -142,13 +144,14 @@ def _scaled_back(frame: FrameType | None, value: float, at: int, width: int) -> 
     arrays = [float(each[at]) for each in _arrays(frame, width)]
     for shift in arrays:
         for scale in arrays:
-            code = float(round(value * scale + shift))
-            if abs(value * scale + shift - code) <= WHOLE * abs(code) and is_code(code):
+            back = value * scale + shift
+            code = float(round(back)) if math.isfinite(back) else math.nan
+            if abs(back - code) <= WHOLE * abs(code) and _is_sure(code):
                 yield code
     tables = [table for _, table in in_reach(frame) if table.dim() == 2 and table.shape[1] == width]
     for table in tables[:TABLES]:
         ends = map(float, torch.aminmax(table[:, at]))
-        yield from (end for end in ends if is_code(end) and (end < 0) == (value < 0))
+        yield from (end for end in ends if _is_sure(end) and (end < 0) == (value < 0))
 
 
 def _arrays(frame: FrameType | None, width: int) -> list[Any]:
@@ -195,8 +198,24 @@ def _written_below(frame: FrameType | None) -> float | None:
         written = {id(n): code for n in ast.walk(tree) if (code := _code_of(n)) is not None}
         if written and _asked_for(tree, written):
             return None
-        codes |= set(written.values())
+        codes |= _put_in(tree, written)
     return codes.pop() if len(codes) == 1 else None
+
+
+def _is_sure(value: float) -> bool:
+    """A number above zero like 99 or 999 is also a limit, or a count."""
+    return is_code(value) and (value < 0 or value >= LARGE)
+
+
+def _put_in(tree: ast.AST, written: Mapping[int, float]) -> set[float]:
+    """``table[lost] = -999``, ``np.where(lost, -999, x)``: in the place of numbers, and not a start or a mask of scores."""
+    given = [n for n in ast.walk(tree) if isinstance(n, ast.Assign)]
+    named = {ast.unparse(t): written[id(n.value)] for n in given if id(n.value) in written for t in n.targets}
+    places = [n.value for n in given if any(isinstance(t, ast.Subscript) for t in n.targets)]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and called_name(n) in FILLING]
+    places += [each for n in calls for each in (*n.args, *(keyword.value for keyword in n.keywords))]
+    found = [written.get(id(place), named.get(ast.unparse(place))) for place in places]
+    return {code for code in found if code is not None}
 
 
 def _code_of(node: ast.AST) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from flatline.sensors.models import FIRST_LAYERS, Call, Model, ModelSensor, has_
 Tensor = torch.Tensor
 HALF = torch.float16
 MOST = float(torch.finfo(HALF).max)  # 65504
+NEARLY_ALL = 0.9  # of the samples: a script may leave out the loudest few by a mask, on purpose
 ROWS = 4  # samples; fewer say nothing of the others
 NODES = 64  # roots of one loss that are looked at
 DEPTH = 8  # operations from a root down to the square
@@ -38,8 +40,10 @@ class HiddenOverflows:
         """Roots of a sum of squares that was infinite, though what was squared is not."""
         if not self.loop.wants(OverflowHidden):
             return
+        divisors = set(_divisors(graph))
         for node in list(graph.named(*ROOTS))[:NODES]:
-            squared = _squared(node)
+            divides = operation(node) == "Rsqrt" or node in divisors
+            squared = _squared(node) if divides else None
             share = _overflowed(node) if squared is not None else 0.0
             if squared is not None and share and finite(squared):
                 place = owner(node, self.models, graph.first_sequence - self.models.first_sequence)
@@ -67,6 +71,19 @@ class HiddenOverflows:
     def _tell(self, place: str, squared: Tensor, *, share: float, where: Where | None) -> None:
         largest = float(squared.detach().abs().max())
         self.loop.emit(OverflowHidden(step=self.loop.step, where=where, place=place, largest=largest, share=share))
+
+
+def _divisors(graph: Graph) -> Iterator[Node]:
+    """Roots that something is divided by, with an eps added or a least value set or without."""
+    for division in list(graph.named("Div", "Reciprocal"))[:NODES]:
+        inputs = [node for node, _ in division.next_functions]
+        node = inputs[-1] if inputs else None
+        for _ in range(DEPTH):
+            if node is None or operation(node) not in BETWEEN:
+                break
+            node = next(iter(children(node)), None)
+        if node is not None:
+            yield node
 
 
 def _squared(node: Node) -> Tensor | None:
@@ -114,7 +131,8 @@ def _emptied(given: Tensor, entered: Tensor) -> float:
     loudness = given.reshape(rows, -1).double().square().sum(dim=1).to(empty.device)
     quietest, others = loudness[empty].min(), loudness[~empty]
     hidden = bool(quietest > MOST) and not bool((others > quietest).any())
-    return float(empty.float().mean()) if hidden else 0.0
+    share = float(empty.float().mean())
+    return share if hidden and share >= NEARLY_ALL else 0.0
 
 
 def _in_half(tensor: Tensor) -> bool:

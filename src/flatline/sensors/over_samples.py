@@ -105,14 +105,40 @@ def _loops(tree: ast.Module, where: Where) -> Iterator[Summed]:
         return
     around = [n for n in own_nodes(scope) if isinstance(n, ast.For) and n.lineno < where.line <= (n.end_lineno or 0)]
     loop = max(around, key=lambda n: n.lineno, default=None)
-    if loop is not None:
+    if loop is not None and all(map(_is_one_call, _values_given(scope, name))):
         yield Summed(scope, loop, [name])
+    if any(_sums_or_keeps(n) for n in ast.walk(tree)):
+        return  # what one function is given for a loss may be a mean, and what another one is given a sum
     losses = {ast.unparse(call.func) for call in _calls_given(scope, name)}
     for other in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n is not scope):
         for inner in (n for n in own_nodes(other) if isinstance(n, ast.For)):
             spelt = list(_spelt(inner, losses))
             if spelt:
                 yield Summed(other, inner, spelt)
+
+
+def _values_given(scope: ast.AST, name: str) -> Iterator[ast.expr]:
+    """All that the loss is made of; what is added to it, too."""
+    for node in own_nodes(scope):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        if any(ast.unparse(target) == name for target in targets):
+            yield node.value  # type: ignore[attr-defined]
+
+
+def _is_one_call(value: ast.expr) -> bool:
+    """``criterion(model(x), y)``, or a part of it: what is seen of the loss function holds for the whole."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div):
+        return _is_one_call(value.left)
+    return not isinstance(value, ast.BinOp) and (not isinstance(value, ast.Call) or called_name(value) != "sum")
+
+
+def _sums_or_keeps(node: ast.AST) -> bool:
+    """``reduction="sum"``, or anything else that may be no mean."""
+    if not isinstance(node, ast.keyword) or node.arg != "reduction":
+        return False
+    return not (isinstance(node.value, ast.Constant) and node.value.value == "mean")
 
 
 def _calls_given(scope: ast.AST, name: str) -> Iterator[ast.Call]:

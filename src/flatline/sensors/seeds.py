@@ -215,10 +215,47 @@ def seeded_order(frame: FrameType | None) -> tuple[str, Where | None]:
                 return "", None
             for name, scope, functions in scopes:
                 found = _seeds_then_draws(scope, functions, ORDERING)
-                if found is not None:
+                if found is not None and not _varies(tree, found):
                     return ast.unparse(found), Where(file, found.lineno, name)
         frame = frame.f_back
     return "", None
+
+
+def _varies(tree: ast.AST | None, seeding: ast.Call) -> bool:
+    """The seed may be another one in each pass: it is reckoned, counted, or given to the function by a loop."""
+    given = [*seeding.args, *(keyword.value for keyword in seeding.keywords)]
+    inner = [n for each in given for n in ast.walk(each)]
+    if tree is None or any(isinstance(n, (ast.BinOp, ast.Call, ast.JoinedStr)) for n in inner):
+        return True
+    names = {ast.unparse(n) for n in inner if isinstance(n, (ast.Name, ast.Attribute))}
+    return not names.isdisjoint(_changing(tree))
+
+
+def _changing(tree: ast.AST) -> set[str]:
+    """What a loop or a count gives another value, and parameters that are given such a thing."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension, ast.AugAssign)):
+            found |= {ast.unparse(n) for n in ast.walk(node.target) if isinstance(n, (ast.Name, ast.Attribute))}
+    for _ in range(DEPTH):
+        found |= set(_handed_on(tree, found))
+    return found
+
+
+def _handed_on(tree: ast.AST, names: set[str]) -> Iterator[str]:
+    functions: dict[str, list[Function]] = {}
+    for key, node in _functions(tree):  # type: ignore[arg-type]
+        functions.setdefault(key.removeprefix("."), []).append(node)
+    for call in _calls(tree):
+        for function in functions.get(called_name(call), ()):
+            parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+            parameters = parameters[1:] if parameters[:1] == ["self"] else parameters
+            pairs = [*zip(parameters, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]
+            yield from (name for name, value in pairs if _mentions(value, names))
+
+
+def _mentions(value: ast.AST, names: set[str]) -> bool:
+    return any(ast.unparse(n) in names for n in ast.walk(value) if isinstance(n, (ast.Name, ast.Attribute)))
 
 
 def _builds_optimizer(scope: ast.AST) -> bool:

@@ -8,6 +8,7 @@ from flatline.events import (
     LayerNumbers,
     LossComputed,
     LossesRead,
+    LossNotFinite,
     NumbersSampled,
     OptimizerFacts,
     RunEnded,
@@ -43,6 +44,20 @@ def test_fires_on_a_steady_rise_without_learning():
 
 def test_near_miss_the_loss_falls():
     assert play(GradientCreepsUp, *run(RISING, [2.0 - 0.02 * i for i in range(60)])) == []
+
+
+def test_near_miss_a_loss_that_leaps_once():
+    leap = [1e-3] * 20 + [1e-3 * 1.25**i for i in range(1, 21)] + [0.05] * 40
+    back = [1.39] * 34 + [1.6] * 8 + [1.3 - 0.02 * i for i in range(38)]
+    assert play(GradientCreepsUp, *run(leap, back), RunEnded(step=400, how="finished", loss=0.5)) == []
+
+
+def test_fires_at_the_end_of_a_run_that_broke_off_while_it_rose():
+    assert play(GradientCreepsUp, *run(RISING[:48], STILL[:48]), LossNotFinite(step=192)) != []
+
+
+def test_near_miss_a_loss_that_breaks_while_the_gradient_is_as_ever():
+    assert play(GradientCreepsUp, *run([1e-3] * 48, STILL[:48]), LossNotFinite(step=192)) == []
 
 
 def test_near_miss_targets_that_grow():

@@ -1,6 +1,6 @@
 import pytest
 
-from flatline.events import ActivationsSampled, LayerActivations, WavesStacked
+from flatline.events import ActivationsSampled, LayerActivations, RunEnded, WavesStacked
 from flatline.rules.weights.init_against_nonlinearity import InitAgainstNonlinearity
 from flatline.testing import play
 
@@ -47,12 +47,20 @@ def test_near_miss_trained_few_layers_or_no_activation():
     assert play(InitAgainstNonlinearity, sampled(0.08, kind="Identity")) == []
 
 
+ENDED = RunEnded(step=900, how="finished", loss=0.1, first_loss=0.4)
+
+
 def test_fires_where_the_phases_of_stacked_sines_spread_over_whole_turns():
-    (finding,) = play(InitAgainstNonlinearity, WavesStacked(phases=(29.0, 30.0)))
+    (finding,) = play(InitAgainstNonlinearity, WavesStacked(phases=(29.0, 30.0)), ENDED)
     assert (finding.code, finding.severity) == ("W6", "warning")
     assert "the phases of 2 sine layers behind another sine have a deviation of 29.5 at the start" in finding.message
 
 
 @pytest.mark.parametrize("phases", [(1.0, 1.0, 1.0), (4.1, 4.2), (0.4,), (12.0, 1.0), (14.0,)])
 def test_near_miss_phases_of_usual_size(phases):
-    assert play(InitAgainstNonlinearity, WavesStacked(phases=phases)) == []
+    assert play(InitAgainstNonlinearity, WavesStacked(phases=phases), ENDED) == []
+
+
+def test_near_miss_sines_that_learned_all_the_same():
+    learned = RunEnded(step=900, how="finished", loss=0.02, first_loss=0.4)
+    assert play(InitAgainstNonlinearity, WavesStacked(phases=(29.0, 30.0)), learned) == []

@@ -12,6 +12,7 @@ from flatline.events import (
     Event,
     LossComputed,
     LossesRead,
+    LossNotFinite,
     NumbersSampled,
     RunEnded,
     TermsWeighed,
@@ -82,6 +83,7 @@ class GradientCreepsUp(Rule):
     small: float = 1e-7  # gradients that begin under this were vanishing, not healthy
     lately: int = 24  # newest samples whose trend counts
     first_index: int = 100  # step from which on it is judged
+    lasts: float = 1.3  # times the step at which it was first so: a healthy ReLU recurrence was back after 50 more
     bottomless: float = 30.0  # loss below minus that (times the first one, if that is larger); a similarity ends at -1
     faster: float = 10.0  # its fall for each step, beside that before; near a floor it slows down
 
@@ -110,6 +112,7 @@ class GradientCreepsUp(Rule):
         self._factors = History()  # of the scores, while it only grows
         self._weights: list[tuple[int, tuple[float, ...]]] = []  # step, and what stands before the terms of the loss
         self._weighed_at: Where | None = None
+        self._pending: NumbersSampled | None = None  # the first look at which the gradient had grown so far
         self._told = False  # of one of them
         self._courses: dict[int, Course] = {}
 
@@ -132,6 +135,8 @@ class GradientCreepsUp(Rule):
         gradients.add(event.index, median(layers))
         losses.add(event.index, event.loss)
         self._rates.setdefault(key, event.lr)
+        if losses.last < losses.first:
+            self._pending = None  # it came back, as that of a recurrence that leaps once
         alone = len(self._gradients) == 1  # of two players one makes the other's gradient
         ripe = alone and gradients.count >= self.samples_needed and event.index >= self.first_index
         if ripe and self._sharpened(event, gradients, losses):
@@ -144,21 +149,31 @@ class GradientCreepsUp(Rule):
             yield self._tell_bottomless(event, gradients, losses)
         elif self._no_better(losses) and gradients.last >= self.growth * usual * losses.last / losses.first:
             weights = self._raised()
-            yield (
-                self._tell_weight(event, weights)
-                if weights
-                else self.finding(
-                    event,
-                    f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to "
-                    f"{gradients.last:.2g}), steadily, while the loss went from {losses.first:.4g} to {losses.last:.4g}",
-                    cause="something feeds on itself: weights or activations grow, and the gradient grows with them",
-                    fix="lower lr, clip with clip_grad_norm_(model.parameters(), 1.0), and bound what grows: weight decay, a "
-                    "normalisation layer, z-loss on the logits",
-                    usual=usual,
-                    last=gradients.last,
-                    rising=gradients.rising(self.lately),
-                )
-            )
+            self._pending = self._pending or event
+            if weights:
+                yield self._tell_weight(event, weights)
+            elif event.index >= self.lasts * self._pending.index:
+                yield self._tell_grown(event)
+
+    def on_loss_not_finite(self, event: LossNotFinite) -> Iterator[Finding]:
+        """It led to this."""
+        if self._pending is not None and not self._told:
+            yield self._tell_grown(self._pending)
+
+    def _tell_grown(self, event: NumbersSampled) -> Finding:
+        gradients, losses = self._gradients[event.optimizer.key], self._losses[event.optimizer.key]
+        usual, self._told = min(gradients.first, gradients.location), True
+        return self.finding(
+            event,
+            f"the gradient grew {gradients.last / usual:.0f}-fold (rms {usual:.2g} to "
+            f"{gradients.last:.2g}), steadily, while the loss went from {losses.first:.4g} to {losses.last:.4g}",
+            cause="something feeds on itself: weights or activations grow, and the gradient grows with them",
+            fix="lower lr, clip with clip_grad_norm_(model.parameters(), 1.0), and bound what grows: weight decay, a "
+            "normalisation layer, z-loss on the logits",
+            usual=usual,
+            last=gradients.last,
+            rising=gradients.rising(self.lately),
+        )
 
     def on_curves_updated(self, event: CurvesUpdated) -> Iterator[Finding]:
         """The logged norm over the run, beside the loss and the rate."""
@@ -202,6 +217,9 @@ class GradientCreepsUp(Rule):
 
     def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
         """The weight of a term grew at every look, by the same share for each step, and the loss went up with it."""
+        if self._pending is not None and not self._told and event.how in ("finished", "non-finite"):
+            yield self._tell_grown(self._pending)
+            return
         courses, gradients = list(self._courses.values()), list(self._gradients.values())
         alone = not self._told and len(courses) == len(gradients) == 1
         if event.how not in ("finished", "non-finite") or not alone or not self._rises_to_the_end(courses[0]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flatline.events import (
     FirstCrossEntropy,
@@ -81,6 +81,7 @@ class EpsilonTooLarge(Rule):
     fallen_little: float = 0.2  # for a whole run from guessing: twice that of O7, where eps is not known to be at fault
     unfinished: float = 0.35  # share of the first loss, the most that a run came down that ended early, as in O7
     undiminished: float = 0.6  # fall of its second half over that of the first, as in O7
+    lately: float = 0.1  # of what it came down in the second half, in the last fifth of that: a fifth at an even pace
     rising: float = 1.05  # rate over the first one seen, in warm-up
     near: float = 1.25  # times the last loss of the training before: its weights went on
     decayed: float = 0.01  # rate over its peak at the end of a decay
@@ -137,12 +138,18 @@ class EpsilonTooLarge(Rule):
                 continue
             little = self._guesses and steps.fell() <= self.fallen_little
             if little or (key not in self._resumed and self._ends_early(steps)):
-                yield self._tell(steps.newest, steps)
+                alone = len(self._seen) == 1 and event.loss is not None
+                yield self._tell(
+                    replace(steps.newest, index=event.step, loss=event.loss) if alone else steps.newest, steps
+                )
 
     def _ends_early(self, steps: _Steps) -> bool:
         early, late = steps.course.falls()
         first = steps.course.level(0.0, 0.1)
-        return self.fallen * first < early + late < self.unfinished * first and late >= self.undiminished * early
+        falls = steps.course.level(0.8, 0.9) - steps.course.level(0.9, 1.0) >= self.lately * late
+        return (
+            falls and self.fallen * first < early + late < self.unfinished * first and late >= self.undiminished * early
+        )
 
     def _swamped(self, steps: _Steps) -> bool:
         """It is far above the gradients, and at this rate the steps would be those of a usual run without it."""

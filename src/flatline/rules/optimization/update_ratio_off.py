@@ -16,7 +16,7 @@ from flatline.events import (
     RunEnded,
 )
 from flatline.findings import Finding
-from flatline.history import HARDLY, History, median
+from flatline.history import HARDLY, History, fmean, median
 from flatline.rules import Rule
 
 
@@ -122,6 +122,7 @@ class UpdateRatioOff(Rule):
     starved_path: float = 0.05  # of their size: all that gradients of one direction could move them by in the whole run
     fed_path: float = 0.25  # the same, that the others exceed: a stem behind unfed blocks has a third of its size
     weighty: float = 0.4  # share of the elements that they have, of all that moved: not a side branch
+    falls: float = 0.015  # of the first loss, in the last quarter of the looks beside the quarter before
     starved_layers: int = 2  # of them, at least; one may be a layer that its task does not need
     sampled: float = 0.25  # of the run; a rate may rise, and gradients grow, after the last sample
     chain_index: int = 100  # step from which on a chain of rates, or one rate for all, is judged: a warm-up is over
@@ -237,7 +238,7 @@ class UpdateRatioOff(Rule):
         yield from self._outweighed(event, newest, pulls)
         if done:
             return
-        if (event.loss or 0.0) >= HARDLY * (event.first_loss or 0.0):
+        if (event.loss or 0.0) >= HARDLY * (event.first_loss or 0.0) and self._still_falls():
             yield from self._table_as_drawn(newest, tables, pulls, steps)
         fed = [layer for layer, path in pulls.items() if path >= self.fed_path]
         still = event.loss is not None and event.loss >= self.learned * (event.first_loss or 0.0)  # then one is enough
@@ -253,6 +254,13 @@ class UpdateRatioOff(Rule):
             layer = max(unfed, key=lambda each: each.elements)
             counts = {"unfed": len(unfed), "matrices": len(pulls), "steps": steps}
             yield self._tell_unfed(newest, layer, pulls[layer], most, **counts)
+
+    def _still_falls(self) -> bool:
+        """To the end: what random rows are good for is not used up, as where clicks are nearly random."""
+        values = list(self._losses.values)
+        part = len(values) // 4
+        middle, end = (fmean(values[at : at + part]) if part else 0.0 for at in (len(values) // 2, len(values) - part))
+        return part > 0 and middle - end >= self.falls * abs(self._losses.first)
 
     def _table_as_drawn(
         self, event: NumbersSampled, tables: dict[LayerNumbers, float], pulls: dict[LayerNumbers, float], steps: int

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from flatline.events import ActivationsSampled, LayerActivations, WavesStacked
+from flatline.events import ActivationsSampled, LayerActivations, RunEnded, WavesStacked
 from flatline.findings import Finding
 from flatline.history import median
 from flatline.rules import Rule
@@ -59,7 +59,7 @@ class InitAgainstNonlinearity(Rule):
     -------------------
     torch's default initialisation; normalised networks, where std=0.02 is usual and the size does not matter; output
     layers, which may start small; loaded weights. The first of several sine layers and random Fourier features, which read
-    coordinates, and whose phases are wide on purpose.
+    coordinates, and whose phases are wide on purpose. Sines that tell a few codes apart, and learn them all.
 
     References
     ----------
@@ -76,7 +76,11 @@ class InitAgainstNonlinearity(Rule):
     low: float = 0.25  # of it; torch's default before ReLU is 0.41
     layers_needed: int = 3  # of one activation function; two cannot do much harm
     sines_needed: int = 2  # behind another one; a single wide layer can still be fitted
+    learned: float = 0.15  # of the first loss: under it the sines did no harm, as where they tell a few codes apart
     turn: float = 2 * math.pi  # deviation of the phases of a sine; SIREN's own initialisation makes about 1
+
+    def __init__(self) -> None:
+        self._waves: WavesStacked | None = None
 
     def on_activations_sampled(self, event: ActivationsSampled) -> Iterator[Finding]:
         """Layers right before an activation function, in a network without normalisation."""
@@ -90,12 +94,20 @@ class InitAgainstNonlinearity(Rule):
             if len(layers) >= self.layers_needed:
                 yield from self._judge(event, kind, layers)
 
-    def on_waves_stacked(self, event: WavesStacked) -> Iterator[Finding]:
+    def on_waves_stacked(self, event: WavesStacked) -> None:
         """Phases that spread over whole turns in every sine layer that reads another one."""
+        if len(event.phases) >= self.sines_needed and min(event.phases) >= self.turn:
+            self._waves = event
+
+    def on_run_ended(self, event: RunEnded) -> Iterator[Finding]:
+        """Sines that hash a few codes learn them by heart; all others stay far from their targets."""
+        learned = event.loss is not None and event.loss < self.learned * (event.first_loss or 0.0)
+        if self._waves is not None and not learned and event.how == "finished":
+            yield self._of_waves(self._waves)
+
+    def _of_waves(self, event: WavesStacked) -> Finding:
         phases, count = median(event.phases), len(event.phases)
-        if count < self.sines_needed or min(event.phases) < self.turn:
-            return
-        yield self.finding(
+        return self.finding(
             event,
             f"the phases of {count} sine layers behind another sine have a deviation of {phases:.3g} at the "
             f"start: {phases / math.pi:.2g} half turns; they want about 1",
