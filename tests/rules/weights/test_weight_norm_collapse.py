@@ -191,6 +191,21 @@ def test_fires_where_a_sum_of_squares_takes_everything():
     assert "0.5 times the sum of the squared weights" in finding.cause
 
 
+def with_a_table(events):
+    """An embedding that began ten times as large, and has come down by a third."""
+    table = LayerNumbers(
+        name="table", kind="Embedding", weight_rms=1.0, gradient_rms=1.0, learning_rate=0.1, update_ratio=0.01
+    )
+    for at, event in enumerate(events):
+        yield replace(event, layers=(*event.layers, replace(table, weight_rms=1.0 - 0.05 * at)))
+
+
+def test_fires_beside_an_embedding_that_is_still_large():
+    (finding,) = play(WeightNormCollapse, *with_a_table(squared()))
+    assert finding.message.startswith("all 2 weight matrices besides embeddings shrank to under")
+    assert play(WeightNormCollapse, *with_a_table(squared(others=(1.0, 3.0)))) == []
+
+
 def test_a_penalty_is_told_once_whatever_the_weights_come_to():
     later = [replace(event, step=event.step + 9000, index=event.index + 9000) for event in squared()]
     same = [replace(event, layers=tuple(replace(layer, name=name) for layer, name in zip(event.layers, "ab", strict=True)))

@@ -125,7 +125,7 @@ class WeightNormCollapse(Rule):
             self._penalised.add(key)
             yield self.finding(
                 event,
-                f"all {len(layers)} weight matrices shrank to under {max(shares):.1%} of their first size in {event.index} steps, "
+                f"{_all_of(layers, event)} shrank to under {max(shares):.1%} of their first size in {event.index} steps, "
                 f"and all that is left of their gradients is {median(sizes):.3g} on every weight, the same in each matrix",
                 cause=f"the loss adds {median(sizes):.3g} times the sum of the weights' absolute values, which pulls at a weight "
                 "with the same force however small it is: more than the data give back",
@@ -138,8 +138,13 @@ class WeightNormCollapse(Rule):
             )
 
     def _shrunk(self, event: NumbersSampled) -> tuple[list[LayerNumbers], list[float], bool]:
-        """The matrices, what is left of each, and whether that is next to nothing of all, by no decay of the optimizer's."""
-        layers = [each for each in event.layers if each.matrix and each.weight_rms > 0]
+        """The matrices, what is left of each, and whether that is next to nothing of all, by no decay of the optimizer's.
+
+        Embeddings begin so large that the same steps take far longer; where there are other matrices, these tell.
+        """
+        every = [each for each in event.layers if each.matrix and each.weight_rms > 0]
+        others = [each for each in every if "Embedding" not in each.kind]
+        layers = others if len(others) > 1 else every
         shares = [self._share(event, each) for each in layers]
         decays = max(map(_taken, layers), default=0.0) * event.index >= self.decayed
         return layers, shares, len(layers) > 1 and max(shares) <= self.collapsed and not decays
@@ -162,7 +167,7 @@ class WeightNormCollapse(Rule):
             factor = median(pulls) / 2
             yield self.finding(
                 event,
-                f"all {len(layers)} weight matrices shrank to under {max(shares):.1%} of their first size in {event.index} steps, "
+                f"{_all_of(layers, event)} shrank to under {max(shares):.1%} of their first size in {event.index} steps, "
                 f"and all that is left of their gradients is {2 * factor:.3g} times the weights, in each matrix",
                 cause=f"the loss adds about {factor:.1g} times the sum of the squared weights: more than the data give back",
                 fix=f"lower that factor a thousandfold, to {factor / 1000:.1g}, or leave it to AdamW(weight_decay=0.01)",
@@ -296,3 +301,11 @@ def _taken(layer: LayerNumbers) -> float:
     """The share of the weights that decay takes for each step; momentum adds it up as it does the gradient."""
     lasting = 1 - layer.momentum if 0 <= layer.momentum < 1 else 1.0
     return layer.learning_rate * layer.weight_decay / lasting
+
+
+def _all_of(layers: list[LayerNumbers], event: NumbersSampled) -> str:
+    """How many they are, and that tables are not counted."""
+    aside = (
+        " besides embeddings" if any("Embedding" in each.kind for each in event.layers if each not in layers) else ""
+    )
+    return f"all {len(layers)} weight matrices{aside}"
