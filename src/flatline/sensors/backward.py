@@ -483,5 +483,5 @@ def _worked_on(state: OptimizerState) -> bool:
 def _raised_from(state: OptimizerState) -> float | None:
     """The rate that an optimizer was given, if it has never been as high as now."""
     optimizer = state.ref()
-    own = optimizer.defaults.get("lr") if optimizer is not None else None
+    own = getattr(optimizer, "defaults", {}).get("lr")  # a step by hand has none
     return own if isinstance(own, float) and own < state.lr >= state.peak_lr else None
