@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from flatline.sensors.callers import is_users, users_frame
-from flatline.sensors.sources import FUNCTIONS, option_names, tree_of
+from flatline.sensors.sources import FUNCTIONS, given_names, option_names, parameter_names, tree_of
 
 WALKS = ("named_modules", "modules", "named_children", "children")
 MATCHING = ("endswith", "startswith", "search", "match", "fullmatch", "isinstance", "any", "lower", "split", "type")
@@ -150,12 +150,10 @@ def _file_of(thing: type) -> str:
 
 def _entered(call: ast.Call, function: tuple[str, ast.Module, Any], around: Place) -> Place:
     file, tree, node = function
-    names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    names = parameter_names(node)
     given = dict(zip(names[::-1], node.args.defaults[::-1], strict=False))
     given |= {a.arg: d for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d is not None}
-    if names[:1] == ["self"]:
-        names = names[1:]
-    given |= dict(zip(names, call.args, strict=False))
+    given |= dict(zip(given_names(node), call.args, strict=False))
     given |= {k.arg: k.value for k in call.keywords if k.arg}
     module = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == file), None)
     return Place(file, tree, node.body, node.name, vars(module) if module else around.names, given, around)

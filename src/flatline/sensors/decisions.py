@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from flatline.events import Where
-from flatline.sensors.sources import FUNCTIONS, called_name, option_names, tree_of, value_pairs
+from flatline.sensors.sources import FUNCTIONS, called_name, option_names, parameter_names, tree_of, value_pairs
 
 CHOOSING = ("argmax", "max", "topk", "round")
 RANKING = re.compile(
@@ -65,7 +65,7 @@ def _called(tree: ast.Module) -> Iterator[str]:
             calls = (n for n in ast.walk(scope) if isinstance(n, ast.Call) and n not in losses and _own(n))
             yield from (ast.unparse(call.func) for call in calls)
         if isinstance(scope, FUNCTIONS):
-            yield from (a.arg for a in (*scope.args.posonlyargs, *scope.args.args))
+            yield from parameter_names(scope)
 
 
 def _losses(scope: ast.AST) -> list[ast.expr]:
@@ -111,7 +111,7 @@ def _given(scopes: list[ast.AST], models: set[str]) -> dict[ast.AST, set[str]]:
 
 def _bound(function: Function, call: ast.Call) -> list[tuple[str, ast.expr]]:
     """Parameters, and what a call gives for them."""
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    names = parameter_names(function)
     method = names[:1] == ["self"] and isinstance(call.func, ast.Attribute)
     by_name = [(k.arg, k.value) for k in call.keywords if k.arg]
     return [*zip(names[1:] if method else names, call.args, strict=False), *by_name]

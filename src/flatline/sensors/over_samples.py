@@ -12,8 +12,10 @@ from flatline.sensors.sources import (
     backward_name,
     called_name,
     function_around,
+    given_names,
     option_names,
     own_nodes,
+    parameter_names,
     tree_of,
     value_pairs,
 )
@@ -336,16 +338,10 @@ def _taken(tree: ast.AST, call: ast.Call, names: set[str]) -> Iterator[tuple[ast
     places = [at for at, each in enumerate(call.args) if ast.unparse(each) in names]
     keywords = [each.arg for each in call.keywords if ast.unparse(each.value) in names]
     for node in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and places + keywords):
-        parameters = _parameters(node)
+        parameters = given_names(node)
         if node.name in (called_name(call), "__call__"):
             yield from ((node, parameters[at]) for at in places if at < len(parameters))
             yield from ((node, each) for each in keywords if each in parameters)
-
-
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    """What a caller gives; not ``self``."""
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    return names[1:] if names[:1] == ["self"] else names
 
 
 def _margin_asked(node: ast.Compare, names: set[str], tree: ast.AST) -> float:
@@ -382,20 +378,19 @@ def _functions(tree: ast.AST, parameter: str) -> Iterator[tuple[str, ast.Functio
     """Those that take a parameter, by what they are called by: a class by its own name."""
     classes = {id(f): n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef) for f in n.body}
     for node in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
-        if parameter in _parameters(node):
+        if parameter in given_names(node):
             yield (classes.get(id(node), node.name) if node.name == "__init__" else node.name), node
 
 
 def _by_place(parameter: str, tree: ast.AST) -> Iterator[ast.expr]:
     """``EarlyStopping(5, 1e-3)``."""
     for name, function in _functions(tree, parameter):
-        at = _parameters(function).index(parameter)
+        at = given_names(function).index(parameter)
         calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and called_name(n) == name)
         yield from (call.args[at] for call in calls if len(call.args) > at)
 
 
 def _defaults(parameter: str, tree: ast.AST) -> Iterator[ast.expr]:
     for _, function in _functions(tree, parameter):
-        named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-        pairs = dict(zip(reversed(named), reversed(function.args.defaults), strict=False))
+        pairs = dict(zip(reversed(parameter_names(function)), reversed(function.args.defaults), strict=False))
         yield from (pairs[parameter],) if parameter in pairs else ()

@@ -17,7 +17,7 @@ from flatline.events import SeedsObserved, Where
 from flatline.sensors.callers import is_users, methods_of
 from flatline.sensors.loop import Loop
 from flatline.sensors.patching import Patches
-from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, own_nodes, tree_of
+from flatline.sensors.sources import FUNCTIONS, LOOPS, called_name, given_names, own_nodes, tree_of
 
 SEEDING = (
     "manual_seed",
@@ -248,9 +248,10 @@ def _handed_on(tree: ast.AST, names: set[str]) -> Iterator[str]:
         functions.setdefault(key.removeprefix("."), []).append(node)
     for call in _calls(tree):
         for function in functions.get(called_name(call), ()):
-            parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-            parameters = parameters[1:] if parameters[:1] == ["self"] else parameters
-            pairs = [*zip(parameters, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]
+            pairs = [
+                *zip(given_names(function), call.args, strict=False),
+                *((k.arg or "", k.value) for k in call.keywords),
+            ]
             yield from (name for name, value in pairs if _mentions(value, names))
 
 

@@ -53,6 +53,17 @@ def value_pairs(target: ast.expr, value: ast.expr | None) -> list[tuple[ast.expr
     return [(target, value)]
 
 
+def parameter_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[str]:
+    """Of those that may be given by place, in order."""
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+
+
+def given_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The same as a caller counts them: without ``self``."""
+    names = parameter_names(function)
+    return names[1:] if names[:1] == ["self"] else names
+
+
 def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a scope without those of functions in it."""
     for child in ast.iter_child_nodes(scope):

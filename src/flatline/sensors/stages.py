@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flatline.sensors.callers import is_users, variables_of
-from flatline.sensors.sources import FUNCTIONS, option_names, tree_of, value_pairs
+from flatline.sensors.sources import FUNCTIONS, given_names, option_names, tree_of, value_pairs
 
 WRITTEN = (ast.Constant, ast.Tuple, ast.List, ast.Set)
 LOOPS = (ast.For, ast.AsyncFor)
@@ -289,8 +289,7 @@ def _told_the_round(loop: Any, tree: ast.AST) -> Iterator[tuple[ast.FunctionDef,
     for call in (node for node in ast.walk(loop) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         for function in (f for f in functions if f.name == name):
-            names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-            given = dict(zip(names[names[:1] == ["self"] :], call.args, strict=False))
+            given = dict(zip(given_names(function), call.args, strict=False))
             given |= {k.arg: k.value for k in call.keywords if k.arg}
             rounds = [n for n, v in given.items() if isinstance(v, ast.Name) and v.id == loop.target.id]
             yield from ((function, each) for each in rounds)

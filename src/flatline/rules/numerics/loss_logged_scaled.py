@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from flatline.events import InputsObserved, LossComputed, LossesRead, RunEnded, ScaledLossRead
 from flatline.findings import Finding
@@ -126,28 +127,21 @@ class LossLoggedScaled(Rule):
         )
 
     def _over_samples(self, event: ScaledLossRead, rows: int, loss: float) -> Finding:
-        return self.finding(
-            event,
-            f"`{event.statement}` divides means over batches of {rows} by the number of samples once more, and `if {event.stops}` "
-            f"ends the training by it: at a loss of {loss:.3g}, where {event.level:g} was asked for",
-            cause="loss.item() is a mean over its batch already; a sum over the samples is what their number divides",
-            fix="divide by the number of batches, len(loader); or add up loss.item() * len(x)",
-            key="samples",
-            rows=rows,
-            loss=loss,
-            level=event.level,
-        )
+        asked = f"at a loss of {loss:.3g}, where {event.level:g} was asked for"
+        why = f"`if {event.stops}` ends the training by it: {asked}"
+        return self._of_samples(event, why, rows=rows, loss=loss, level=event.level)
 
     def _too_much(self, event: ScaledLossRead, rows: int, loss: float) -> Finding:
-        asked = event.margin * rows
+        asked = f"{event.margin:g}: that is {event.margin * rows:.2g} of the loss itself, which is {loss:.3g}"
+        why = f"`{event.stops}` asks it to come down by {asked}"
+        return self._of_samples(event, why, rows=rows, loss=loss, margin=event.margin)
+
+    def _of_samples(self, event: ScaledLossRead, why: str, **evidence: Any) -> Finding:
         return self.finding(
             event,
-            f"`{event.statement}` divides means over batches of {rows} by the number of samples once more, and `{event.stops}` "
-            f"asks it to come down by {event.margin:g}: that is {asked:.2g} of the loss itself, which is {loss:.3g}",
+            f"`{event.statement}` divides means over batches of {evidence['rows']} by the number of samples once more, and {why}",
             cause="loss.item() is a mean over its batch already; a sum over the samples is what their number divides",
             fix="divide by the number of batches, len(loader); or add up loss.item() * len(x)",
             key="samples",
-            rows=rows,
-            loss=loss,
-            margin=event.margin,
+            **evidence,
         )
